@@ -40,6 +40,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score, score_so_far
 from pytest_xlatune.stats.validity import (
     Options,
@@ -179,7 +180,7 @@ def assess(
         if isinstance(found, Score):
             scored = replace(found, memory_gb=report.memory_gb)
         else:
-            cls, why = FailureClass.NO_SCORE, found.reason
+            cls, why = FailureClass.NO_SCORE, sentence(found.reason)
             cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)
             findings = (*findings, cause)
             decision = rules(cause)
@@ -290,9 +291,9 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
     drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, contradictions(settings))
     notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(
-        Finding(cls=cls, action=action, text=text)
-        for cls, action, texts in (drops, notes)
-        for text in texts
+        Finding(cls=cls, action=action, text=sentence(why))
+        for cls, action, found in (drops, notes)
+        for why in found
     )
 
 
@@ -318,12 +319,12 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     others = (each.ended for each in state.trials.values())
     ran = [each for each in others if each is not None and each.own_settings]
     # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
-    said = _silent(ran, result) if result.score is not None else ()
+    silent = _silent(ran, result) if result.score is not None else ()
     if unread := _unread(ran, result):
-        return (*said, unread)
+        return (*silent, unread)
     lost_here = contradictions(result.own_settings)
     if not lost_here:
-        return said
+        return silent
     ran.append(result)
     lost = {each.trial.arm for each in ran if contradictions(each.own_settings)}
     works = any(
@@ -332,17 +333,17 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         for each in of.own_settings
     )
     if works or len(lost) < _LOST_PROFILES:
-        return said
+        return silent
     told = Decided(
         trial_id=result.trial.id,
         attempt=0,
         next=Next.STOP,
         cls=FailureClass.FLAGS_NOT_EFFECTIVE,
         detail=f"of {', '.join(sorted(lost))}, and no other profile's were",
-        evidence=lost_here[0],
+        evidence=sentence(lost_here[0]),
     )
     _LOG.warning("%s", told.reason)
-    return (*said, told)
+    return (*silent, told)
 
 
 def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
@@ -367,7 +368,7 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         "options down, and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS "
         "anew? Such profiles win nothing. If nothing here can show a flag, the sweep says so, and "
         'goes on: SiteSettings(unseen=("xla_*",))',
-        evidence=unproved(result.own_settings)[0],
+        evidence=sentence(unproved(result.own_settings)[0]),
     )
     _LOG.warning("%s", told.reason)
     return told

@@ -63,6 +63,7 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -119,7 +120,7 @@ def _ended(
     result = dataclasses.replace(
         before,
         status=STATUS[told.next],
-        reason=told.reason,
+        reason=verbatim(told.reason),
         findings=(*before.findings, finding),
         outcome=outcome,
     )
@@ -567,7 +568,7 @@ class Attempts:
                 progress.result,
                 status=status,
                 score=found.score,
-                reason="" if found.score else decision.reason,
+                reason=None if found.score else verbatim(decision.reason),
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on)

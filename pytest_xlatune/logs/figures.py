@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from pytest_xlatune.logs.grammar import parse_steps, plain_segments, split_origin
 from pytest_xlatune.model.metric import BUSBW, Logged, Metric
+from pytest_xlatune.model.reason import Reason, Why
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 # # Avg bus bandwidth    : 360.97
@@ -52,15 +53,10 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
     return found
 
 
-def _problem(sizes: set[str], wrong: int) -> str:
+def _problem(sizes: set[str], wrong: int) -> Reason | None:
     if wrong:
-        return f"the test counts {wrong} wrong values: the data are corrupt, so it has no speed"
-    if len(sizes) > 1:
-        return (
-            f"the test measured {len(sizes)} sizes, and their average is no speed; "
-            "measure one: give -b and -e the same size"
-        )
-    return ""
+        return Reason(Why.WRONG_VALUES, wrong=wrong)
+    return Reason(Why.SEVERAL_SIZES, sizes=len(sizes)) if len(sizes) > 1 else None
 
 
 def _field(lines: Iterable[bytes], name: str) -> Logged:

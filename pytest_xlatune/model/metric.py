@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import significant
 
@@ -70,8 +71,8 @@ class Logged(Record):
 
     Attributes:
         values: step id and figure, in the order printed; no step where the line tells none.
-        problem: why none of them counts; "" otherwise.
+        problem: why none of them counts; None otherwise.
     """
 
     values: tuple[tuple[int | None, float], ...] = ()
-    problem: str = ""
+    problem: Reason | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import NoiseRecord
-from pytest_xlatune.model.text import counted, size
 from pytest_xlatune.model.trial import Trial
 
 KIND = "network"
@@ -75,7 +75,7 @@ class NetworkRecord(CellsRecord):
 
     kind: ClassVar[str] = KIND
     nodes: tuple[str, ...] = ()
-    answer: str = ""
+    answer: Reason | None = None
     accused: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     unhealthy: tuple[str, ...] = ()
@@ -93,20 +93,22 @@ class NetworkRecord(CellsRecord):
         return tuple(name.lower() for name in nodes)
 
     @property
-    def objection(self) -> str:
-        """Why the test of the conclusion fails; "" where it passes."""
-        return self.answer if self.is_fault else ""
+    def objection(self) -> tuple[Reason, ...]:
+        """Why the test of the conclusion fails; () where it passes."""
+        return (self.answer,) if self.is_fault and self.answer is not None else ()
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[Reason, ...]:
         """The conclusion, and the losses that it excludes."""
-        pairs = f"{self.covered} of {self.of_pairs} pairs"
-        lines = [f"{counted(len(self.nodes), 'node')}, {pairs}: {self.answer}"]
-        if self.node_loss is not None:
-            links = "" if self.link_loss is None else f", no link {size(self.link_loss)}"
-            others = "other " if self.accused or self.link else ""
-            lines.append(f"no {others}node costs {size(self.node_loss)} or more{links} (95 %)")
-        return tuple(lines)
+        covered = {"nodes": len(self.nodes), "covered": self.covered, "pairs": self.of_pairs}
+        found = Reason(Why.NETWORK_FOUND, answer=self.answer, **covered)
+        if self.node_loss is None:
+            return (found,)
+        is_other = bool(self.accused or self.link)
+        kind = Why.NO_OTHER_NODE_COSTS if is_other else Why.NO_NODE_COSTS
+        link = self.link_loss
+        links = None if link is None else Reason(Why.NO_LINK_COSTS, loss=link)
+        return found, Reason(kind, loss=self.node_loss, links=links)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from pytest_xlatune.model.channels import CHANNELS, appended, channel_of, normal
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json, Record, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
@@ -214,6 +215,7 @@ class Profile(Record):
         note: why it might matter, for the report.
         is_control: whether it is known to do nothing: measured like any other, it shows the noise,
             enters no stack and is never recommended.
+        origin: why a study made it; None of one that is declared.
     """
 
     id: str
@@ -223,6 +225,7 @@ class Profile(Record):
     wave: str = "wave2"
     note: str = ""
     is_control: bool = field(default=False, metadata=LATER)
+    origin: Reason | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if not SLUG.fullmatch(self.id):

@@ -229,6 +229,8 @@ def _decode(kind: Any, value: Json, *, where: str) -> object:
     kind, is_optional, decode = _rule_of(kind)
     if kind is Json or (value is None and is_optional):
         return value
+    if value == "" and is_optional and isinstance(kind, type) and issubclass(kind, Record):
+        return None  # of an older version, which had a text here
     try:
         if decode is not None:
             return decode(kind, value, where)

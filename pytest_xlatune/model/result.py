@@ -14,6 +14,7 @@ from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
@@ -215,7 +216,7 @@ class Score(Record):
 class NoScore(Record):
     """Why a job has no score."""
 
-    reason: str
+    reason: Reason
 
 
 class Effect(StrEnum):
@@ -311,7 +312,7 @@ class TrialResult(Record):
         trial: the trial.
         status: where it stands.
         score: of the attempt that was measured.
-        reason: why there is no score, or why it was dropped; "" otherwise.
+        reason: why there is no score, or why it was dropped; None otherwise.
         findings: of all attempts.
         job_ids: of all attempts, in order.
         outcome: of the last attempt.
@@ -324,7 +325,7 @@ class TrialResult(Record):
     trial: Trial
     status: TrialStatus
     score: Score | None = None
-    reason: str = ""
+    reason: Reason | None = None
     findings: tuple[Finding, ...] = ()
     job_ids: tuple[str, ...] = ()
     outcome: Outcome | None = None
@@ -379,7 +380,7 @@ class Comparison(Record):
         df: residual degrees of freedom.
         sigma: residual standard deviation of one job's score.
         mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
-        method: in words, e.g. "Dunnett, K=3, 4 blocks of 3+2".
+        method: the rule, and what it rests on.
     """
 
     estimate: float
@@ -390,7 +391,10 @@ class Comparison(Record):
     df: int
     sigma: float
     mde80: float
-    method: str
+    method: Reason
+
+
+MIN_TRIALS = 2  # of an arm, below which nothing is shown of it
 
 
 class VerdictKind(StrEnum):
@@ -411,18 +415,12 @@ class LostRuns(Record):
     Attributes:
         lost: how many.
         runs: out of how many that are over.
-        to: why, each once: `hang`, a failure class, or the reason in words.
+        to: why, each once: a failure class, `hang`, or what the trial says.
     """
 
     lost: int
     runs: int
-    to: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """Say it: `2 of 4 runs lost: hang`."""
-        why = f": {', '.join(self.to)}" if self.to else ""
-        return f"{self.lost} of {self.runs} runs lost{why}"
+    to: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,7 +452,7 @@ class Verdict(Record):
             effect, and which the sweep does not declare unseen.
         is_likely_slower: it was measured once, more than three standard deviations below.
         word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
-        against: what `delta` is against, where that is not the reference, e.g. `the best`.
+        against: what `delta` is against, where that is not the reference.
         up_to: the last wave that its figures rest on, where the study has later runs; "" is all.
         likely: of one that is FASTER, what `delta` is likely to be and its 95 % interval: `delta`
             is the best of several, so a little too large.
@@ -468,8 +466,8 @@ class Verdict(Record):
     tgs: float | None = None
     step_s: float | None = None
     mde80: float | None = None
-    method: str = ""
-    reasons: tuple[str, ...] = ()
+    method: Reason | None = None
+    reasons: tuple[Reason, ...] = ()
     can_run: bool = True
     not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
@@ -481,7 +479,7 @@ class Verdict(Record):
     effect: Effect | None = field(default=None, metadata=LATER)
     unproved: tuple[str, ...] = field(default=(), metadata=LATER)
     word: str = field(default="", metadata=LATER)
-    against: str = field(default="", metadata=LATER)
+    against: Reason | None = field(default=None, metadata=LATER)
     up_to: str = field(default="", metadata=LATER)
     likely: tuple[float, float, float] | None = field(default=None, metadata=LATER)
 
@@ -504,6 +502,7 @@ class StudyRecord(Record):
 
     __slots__ = ()
     kind: ClassVar[str] = ""
+    renamed: ClassVar[Mapping[str, str]] = {}  # a field's name in older records -> today's
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -511,14 +510,14 @@ class StudyRecord(Record):
         cls._kinds[cls.kind] = cls
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """What a summary says instead of naming a winner, in sentences; () has it name one."""
+    def summary(self) -> tuple[Reason, ...]:
+        """What a summary says instead of naming a winner; () has it name one."""
         return ()
 
     @property
-    def objection(self) -> str:
-        """What the test of the conclusion fails on, beside those of arms; "" where it passes."""
-        return ""
+    def objection(self) -> tuple[Reason, ...]:
+        """What the test of the conclusion fails on, beside those of arms; () where it passes."""
+        return ()
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -558,7 +557,8 @@ class StudyRecord(Record):
                 f"a study's record of kind {kind!r} is not known here; known are "
                 f"{', '.join(sorted(cls._kinds))}. Was it written by a newer version?"
             )
-        values = {name: value for name, value in data.items() if name != "kind"}
+        renamed = found.renamed
+        values = {renamed.get(name, name): each for name, each in data.items() if name != "kind"}
         return super(StudyRecord, found).from_json(values)
 
 
@@ -655,7 +655,7 @@ class Conclusion(Record):
         alpha: spent of the sweep's 0.05.
         complete: whether every planned trial is final.
         first_step: of the window of all trials' scores, where it is not the protocol's; else None.
-        notes: what a reader should know, one sentence each.
+        notes: what a reader should know.
     """
 
     reference: Verdict | None = None
@@ -664,7 +664,7 @@ class Conclusion(Record):
     alpha: float = 0.0
     complete: bool = False
     first_step: int | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
     @property
     def baseline(self) -> Verdict:

@@ -117,7 +117,8 @@ class Trial(Record):
         A profile's note and wave do not: rewording a note re-measures nothing.
         """
         profile = self.profile.to_json() | {"wave": "", "note": ""}
-        profile.pop("is_control", None)  # a remark, as the note is
+        for remark in ("is_control", "origin"):  # as the note is
+            profile.pop(remark, None)
         identity = {
             "arm": self.arm,
             "cell": self.cell_digest,

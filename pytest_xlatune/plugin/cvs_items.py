@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, OPTIONS_KEY, guarded
+from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,7 +197,7 @@ def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> No
     demand = next(each for each in demands if each.metric == metric)
     is_gated = demand.value is not None
     word = our_word(verdict) if is_gated else "recorded"
-    why = verdict.reasons[0] if verdict.reasons else "no reason is known"
+    why = sentence(verdict.reasons[0]) if verdict.reasons else "no reason is known"
     lines = [f"{cell.name}: {why if is_gated else f'{word}: {why}'}"]
     told = {"metric": metric, "demand": demand.words, "verdict": word}
     campaign = request.getfixturevalue("campaign")
@@ -256,7 +257,8 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
         verdict = log_verdict(asked, jobs, file=file)
         is_gated = asked.value is not None
         demand, word = asked.words, our_word(verdict) if is_gated else "recorded"
-        lines = [verdict.reasons[0] if is_gated else f"{word}: {verdict.reasons[0]}"]
+        why = sentence(verdict.reasons[0])
+        lines = [why if is_gated else f"{word}: {why}"]
         says = file.enforce_slope if metric == SLOPE else file.enforce
         is_enforced = is_gated and (says or option.cvs_enforce)
         strict = cvs_on_slope(jobs, file=file) if metric == SLOPE else ""

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
 from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import RunSettings
 
 if TYPE_CHECKING:
@@ -256,8 +257,8 @@ def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion
 
     found = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
     if found.record is not None:
-        said = "; ".join(found.record.said)
-        request.node.user_properties.append(("xlatune.conclusion", said))
+        told = "; ".join(map(sentence, found.record.summary))
+        request.node.user_properties.append(("xlatune.conclusion", told))
     return found
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.sweep.registry import KINDS
@@ -161,7 +162,7 @@ def each_value(measure: Measure, arm: Arm) -> None:
 def the_conclusion(conclusion: Conclusion) -> None:
     """What follows from all arms together, once the last trial is over."""
     objection = conclusion.facts.objection
-    _hold(not objection, objection)
+    _hold(not objection, "; ".join(map(sentence, objection)))
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:

@@ -29,6 +29,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
@@ -409,7 +410,7 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
     result = TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason=f"compiled, not run: {said_of_memory(memory)}",
+        reason=Reason(Why.COMPILED_ONLY, memory=said_of_memory(memory)),
         findings=(finding,),
         not_run=NotRun.COMPILED,
         memory=memory,
@@ -442,11 +443,11 @@ def _is_begun(state: LedgerState, trial: Trial) -> bool:
 
 def _left_out(trial: Trial, need: Need) -> TrialResult:
     finding = Finding(cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text=need.why)
-    reason = f"needs no run: {need.why}" if need.is_needless else f"compiling says: {need.why}"
+    kind = Why.NEEDS_NO_RUN if need.is_needless else Why.COMPILING_SAYS
     return TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason=reason,
+        reason=Reason(kind, why=need.why),
         findings=(finding,),
         not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
     )

@@ -31,6 +31,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
 from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
+from pytest_xlatune.report.words import joined, plainly, sentence
 from pytest_xlatune.studies.batch_size import BatchRecord
 from pytest_xlatune.studies.commit_check import CommitsRecord
 
@@ -78,7 +79,7 @@ _MOST_PAIRS = 40  # in the table: the slowest
 _Column = tuple[str, Callable[[Verdict], str]]
 _AGAINST: _Column = (
     "~against",
-    lambda each: ABSENT if each.delta is None else plain(each.against) or ABSENT,
+    lambda each: ABSENT if each.delta is None else plainly(each.against) or ABSENT,
 )
 
 
@@ -122,7 +123,7 @@ def network(subject: Subject) -> Document:
         ),
         nodes=found.nodes,
         headline=_of_network(subject.conclusion, found),
-        said=(*found.said, _NETWORK_WAY + NETWORK_RATES),
+        said=(*map(sentence, found.summary), _NETWORK_WAY + NETWORK_RATES),
         middle=(section("Nodes", rows), about_pairs),
     )
 
@@ -151,7 +152,7 @@ def nodes(subject: Subject) -> Document:
         nodes=_all_nodes(subject),
         headline=_of_nodes(conclusion),
         said=(
-            *facts.said,
+            *map(sentence, facts.summary),
             *([f"The median node: {speed(median)}"] if median is not None else []),
             _NODE_WAY + NODE_RATES,
         ),
@@ -197,7 +198,7 @@ def commits(subject: Subject) -> Document:
         ),
         nodes=_all_nodes(subject),
         headline=_of_commits(conclusion, record, subjects),
-        said=(*record.said, _COMMIT_WAY + COMMIT_RATES),
+        said=(*map(sentence, record.summary), _COMMIT_WAY + COMMIT_RATES),
         middle=[
             section(
                 title,
@@ -235,7 +236,7 @@ def batch(subject: Subject) -> Document:
             batch_curve(subject, key=record.key, value=record.value, unfit=record.unfit),
         ),
         headline=_of_batch(conclusion, record),
-        said=(*record.said, _BATCH_WAY + BATCH_RATES),
+        said=(*map(sentence, record.summary), _BATCH_WAY + BATCH_RATES),
         middle=(section("Sizes", rows, Text(text=_AGAINST_BEST)), *_setting(subject)),
     )
 
@@ -388,7 +389,7 @@ def verdict_table(
             interval(each.ci95) if each.ci95 else ABSENT,
             *(value(each) for _, value in further),
             str(each.n),
-            "; ".join(map(plain, each.reasons)) or ABSENT,
+            joined(each.reasons) or ABSENT,
             *([", ".join(each.job_ids) or ABSENT] if has_jobs else []),
         )
         for each in (conclusion.verdicts if verdicts is None else verdicts)

@@ -31,6 +31,7 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent
+from pytest_xlatune.report.words import sentence
 
 _TGS_UNIT = "Tokens/s/device"
 
@@ -248,8 +249,8 @@ def _arm_row(report: Exported, verdict: Verdict, settings: Mapping[str, str]) ->
         "ci95_high": high,
         "n": verdict.n,
         "mde80": verdict.mde80,
-        "method": verdict.method,
-        "reasons": "; ".join(verdict.reasons),
+        "method": sentence(verdict.method),
+        "reasons": "; ".join(map(sentence, verdict.reasons)),
         "job_ids": " ".join(verdict.job_ids),
         "settings": settings.get(verdict.arm, ""),
     }
@@ -273,7 +274,7 @@ def _trial_row(trial_id: str, result: TrialResult) -> dict[str, object]:
         "start_s": outcome.start_s if outcome else None,
         "end_s": outcome.end_s if outcome else None,
         "nodes": " ".join(outcome.nodes) if outcome else "",
-        "reason": result.reason,
+        "reason": sentence(result.reason),
         "job_ids": " ".join(result.job_ids),
     }
 
@@ -343,8 +344,8 @@ def _prometheus(report: Exported) -> dict[str, str]:
             ),
         ),
     ]
-    for name, (said, value) in _OF_ARM.items():
-        lines += _family(name, said, ((_labels(report, e), value(e)) for e in report.arms))
+    for name, (about, value) in _OF_ARM.items():
+        lines += _family(name, about, ((_labels(report, e), value(e)) for e in report.arms))
     return {".prom": "".join(f"{line}\n" for line in lines)}
 
 

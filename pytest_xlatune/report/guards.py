@@ -19,6 +19,7 @@ from shlex import quote
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, axis_variable
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
+from pytest_xlatune.model.reason import first
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
@@ -27,6 +28,7 @@ from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import Say
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.words import sentence
 
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
@@ -286,7 +288,7 @@ def _short(verdict: Verdict | None) -> str:
     if verdict is None:
         return "not measured there"
     if not verdict.can_run:
-        why = verdict.reasons[0] if verdict.reasons else ""
+        why = sentence(first(verdict.reasons))
         return " ".join(f"cannot run there{f': {why}' if why else ''}".split())[:160]
     if verdict.kind is VerdictKind.INVALID:
         return "trains to another loss there"

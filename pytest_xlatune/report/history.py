@@ -29,6 +29,7 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.lines import figure, tally, words
 from pytest_xlatune.report.study_plots import course_plot
+from pytest_xlatune.report.words import plainly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +68,13 @@ class PastStudy:
     @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None where the study recommends none."""
-        return None if self.conclusion.facts.said else self.conclusion.winner
+        return None if self.conclusion.facts.summary else self.conclusion.winner
 
     @property
     def answer(self) -> str:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
-        if said := self.conclusion.facts.said:
-            return plain(said[0])
+        if summary := self.conclusion.facts.summary:
+            return plainly(summary[0])
         if self.best is not None:
             best = self.best
             ends = f" {interval(best.ci95)}" if best.ci95 else ""

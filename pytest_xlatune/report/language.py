@@ -42,6 +42,10 @@ class Say:
         """Return the sentence with its fields filled in."""
         return _catalog(self.language).gettext(msgid).format(**fields)
 
+    def text_of(self, msgid: str) -> str:
+        """Return the msgid in this language, its fields not filled in."""
+        return _catalog(self.language).gettext(msgid)
+
     def text(self, msgid: str, /, **fields: object) -> Text:
         """Return the sentence as a paragraph of a document."""
         return Text(text=self(msgid, **fields))

@@ -17,6 +17,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import first
 from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
@@ -62,6 +63,7 @@ from pytest_xlatune.report.lines import (
     words,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.words import joined, plainly
 
 SCHEMA = 2  # of the JSON text
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
@@ -121,7 +123,7 @@ def jobs(subject: Subject) -> Section:
 def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
     """Return the noise of the study's jobs, and its notes."""
     sigma = f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}."
-    return (sigma, *map(plain, conclusion.notes))
+    return (sigma, *map(plainly, conclusion.notes))
 
 
 def can_tell(conclusion: Conclusion, noun: str) -> Section:
@@ -147,7 +149,7 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
         str(number),
         _state(result) if is_last else "retried",
         figure(score),
-        plain((is_last and result.reason) or remark) or ABSENT,
+        (plainly(result.reason) if is_last and result.reason else plain(remark)) or ABSENT,
     )
 
 
@@ -439,7 +441,7 @@ def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
                 "{profile} is at {delta} % (95 % interval {ci95}), and is not called faster: "
                 "{reason}.",
                 **figures,
-                reason=plain(next(iter(each.reasons), "")).rstrip("."),
+                reason=plainly(first(each.reasons), say).rstrip("."),
             )
         elif each.kind is VerdictKind.FASTER and each.unproved:
             if best is not None:
@@ -475,7 +477,9 @@ _LIKELY = "Likely: the winner's change, its selection taken into account"
 def sensitivity(conclusion: Conclusion) -> Table:
     """Say which effects the sweep finds, which it excludes, and how much alpha it spent."""
     methods = dict.fromkeys(
-        plain(each.method) for each in conclusion.verdicts if each.kind in CONFIRMED and each.method
+        plainly(each.method)
+        for each in conclusion.verdicts
+        if each.kind in CONFIRMED and each.method
     )
     rows = (
         *(
@@ -497,7 +501,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
         ("Sigma: noise of one job's score between jobs", fine(conclusion.noise.sigma)),
         ("Alpha spent", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("Method", "; ".join(methods) or ABSENT),
-        *(("Note", plain(each)) for each in conclusion.notes),
+        *(("Note", plainly(each)) for each in conclusion.notes),
     )
     return Table(columns=columns("~Figure", "~Value"), rows=rows)
 
@@ -585,7 +589,7 @@ def _troubles(verdicts: Iterable[Verdict]) -> Iterator[Block]:
         (
             literal(each.arm),
             f"{each.lost.lost} of {each.lost.runs}" if each.lost else ABSENT,
-            plain(", ".join(each.lost.to)) if each.lost else ABSENT,
+            joined(each.lost.to, ", ") if each.lost else ABSENT,
             str(each.hangs),
             str(each.retries),
         )
@@ -633,7 +637,7 @@ def _invalid_row(
     return (
         literal(verdict.arm),
         settings.get(verdict.arm, ABSENT),
-        "; ".join(map(plain, verdict.reasons)) or ABSENT,
+        joined(verdict.reasons) or ABSENT,
         literal(findings[0].text) if findings else ABSENT,
         ", ".join(verdict.job_ids) or ABSENT,
     )

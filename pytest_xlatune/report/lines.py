@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -34,6 +35,7 @@ from pytest_xlatune.model.text import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
+from pytest_xlatune.report.words import plainly, runs_lost, sentence
 
 
 def is_pending(verdict: Verdict) -> bool:
@@ -44,7 +46,7 @@ def is_pending(verdict: Verdict) -> bool:
 def words(verdict: Verdict) -> str:
     """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
     return (verdict.word or _kind(verdict)) + (
-        f", {plain(verdict.lost.words)}" if verdict.lost else ""
+        f", {plainly(runs_lost(verdict.lost))}" if verdict.lost else ""
     )
 
 
@@ -108,11 +110,11 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     jobs: the message of a failed test, and the profile's paragraph in a report.
     """
     is_deployed = verdict.arm == BASELINE_ID
-    against = verdict.against or ("the median" if verdict.word else reference)
+    against = sentence(verdict.against) or ("the median" if verdict.word else reference)
     kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
     if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"
-    reasons = "; ".join(plain(each).rstrip(".") for each in verdict.reasons)
+    reasons = "; ".join(plainly(each).rstrip(".") for each in verdict.reasons)
     sentences = [f"{verdict.arm} {kind}" + (f": {reasons}" if reasons else "")]
     if verdict.tgs is not None or verdict.figure is not None:
         sentences.append(speed(verdict) + step(verdict, ", "))
@@ -125,7 +127,8 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
             f"{interval(verdict.likely[1:])}"
         )
     if verdict.n:
-        sentences.append(f"n = {verdict.n}" + (f" ({verdict.method})" if verdict.method else ""))
+        how = f" ({sentence(verdict.method)})" if verdict.method else ""
+        sentences.append(f"n = {verdict.n}{how}")
     if verdict.up_to:
         sentences.append(
             f"Its figures rest on the trials up to {verdict.up_to}; a report has those of all"
@@ -207,22 +210,22 @@ def live_line(
     cell: Cell,
     verdict: Verdict | None,
     progress: str,
-    place: str = "",
+    place: Reason | None = None,
     slot: str = "",
 ) -> str:
     """Say in one line that a trial has landed, and where the sweep stands.
 
-    `place` is where the trial stands, in the words of a study that says so itself, `slot` the node
-    slot where there are several, e.g. `slot 2`.
+    `place` is where the trial stands, of a study that says so itself, `slot` the node slot where
+    there are several, e.g. `slot 2`.
     """
     if result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        said = f"{status}: {plain(result.reason) or ABSENT}"
+        came = f"{status}: {plainly(result.reason) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
-        said = f"{figures}{so_far} {place or _place(result, verdict)}"
-    return f"{_whose(result, cell, slot)} {said} | {progress}"
+        came = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
+    return f"{_whose(result, cell, slot)} {came} | {progress}"
 
 
 def running_line(trial: Trial, *, cell: Cell, job_id: str, said: str, progress: str = "") -> str:
@@ -234,8 +237,10 @@ def running_line(trial: Trial, *, cell: Cell, job_id: str, said: str, progress: 
 def evidence_line(result: TrialResult, *, cell: Cell) -> str:
     """Say in one line that an evidence run is over: it has no figure."""
     is_there = result.status is TrialStatus.MEASURED
-    said = "ran with profiler and dump" if is_there else f"left no evidence: {result.reason}"
-    return f"{_whose(result, cell)} {plain(said)}"
+    how = (
+        "ran with profiler and dump" if is_there else f"left no evidence: {plainly(result.reason)}"
+    )
+    return f"{_whose(result, cell)} {how}"
 
 
 def _whose(result: TrialResult, cell: Cell, slot: str = "") -> str:
@@ -249,7 +254,7 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     if trial.is_baseline:
         return "baseline" + (f" of block {trial.block}" if trial.block else "")
     if result.status is TrialStatus.DROPPED:
-        return f"dropped: {plain(result.reason)}"
+        return f"dropped: {plainly(result.reason)}"
     if not trial.block:
         open_ones = [each.label for each in result.own_settings if not each.is_proved]
         effect = f", not known to be in effect: {', '.join(open_ones)}" if open_ones else ""
@@ -332,8 +337,8 @@ def best_lines(conclusion: Conclusion) -> list[str]:
 
     The recommended profile comes first; a single run never stands before one that blocks decided.
     """
-    if said := conclusion.facts.said:
-        return [f"- {each}" for each in said]
+    if summary := conclusion.facts.summary:
+        return [f"- {sentence(each)}" for each in summary]
     reference = conclusion.reference.arm if conclusion.reference else ""
     best = conclusion.winner
     ranked = sorted(
@@ -392,8 +397,8 @@ def ending_text(
     `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
     """
     left = sum(not each.status.is_final for each in history)
-    if conclusion.complete and conclusion.facts.said:
-        return f"{conclusion.facts.said[0]}."
+    if conclusion.complete and (summary := conclusion.facts.summary):
+        return f"{sentence(summary[0], say)}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
         is_won = any(each.wins for each in conclusion.verdicts)

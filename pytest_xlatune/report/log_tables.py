@@ -22,6 +22,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.words import plainly
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
@@ -40,7 +41,7 @@ def steps_of_log(
             *([f"flags: {', '.join(score.flags)}"] if score.flags else []),
         ]
     else:
-        figures = [f"no score: {score.reason}"]
+        figures = [f"no score: {plainly(score.reason)}"]
     rows = tuple(_step_row(each, score) for each in steps)
     return Document(
         title=path,
@@ -114,9 +115,9 @@ def compared(
         f"B against A: {percent(verdict.delta)}, {ends}, ratio {shown}",
         f"verdict: {verdict.kind if verdict.ci95 else 'none'}",
         *([gate] if gate else []),
-        *([f"method: {verdict.method}"] if verdict.method else []),
+        *([f"method: {plainly(verdict.method)}"] if verdict.method else []),
         *([f"80 % power at {size(verdict.mde80)}"] if verdict.mde80 is not None else []),
-        *map(plain, verdict.reasons),
+        *map(plainly, verdict.reasons),
     )
     rows = tuple(
         (

@@ -38,6 +38,7 @@ from pytest_xlatune.model.text import (
 from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import is_pending, speed, step, words
+from pytest_xlatune.report.words import plainly, sentence
 
 _TICKS = 7  # at most
 _MARGIN = 0.04  # of an axis, kept free at both of its ends
@@ -296,7 +297,7 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
         or (each.kind in CONFIRMED and (each.delta, each.ci95) not in of_arms)
     ]
     reference = "" if conclusion.reference is None else conclusion.reference.arm
-    held = {each.arm: each.against or reference for each in shown}
+    held = {each.arm: sentence(each.against) or reference for each in shown}
     # the title says against what most rows are; another row says it itself
     usual = max([*held.values(), ""], key=[*held.values()].count)
     told = f" against {_name(usual)}" if usual else ""
@@ -497,7 +498,7 @@ def _stage(result: TrialResult) -> str:
 def _came(result: TrialResult) -> str:
     if result.score is not None:
         return speed(result.score) + step(result.score, ", ")
-    return plain(result.reason) or str(result.status)
+    return plainly(result.reason) or str(result.status)
 
 
 def stages(history: Sequence[TrialResult]) -> Table:
@@ -506,7 +507,7 @@ def stages(history: Sequence[TrialResult]) -> Table:
     for name in dict.fromkeys(_stage(each) for each in _in_time(history)):
         own = [each for each in history if _stage(each) == name]
         ended = dict.fromkeys(
-            f"{literal(each.trial.arm)} ({plain(each.reason) or each.status})"
+            f"{literal(each.trial.arm)} ({plainly(each.reason) or each.status})"
             for each in own
             if each.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED)
         )

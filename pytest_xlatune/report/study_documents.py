@@ -57,6 +57,7 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
 from pytest_xlatune.report.study_plots import limits_plot
+from pytest_xlatune.report.words import joined, plainly
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -118,9 +119,7 @@ def thresholds(subject: Subject) -> Document:
     """Return the verdict on each metric of a cell, and the jobs that all rest on."""
     conclusion, own = subject.conclusion, subject.conclusion.reference
     words = [_HELD.get(each.kind, "cannot tell") for each in conclusion.verdicts]
-    lines = (
-        f"{literal(each.arm)}: {plain('; '.join(each.reasons))}" for each in conclusion.verdicts
-    )
+    lines = (f"{literal(each.arm)}: {joined(each.reasons)}" for each in conclusion.verdicts)
     table = jobs_table([("", subject.history, {})])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
     metrics = conclusion.found(ThresholdRecord).metrics
@@ -156,8 +155,8 @@ def calibration(subject: Subject) -> Document:
                 bullets(
                     f"{baseline.n} jobs as deployed: {measured}",
                     *(subject.figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
-                    *map(plain, conclusion.notes),
-                    *map(plain, baseline.reasons),
+                    *map(plainly, conclusion.notes),
+                    *map(plainly, baseline.reasons),
                 ),
             ),
         ),
@@ -176,7 +175,9 @@ def evidence(subject: Subject) -> Document:
         sections=tuple(
             section(
                 f"{each.trial.profile.id}, job {', '.join(each.job_ids) or 'none'}",
-                bullets(*map(plain, said or (each.reason or str(each.status),))),
+                bullets(
+                    *(map(plain, said) if said else [plainly(each.reason) or str(each.status)])
+                ),
             )
             for each, said in subject.evidence
         ),
@@ -196,7 +197,7 @@ def imported(subject: Subject) -> Document:
             literal(verdict.arm),
             settings.get(verdict.arm, ABSENT),
             *figures,
-            "; ".join(map(plain, verdict.reasons)) or ABSENT,
+            joined(verdict.reasons) or ABSENT,
             ", ".join(verdict.job_ids) or ABSENT,
         )
 
@@ -233,7 +234,7 @@ def imported(subject: Subject) -> Document:
                     f"{fine(conclusion.noise.sigma)}.",
                     f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
                     "power, in one comparison.",
-                    *map(plain, conclusion.notes),
+                    *map(plainly, conclusion.notes),
                 ),
             ),
             jobs(subject),

@@ -22,6 +22,7 @@ from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import speed, words
 from pytest_xlatune.report.page_plots import PlotAxis, Tick
+from pytest_xlatune.report.words import sentence
 
 _MOST_NAMES = 12  # of an axis: more are told by their titles and the table
 _MOST_NODES = 24  # of a matrix
@@ -302,7 +303,7 @@ def commit_series(
     known = {
         each.arm.rpartition("-")[2]: each.delta
         for each in subject.conclusion.verdicts
-        if each.against == _FIRST and each.delta is not None
+        if sentence(each.against) == _FIRST and each.delta is not None
     }
     changes = {
         commits[at]: known.get(commits[at], relative(fmean(own)))

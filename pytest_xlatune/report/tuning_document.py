@@ -58,6 +58,7 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import ending_text, figure, speed, words
 from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.words import plainly
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
 _ENOUGH = 0.5
@@ -98,8 +99,9 @@ def why(covered: Covered, say: Say) -> Iterator[Block]:
     yield Text(text=_reason(best, found, say))
     if found.facts:
         yield from _evidence(found)
-    if recipe is not None and recipe.note:
-        yield say.text("Why it was tried: {note}.", note=plain(recipe.note).rstrip("."))
+    if recipe is not None and (recipe.note or recipe.origin):
+        why = filter(None, (plain(recipe.note), plainly(recipe.origin, say)))
+        yield say.text("Why it was tried: {note}.", note="; ".join(why).rstrip("."))
     if found.problems:
         yield bullets(*map(plain, found.problems))
 

@@ -1,11 +1,7 @@
-"""Two arms on job scores: the comparison, what it concludes, what a test may claim of it.
+"""Two arms on job scores: the comparison, and what it concludes.
 
 Every rule here is three-valued: what the data cannot tell is INCONCLUSIVE, never a pass, and a test
 that cannot be computed is no finding. Steps do not enter, except as counts of stragglers.
-
-A claim (faster, not slower than x, within x) is true or false and says why in its own words, so
-that a failed `assert` explains itself. All rest on the verdict's 95 % interval: one-sided, stricter
-than 5 %. One trial supports none.
 
 A gate asks whether a candidate is no worse than the baseline by a margin (non-inferiority), and how
 many trials would tell. How it lays them out is not known here.
@@ -18,8 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind, relative
-from pytest_xlatune.model.text import interval, percent, size
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.result import (
+    MIN_TRIALS,
+    Comparison,
+    Verdict,
+    VerdictKind,
+    relative,
+)
 from pytest_xlatune.stats.blocks import IDENTICAL, ArmFit, BlockFit
 from pytest_xlatune.stats.design import (
     MIN_DF,
@@ -40,30 +42,35 @@ VETO_P = 0.05
 class NoComparison:
     """Why job scores cannot be compared."""
 
-    reason: str
+    reason: Reason
 
 
 def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison | NoComparison:
     """Compare an arm with the control; `family` arms share `alpha` one-sidedly."""
     if fit.df < MIN_DF:
-        return NoComparison(
-            reason=f"{max(fit.df, 0)} degrees of freedom are left, {MIN_DF} needed: too few trials"
-        )
+        return NoComparison(reason=Reason(Why.FEW_DF, df=max(fit.df, 0), needed=MIN_DF))
     if not math.isfinite(fit.sigma):
-        return NoComparison(reason="the scores are not finite")
+        return NoComparison(reason=Reason(Why.SCORES_NOT_FINITE))
     if fit.sigma < IDENTICAL:
-        return NoComparison(reason="the scores do not vary at all: copies are no measurements")
+        return NoComparison(reason=Reason(Why.SCORES_COPIED))
     effect = fit.arms.get(arm)
     if effect is None:
-        return NoComparison(reason="no block holds both this profile and a baseline")
+        return NoComparison(reason=Reason(Why.NOT_IN_BLOCKS))
     error, df = fit.sigma * math.sqrt(effect.variance), fit.df
     is_alone = is_noisier(effect)
     if is_alone and effect.own is not None:
         error, df = max(error, math.sqrt(effect.own)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
     reach = t_quantile(0.975, df) * error
-    rule = "Bonferroni, cells missing" if effect.control_weight is None else "Dunnett"
-    own = ", its own noise" if is_alone else ""
+    rule = Why.BONFERRONI if effect.control_weight is None else Why.DUNNETT
+    method = Reason(
+        rule,
+        family=family,
+        blocks=fit.n_blocks,
+        baselines=fit.n_control,
+        alpha=alpha,
+        own=Reason(Why.OWN_NOISE) if is_alone else None,
+    )
     return Comparison(
         estimate=effect.estimate,
         ci95=(effect.estimate - reach, effect.estimate + reach),
@@ -73,8 +80,7 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
         df=df,
         sigma=fit.sigma,
         mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
-        method=f"{rule}, K={family}, {fit.n_blocks} blocks, {fit.n_control} baselines, "
-        f"alpha {alpha:g}{own}",
+        method=method,
     )
 
 
@@ -91,16 +97,14 @@ def two_samples(
     sides = (beside, own)
     total = sum(map(len, sides)) - len(sides)
     if total < MIN_DF or min(map(len, sides)) < MIN_TRIALS:
-        return NoComparison(
-            reason=f"{max(total, 0)} degrees of freedom are left, {MIN_DF} needed: too few trials"
-        )
+        return NoComparison(reason=Reason(Why.FEW_DF, df=max(total, 0), needed=MIN_DF))
     if not all(math.isfinite(each) for side in sides for each in side):
-        return NoComparison(reason="the scores are not finite")
+        return NoComparison(reason=Reason(Why.SCORES_NOT_FINITE))
     variances = [stdev(side) ** 2 for side in sides]
     parts = [found / len(side) for found, side in zip(variances, sides, strict=True)]
     error = math.sqrt(math.fsum(parts))
     if error < IDENTICAL:
-        return NoComparison(reason="the scores do not vary at all: copies are no measurements")
+        return NoComparison(reason=Reason(Why.SCORES_COPIED))
     weights = [part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)]
     df = math.floor(error**4 / math.fsum(weights) + 1e-9)
     estimate = fmean(own) - fmean(beside)
@@ -115,8 +119,7 @@ def two_samples(
         df=df,
         sigma=math.sqrt(fmean(variances)),
         mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
-        method=f"two samples of {len(beside)} and {len(own)} jobs, Welch, K={family}, "
-        f"alpha {alpha:g}",
+        method=Reason(Why.WELCH, beside=len(beside), own=len(own), family=family, alpha=alpha),
     )
 
 
@@ -303,115 +306,6 @@ def straggler_p(slow: int, steps: int, baseline_slow: int, baseline_steps: int) 
         for k in range(slow, min(steps, slow_in_all) + 1)
     )
     return ways / math.comb(in_all, slow_in_all)
-
-
-MIN_TRIALS = 2
-REPR_CHARS = 240  # pytest cuts the middle out of a longer text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A claim: true in an `if` or an `assert` where it holds; its text is the evidence.
-
-    What a failed assertion shows of it ends where pytest would cut; the figures come first.
-    """
-
-    holds: bool
-    text: str
-    is_undecided: bool = False  # neither it nor its contrary is shown
-
-    def __bool__(self) -> bool:
-        return self.holds
-
-    def __repr__(self) -> str:
-        return self.text if len(self.text) <= REPR_CHARS else f"{self.text[: REPR_CHARS - 3]}..."
-
-
-def faster(verdict: Verdict) -> Claim:
-    """Claim that the profile was found faster, false winners counted over the whole sweep."""
-    is_open = verdict.kind is VerdictKind.INCONCLUSIVE
-    holds = verdict.kind is VerdictKind.FASTER
-    return _claim(verdict, "faster", holds=holds, is_undecided=is_open)
-
-
-def faster_by(verdict: Verdict, margin: float) -> Claim:
-    """Claim a gain of more than `margin`; 0.02 is +2 %."""
-    low, high = verdict.ci95 or (None, None)
-    holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
-    is_open = high is not None and high > margin
-    words = f"faster by more than {size(margin)}"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
-
-
-def not_slower_than(verdict: Verdict, margin: float) -> Claim:
-    """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
-    holds = verdict.ci95 is not None and verdict.ci95[0] > -margin
-    is_open = verdict.ci95 is not None and verdict.ci95[1] > -margin
-    words = f"not slower by {size(margin)} or more"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
-
-
-def within(verdict: Verdict, margin: float) -> Claim:
-    """Claim that any difference of `margin` or more is excluded (equivalence)."""
-    holds = verdict.ci95 is not None and -margin < verdict.ci95[0] and verdict.ci95[1] < margin
-    is_open = verdict.ci95 is not None and verdict.ci95[0] < margin and -margin < verdict.ci95[1]
-    words = f"within {size(margin)} of the baseline"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
-
-
-def no_regression(verdict: Verdict) -> Claim:
-    """Claim that a gate passes: its margin holds, and its floor. What cannot be told does not."""
-    if verdict.kind is VerdictKind.INVALID:
-        return _claim(verdict, "no regression", holds=False, is_undecided=False)
-    if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:
-        text = f"{_CANNOT_TELL}: {verdict.arm}, {_open_settings(verdict)}"
-        return Claim(holds=False, text=text, is_undecided=True)
-    enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
-    head = _GATE[verdict.kind] if enough else _CANNOT_TELL
-    why = "; ".join(verdict.reasons) or "no reason is known"
-    text = f"{head}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
-    return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
-
-
-_HOLDS, _CANNOT_TELL = "no regression", "cannot tell"
-_GATE = {
-    **dict.fromkeys((VerdictKind.FASTER, VerdictKind.EQUIVALENT), _HOLDS),
-    VerdictKind.SLOWER: "regression",
-    **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), _CANNOT_TELL),
-}
-
-
-def _claim(verdict: Verdict, words: str, *, holds: bool, is_undecided: bool) -> Claim:
-    what = f"{verdict.arm} is {words}"
-    if verdict.kind is VerdictKind.INVALID:
-        why = verdict.reasons[0] if verdict.reasons else "no reason is known"
-        return Claim(holds=False, text=f"{what}: refused, the measurement is invalid: {why}")
-    if verdict.unproved:
-        text = f"{what}: refused, {_open_settings(verdict)}"
-        return Claim(holds=False, text=text, is_undecided=True)
-    if verdict.n < MIN_TRIALS or verdict.ci95 is None:
-        text = f"{what}: refused, n = {verdict.n} and no interval: confirm it first"
-        return Claim(holds=False, text=text, is_undecided=True)
-    said = "holds" if holds else "not shown"
-    text = f"{what}: {said}, {_figures(verdict)}; {verdict.method}"
-    return Claim(holds=holds, text=text, is_undecided=is_undecided and not holds)
-
-
-def _open_settings(verdict: Verdict) -> str:
-    names = ", ".join(verdict.unproved)
-    return f"nothing shows that {names} was in effect ({verdict.effect})"
-
-
-def _figures(verdict: Verdict) -> str:
-    low, high = verdict.ci95 or (None, None)
-    parts = (
-        "" if verdict.delta is None else f"delta {percent(verdict.delta)}",
-        "no interval" if low is None or high is None else f"95 % {interval((low, high))}",
-        f"n = {verdict.n}",
-        str(verdict.kind),
-        "" if verdict.mde80 is None else f"80 % power at {size(verdict.mde80)}",
-    )
-    return ", ".join(part for part in parts if part)
 
 
 MOST_BLOCKS = 60  # beyond, the change is too close to the margin to be told

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import relative
-from pytest_xlatune.model.text import counted, fine, percent
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends
@@ -254,19 +254,25 @@ class Plan:
         return narrowed_df(self.widths, self.block_baselines)
 
     @property
-    def words(self) -> str:
-        """Say the blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
-        runs = [(width, len(list(same))) for width, same in itertools.groupby(self.widths)]
-        head = f"{counted(self.finalists, 'finalist')} in "
-        if len(runs) == 1:
-            blocks = counted(self.blocks, "block")
-        else:
-            rest = ", ".join(f"the best {width} in {many} more" for width, many in runs[1:])
-            first = "the first block" if runs[0][1] == 1 else f"the first {runs[0][1]} blocks"
-            blocks = f"{first}, {rest}"
-        twice = f"the best {self.again} once more, then " if self.again else ""
-        pair = " and the pair of wave 1" if self.pair else ""
-        return f"{twice}{head}{blocks}, {counted(self.block_baselines, 'baseline')}{pair} in each"
+    def shape(self) -> Reason:
+        """The blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
+        (_, first), *later = (
+            (width, len(list(same))) for width, same in itertools.groupby(self.widths)
+        )
+        rest = [Reason(Why.BEST_IN_MORE, best=width, blocks=many) for width, many in later]
+        blocks = Reason(Why.BLOCKS, blocks=self.blocks)
+        if rest and first == 1:
+            blocks = Reason(Why.FIRST_BLOCK, rest=rest)
+        elif rest:
+            blocks = Reason(Why.FIRST_BLOCKS, blocks=first, rest=rest)
+        return Reason(
+            Why.LAYOUT,
+            again=Reason(Why.BEST_AGAIN, best=self.again) if self.again else None,
+            finalists=self.finalists,
+            blocks=blocks,
+            baselines=self.block_baselines,
+            pair=Reason(Why.AND_THE_PAIR) if self.pair else None,
+        )
 
     def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
         """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
@@ -287,10 +293,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a budget decides nothing; `what` is what it is still good for."""
+    """Why a budget decides nothing, and only ranks."""
 
-    what: str
-    why: str
+    why: Reason
 
 
 def plan(
@@ -350,7 +355,7 @@ def plan(
             + len(widths) * found.block_baselines
             + reserved_blocks * block,
         )
-    return Refusal(what="ranking only", why=_why(profiles, budget, reserved_blocks, waves, slots))
+    return Refusal(why=_why(profiles, budget, reserved_blocks, waves, slots))
 
 
 def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
@@ -381,22 +386,19 @@ def _fewest(share: float, profiles: int) -> int:
     return SECOND_RUNS if share <= 1 / 2 else int(share * profiles)
 
 
-def unused(layout: Plan, budget: int) -> str:
-    """Say why a plan leaves jobs of its budget, and what becomes of them; "" where none is left."""
+def unused(layout: Plan, budget: int) -> Reason | None:
+    """Return why a plan leaves jobs of its budget, and what becomes of them; None: it does not."""
     left = budget - layout.jobs
     if not left:
-        return ""
+        return None
     block = layout.widths[-1] + layout.block_baselines
     if left < block:
-        why = f" (one more block takes {block})"
+        why = Reason(Why.ONE_MORE_BLOCK, jobs=block)
     elif left < block + _SPARE_JOBS:
-        why = ""
+        why = None
     else:
-        why = f" ({layout.blocks} blocks are the most planned here; `blocks=` asks for more)"
-    return (
-        f"{counted(left, 'job')} of {budget} {'is' if left == 1 else 'are'} kept for spare blocks, "
-        f"which run where nothing is faster and show what can be ruled out{why}"
-    )
+        why = Reason(Why.MOST_BLOCKS, blocks=layout.blocks)
+    return Reason(Why.KEPT_FOR_SPARE, jobs=left, budget=budget, why=why)
 
 
 def screen_slots(slots: int, profiles: int) -> int:
@@ -418,7 +420,7 @@ def slot_baselines(slots: int, profiles: int) -> int:
     return used - last if last <= used // FEW else used
 
 
-def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: int) -> str:
+def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: int) -> Reason:
     most = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
@@ -431,9 +433,13 @@ def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: in
         if each.df >= MIN_DF
     )
     recommended = max(jobs(layouts[1]), least)
-    return (
-        f"{budget} jobs screen {counted(profiles, 'profile')} but leave no {MIN_BLOCKS} blocks to "
-        f"confirm one: {least} jobs are the least, {recommended} are recommended"
+    return Reason(
+        Why.RANKS_ONLY,
+        budget=budget,
+        profiles=profiles,
+        blocks=MIN_BLOCKS,
+        least=least,
+        recommended=recommended,
     )
 
 
@@ -558,22 +564,19 @@ def outlook(
     *,
     profiles: int = 25,
     budgets: tuple[int, ...] = (36, 50, 65),
-    words: str = "",
-) -> str:
-    """Return in words what budgets of jobs could see at a job noise of `sigma`.
+    noise: Reason | None = None,
+) -> Reason:
+    """Return what budgets of jobs could see at a job noise of `sigma`.
 
-    `words` say that noise, and where it is from, where it is not of this very cell's jobs.
+    `noise` is that noise, and where it is from, where it is not of this very cell's jobs.
     """
     seen = []
     for budget in budgets:
         found = plan(profiles, budget)
         if isinstance(found, Refusal):
-            seen.append(f"{budget} jobs: {found.what}")
+            seen.append(Reason(Why.BUDGET_RANKS, jobs=budget))
             continue
-        start = percent(found.from_start80(sigma))
-        seen.append(f"{budget} jobs: {start} ({percent(found.mde80(sigma))})")
-    noise = words or f"a job noise of {fine(sigma)}"
-    return (
-        f"at {noise} a sweep of {profiles} profiles finds one winner with 80 % power (in brackets: "
-        f"once it is a finalist): {', '.join(seen)}"
-    )
+        start, finalist = found.from_start80(sigma), found.mde80(sigma)
+        seen.append(Reason(Why.BUDGET_FINDS, jobs=budget, start=start, finalist=finalist))
+    noise = noise or Reason(Why.JOB_NOISE, sigma=sigma)
+    return Reason(Why.OUTLOOK, noise=noise, profiles=profiles, seen=seen)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean, stdev
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Score, relative
-from pytest_xlatune.model.text import fine, percent, size
 from pytest_xlatune.stats.blocks import IDENTICAL, fit_line
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.window import steady_start
@@ -167,21 +167,19 @@ class AllocationNoise(Record):
         return self.rho_high - self.rho_low <= _WIDE
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """What was found, one sentence each."""
-        level, low, high = map(fine, (self.within, self.within_low, self.within_high))
-        found = (
-            f"{_share(self.rho)} of the variance of a trial is common to its allocation (95 % "
-            f"interval {_share(self.rho_low)} to {_share(self.rho_high)})"
+    def found(self) -> tuple[Reason, ...]:
+        """What was found: the noise inside and between, and the share in common."""
+        inside = Reason(
+            Why.ALLOCATION_NOISE,
+            within=self.within,
+            low=self.within_low,
+            high=self.within_high,
+            between=self.between,
+            trials=self.trials,
+            allocations=self.allocations,
         )
-        if not self.tells:
-            found = f"cannot tell how much trials of one allocation share: {found}"
-        inside = (
-            f"noise inside an allocation: {level} (95 % interval {low} to {high}); between "
-            f"allocations: {fine(self.between)} ({self.trials} trials in {self.allocations} "
-            "allocations)"
-        )
-        return inside, found
+        kind = Why.ALLOCATION_SHARE if self.tells else Why.ALLOCATION_UNTOLD
+        return inside, Reason(kind, share=self.rho, low=self.rho_low, high=self.rho_high)
 
 
 def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNoise | None:
@@ -265,36 +263,24 @@ class SlotNoise(Record):
         """Whether trials on other slots change the speed by more than noise."""
         return self.busy is not None and not self.busy_low <= 0 <= self.busy_high
 
-    def lines(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """What was found, one sentence each; `nodes` are those of each slot as a host list."""
-        found = [f"noise of a trial on its slot: {fine(self.sigma)} ({self.trials} trials)"]
+    def found(self, nodes: Sequence[str]) -> tuple[Reason, ...]:
+        """What was found; `nodes` are those of each slot as a host list."""
+        found = [Reason(Why.SLOT_NOISE, sigma=self.sigma, trials=self.trials)]
         for at in self.slower:
-            effect, reach = self.effects[at], self.reach[at]
-            low, high = (size(-relative(effect + each)) for each in (reach, -reach))
-            found.append(
-                f"slot {at + 1} ({nodes[at]}) is slower than the others by "
-                f"{size(-relative(effect))} (95 % interval {low} to {high})"
+            low, loss, high = (
+                -relative(self.effects[at] + each) for each in (self.reach[at], 0, -self.reach[at])
             )
+            slot = {"slot": at + 1, "nodes": nodes[at]}
+            found.append(Reason(Why.SLOT_SLOWER, loss=loss, low=low, high=high, **slot))
         if not self.slower:
-            reach = relative(max(self.reach))
-            found.append(
-                f"no slot is slower than the others by more than noise; {size(reach)} would be seen"
-            )
+            found.append(Reason(Why.NO_SLOT_SLOWER, seen=relative(max(self.reach))))
         if self.busy is None:
-            found.append(
-                "cannot tell whether neighbours disturb each other: the slots never ran at the "
-                "same time"
-            )
-            return tuple(found)
-        low, high = (percent(relative(each)) for each in (self.busy_low, self.busy_high))
-        change, interval = percent(relative(self.busy)), f"95 % interval {low} to {high}"
+            return (*found, Reason(Why.NEIGHBOURS_UNTOLD))
+        change, low, high = map(relative, (self.busy, self.busy_low, self.busy_high))
+        kind = Why.NEIGHBOURS_SLOW if self.busy < 0 else Why.NEIGHBOURS_CHANGE
         if not self.disturbs:
-            said = "neighbours do not disturb each other by more than noise"
-            found.append(f"{said}: {change} with all slots busy ({interval})")
-        else:
-            verb = "slow each other down" if self.busy < 0 else "change each other's speed"
-            found.append(f"neighbours {verb}: {change} with all slots busy ({interval})")
-        return tuple(found)
+            kind = Why.NEIGHBOURS_QUIET
+        return (*found, Reason(kind, change=change, low=low, high=high))
 
 
 _LEAST_DF = 3  # degrees of freedom, below which no interval is given

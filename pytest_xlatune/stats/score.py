@@ -21,8 +21,9 @@ from typing import TypeGuard, overload
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, Metric
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
-from pytest_xlatune.model.text import counted, whole
+from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
@@ -61,10 +62,10 @@ def score(
         logged: figures of the protocol's metric that no step record holds.
     """
     if not steps and protocol.needs_steps:
-        return NoScore(reason="no step was logged")
+        return NoScore(reason=Reason(Why.NO_STEP))
     bad = sorted({r.step for r in steps if r.loss is not None and not math.isfinite(r.loss)})
     if bad:
-        return NoScore(reason=f"the loss is not finite from step {bad[0]} on")
+        return NoScore(reason=Reason(Why.LOSS_NOT_FINITE, step=bad[0]))
     records = _one_rank(steps)
     if protocol.scored_by is not TGS:
         return _of_figure(records, logged or Logged(), protocol)
@@ -79,11 +80,7 @@ def score(
         own = [r for r in own if _is_measure(r.tgs)]
         tokens = 1.0
     if tokens is None and inside:
-        return NoScore(
-            reason="no step in the window prints Tokens/s/device as a positive number, and the "
-            "tokens of a step are not declared: a cell names per_device_batch_size and "
-            "max_target_length, a command that reads logs takes --tokens"
-        )
+        return NoScore(reason=Reason(Why.NO_TOKENS))
     tokens = tokens or 0.0  # of no step: there is nothing to time
     timed = _timed(own, tokens) if inside else []
     found = _scored(timed, tokens, wanted, protocol, seen=records[-1].step)
@@ -127,7 +124,7 @@ def score_so_far(
     """
     first = first_steps(protocol)
     if first is None:
-        return NoScore(reason="the window has no more steps than a score needs")
+        return NoScore(reason=Reason(Why.NO_SPARE_STEPS))
     found = score(
         [each for each in steps if each.step < first.steps],
         protocol=first,
@@ -158,23 +155,23 @@ def _of_figure(
         first = records[0]
         values = () if first.step_s is None else ((first.step, first.step_s),)
     if not values:
-        absent = f"no line prints `{metric.field}: NUMBER`"
+        absent = Reason(Why.NO_FIGURE, field=metric.field)
         return NoScore(reason=_ABSENT_FIGURES.get(metric, absent))
     of_steps = [(step, value) for step, value in values if step is not None]
     if of_steps and metric is not FIRST_STEP:
         wanted = window_steps(protocol, resumed_at=resumed_at)
         of_steps = [each for each in of_steps if each[0] in wanted]
         if len(of_steps) < protocol.min_steps:
+            least = protocol.min_steps
             return NoScore(
-                reason=f"{len(of_steps)} steps of the window print `{metric.field}: NUMBER`, "
-                f"{protocol.min_steps} needed"
+                reason=Reason(
+                    Why.FEW_FIGURES, steps=len(of_steps), field=metric.field, needed=least
+                )
             )
     kept = [value for _, value in of_steps or values]
     figure = median(kept)
     if not _is_measure(figure):
-        return NoScore(
-            reason=f"{metric.title} is {figure:g}: only a positive, finite figure has a score"
-        )
+        return NoScore(reason=Reason(Why.NO_MEASURE, figure=metric.title, value=figure))
     losses = [r.loss for r in records if r.loss is not None]
     return Score(
         value=metric.score(figure),
@@ -186,9 +183,9 @@ def _of_figure(
     )
 
 
-_ABSENT_FIGURES: Mapping[Metric, str] = {
-    FIRST_STEP: "the line of the first step prints no seconds",
-    BUSBW: "no line prints `# Avg bus bandwidth : NUMBER`",
+_ABSENT_FIGURES: Mapping[Metric, Reason] = {
+    FIRST_STEP: Reason(Why.NO_FIRST_STEP),
+    BUSBW: Reason(Why.NO_BANDWIDTH),
 }
 
 
@@ -198,7 +195,7 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     What only the log can tell (loss, a violated invariant, a resumed run) stays as it was.
     """
     if not scored.timings or scored.tgs is None or scored.step_s is None:
-        return NoScore(reason="the seconds of its steps were not kept: it has one window only")
+        return NoScore(reason=Reason(Why.STEPS_NOT_KEPT))
     first = scored.timings[0][0]
     resumed_at = first if "resumed" in scored.flags or first == _FIRST_STEP else 0
     wanted = window_steps(protocol, resumed_at=resumed_at)
@@ -232,19 +229,19 @@ def _scored(
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
     timed = [each for each in every if each[0] in wanted]
     if len(timed) < protocol.min_steps:
+        window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
-            reason=f"{counted(len(timed), 'usable step')} in the window {wanted[0]}-{wanted[-1]}, "
-            f"{protocol.min_steps} needed (last step seen: {seen})"
+            reason=Reason(
+                Why.FEW_STEPS, steps=len(timed), needed=protocol.min_steps, seen=seen, **window
+            )
         )
     late = _guarded(timed, protocol)
     dropped, stragglers, limit = _screened(late)
     kept = [each for each in late if each[0] not in dropped]
     if len(kept) < protocol.min_steps:
-        return NoScore(
-            reason=f"{counted(len(kept), 'usable step')} left after "
-            f"{counted(len(dropped), 'outlier')} in the window {late[0][0]}-{late[-1][0]}, "
-            f"{protocol.min_steps} needed; run more steps"
-        )
+        window = {"first": late[0][0], "last": late[-1][0]}
+        counts = {"steps": len(kept), "outliers": len(dropped)}
+        return NoScore(reason=Reason(Why.FEW_LEFT, needed=protocol.min_steps, **counts, **window))
     tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
     flags = {
         "not-steady": _is_unsteady(timed),
@@ -337,20 +334,19 @@ def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
 
 
-def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> str:
+def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Reason:
     causes = []
     if protocol.profiler:
         end = protocol.skip_first_steps + protocol.profiler_steps + 1
-        causes.append(f"the profiler takes steps {protocol.skip_first_steps}-{end}")
+        causes.append(Reason(Why.PROFILER_TAKES, first=protocol.skip_first_steps, last=end))
     if protocol.eval_interval:
-        causes.append(f"an evaluation every {protocol.eval_interval} steps takes three steps each")
+        causes.append(Reason(Why.EVALUATION_TAKES, every=protocol.eval_interval))
     if resumed_at > _FIRST_STEP:
-        causes.append(f"the run resumed at step {resumed_at}")
-    why = f": {', '.join(causes)}" if causes else ""
-    return (
-        f"{counted(len(wanted), 'usable step')} in {protocol.steps}, "
-        f"{protocol.min_steps} needed{why}; run more steps"
-    )
+        causes.append(Reason(Why.RESUMED_AT, step=resumed_at))
+    counts = {"steps": len(wanted), "of": protocol.steps, "needed": protocol.min_steps}
+    if not causes:
+        return Reason(Why.TOO_SHORT, **counts)
+    return Reason(Why.TOO_SHORT_FOR, why=causes, **counts)
 
 
 def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:

@@ -26,6 +26,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     read_as_xla,
 )
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
@@ -145,41 +146,40 @@ def judged(
     )
 
 
-def contradictions(settings: Iterable[TrialSetting]) -> tuple[str, ...]:
-    """Return one sentence for each setting that a witness contradicts: the trial is invalid."""
+def contradictions(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
+    """Return a reason for each setting that a witness contradicts: the trial is invalid."""
     return tuple(
-        f"{each.label} is {each.seen or 'not set'} in {each.witness}, expected {each.asked!r}: "
-        "the profile was not in effect"
+        Reason(
+            Why.CONTRADICTED,
+            setting=each.label,
+            seen=each.seen or None,
+            witness=each.witness,
+            asked=each.asked,
+        )
         for each in settings
         if each.effect is Effect.CONTRADICTED
     )
 
 
-def unproved(settings: Iterable[TrialSetting]) -> tuple[str, ...]:
-    """Return a sentence for each way in which settings are not known to be in effect."""
+def unproved(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
+    """Return a reason for each way in which settings are not known to be in effect."""
     found: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
     for each in settings:
         if each.effect in found:
             found[each.effect].append(each.label)
-    words = {
-        Effect.ASKED: "asked, and nothing that reads it says that it is in effect",
-        Effect.NOT_SEEN: "not seen, although what reads it was asked to say so",
-    }
-    return tuple(f"{words[effect]}: {', '.join(names)}" for effect, names in found.items() if names)
+    kinds = {Effect.ASKED: Why.ONLY_ASKED, Effect.NOT_SEEN: Why.NOT_SEEN}
+    return tuple(Reason(kinds[effect], names=names) for effect, names in found.items() if names)
 
 
-def different_loss(loss: float, reference: float, *, tolerance: float) -> str:
-    """Return how a loss differs from the baseline's, "" where it does not.
+def different_loss(loss: float, reference: float, *, tolerance: float) -> Reason | None:
+    """Return how a loss differs from the baseline's; None where it does not.
 
     Same data, same seeds: another loss is another computation, whatever its speed.
     """
     # a NaN is within no tolerance
     if abs(loss - reference) <= tolerance * abs(reference):
-        return ""
-    return (
-        f"its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} apart, "
-        "so it does not compute the same"
-    )
+        return None
+    return Reason(Why.OTHER_LOSS, loss=loss, reference=reference, tolerance=tolerance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

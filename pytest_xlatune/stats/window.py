@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Score
 from pytest_xlatune.stats.score import window_steps
 
@@ -35,7 +36,7 @@ class Window:
 
     protocol: Protocol  # the one that scores them: as declared, or with a later first step
     is_moved: bool = False  # whether it is not the declared one
-    note: str = ""  # what a reader should know of it, "" where the declared window holds
+    note: Reason | None = None  # what a reader should know; None where the declared one holds
 
     @property
     def first_step(self) -> int:
@@ -92,22 +93,21 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     start = steady_start(jobs)
     if start is None or start <= declared[0]:
         return Window(protocol=protocol)
-    found = f"steady state begins at step {start}, the protocol's window at step {declared[0]}"
+    found = {"start": start, "declared": declared[0]}
     kept = sum(bool(each.timings) for each in scores)
     if kept < len(scores):
-        return Window(
-            protocol=protocol,
-            note=f"{found}: it stays there, for the steps of {len(scores) - kept} trials were not "
-            "kept; measure again",
-        )
+        note = Reason(Why.WINDOW_KEPT, trials=len(scores) - kept, **found)
+        return Window(protocol=protocol, note=note)
     is_long = len(declared) > protocol.min_steps + SPARE
     first = min(start, declared[-protocol.min_steps - SPARE] if is_long else declared[0])
     if first == declared[0]:
-        return Window(protocol=protocol, note=f"{found}: {_too_few(start, protocol)}")
-    text = f"{found}: the window of all trials starts at step {first}"
+        note = Reason(Why.WINDOW_TOO_SHORT, few=_too_few(start, protocol), **found)
+        return Window(protocol=protocol, note=note)
+    note = Reason(Why.WINDOW_MOVED, first=first, **found)
     if first < start:
-        text += f"; {_too_few(start, protocol)}"
-    return Window(protocol=replace(protocol, first_step=first), is_moved=True, note=text)
+        few = _too_few(start, protocol)
+        note = Reason(Why.WINDOW_MOVED_SHORT, first=first, few=few, **found)
+    return Window(protocol=replace(protocol, first_step=first), is_moved=True, note=note)
 
 
 def first_half_excess(score: Score, protocol: Protocol) -> float | None:
@@ -121,11 +121,8 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
     return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
 
 
-def _too_few(start: int, protocol: Protocol) -> str:
-    return (
-        f"{protocol.steps} steps are too few, use steps={start + 2 * protocol.min_steps} for the "
-        "whole cell"
-    )
+def _too_few(start: int, protocol: Protocol) -> Reason:
+    return Reason(Why.USE_MORE_STEPS, steps=protocol.steps, use=start + 2 * protocol.min_steps)
 
 
 def _is_slow(distances: Sequence[float]) -> bool:

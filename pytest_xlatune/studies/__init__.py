@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
@@ -223,10 +224,10 @@ class Study(Record, ABC):
         """Return how many trials may still come at most; `left` where no more can follow."""
         return self.left(history)
 
-    def why_more(self, history: History) -> str:
-        """Say which trials were added to those that were planned, and why; "" where none were."""
+    def why_more(self, history: History) -> Reason | None:
+        """Return which trials were added to those that were planned, and why; None: none were."""
         del history
-        return ""
+        return None
 
     def rounds(self, history: History) -> int:
         """Return how many of the trials still to come follow one another; all of them in most."""
@@ -244,16 +245,16 @@ class Study(Record, ABC):
         del history, running
         return None
 
-    def place(self, trial: Trial) -> str:
-        """Return where a trial stands in words, e.g. `round 3 of about 7, 4 pairs`; "" of most.
+    def place(self, trial: Trial) -> Reason | None:
+        """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most.
 
         Of a study that says nothing a block is confirmation.
         """
         del trial
-        return ""
+        return None
 
-    def outline(self, history: History) -> tuple[str, ...]:
-        """Return what a plan says of the study: its trials, and what they can show, in lines."""
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        """Return what a plan says of the study: its trials, and what they can show."""
         del history
         return ()
 

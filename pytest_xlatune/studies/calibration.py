@@ -18,6 +18,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.text import counted
@@ -107,16 +108,16 @@ class CalibrationStudy(OneCell):
         is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
         return Policy(on_node_failure=is_told)
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
         del history
-        total = counted(len(self._trials), "trial")
+        count = len(self._trials)
         if self.allocations:
-            total += f" in {self.allocations} allocations"
+            return (Reason(Why.TRIALS_IN_ALLOCATIONS, trials=count, allocations=self.allocations),)
         if self.slots:
             alone = sum(each.stage == _ALONE for each in self._trials)
-            total += f" ({alone} alone, the others in {self.starts} rounds of all slots)"
-        return (f"{total} of the cell as deployed",)
+            return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
+        return (Reason(Why.TRIALS_DEPLOYED, trials=count),)
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the jobs of the first step that are not over.
@@ -162,7 +163,7 @@ class CalibrationStudy(OneCell):
             first_step=window.moved_to,
             notes=(
                 *((outlook(noise.sigma_job),) if noise else ()),
-                *(self.said(history) if is_whole else ()),
+                *(self.told(history) if is_whole else ()),
                 *filter(None, [window.note]),
             ),
         )
@@ -178,20 +179,15 @@ class CalibrationStudy(OneCell):
             return stage in (_ALONE, _BUSY)
         return stage.startswith(_HELD) if self.allocations else stage == KIND
 
-    def said(self, history: History) -> tuple[str, ...]:
-        """Say what allocations share, or slots differ by; () where neither was asked for."""
+    def told(self, history: History) -> tuple[Reason, ...]:
+        """Return what allocations share, or slots differ by; () where neither was asked for."""
         if self.allocations:
             found = _allocations(self.past(history))
-            few = (
-                "cannot tell what trials of one allocation share: no two of them have scores in "
-                "two allocations"
-            )
-            return found.lines if found else (few,)
+            return found.found if found else (Reason(Why.FEW_IN_ALLOCATIONS),)
         if self.slots:
             own = _slots(self.past(history), self.cells)
             nodes = [compress(each) for each in self.slots]
-            few = "cannot tell what slots differ by: a slot has no score, or too few trials have"
-            return own.lines(nodes) if own else (few,)
+            return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
         return ()
 
     @cached_property
@@ -244,7 +240,7 @@ class Calibrated:
     noise: Noise | None = None
     allocations: AllocationNoise | None = None
     slots: SlotNoise | None = None
-    said: tuple[str, ...] = ()  # of allocations or slots
+    told: tuple[Reason, ...] = ()  # of allocations or slots
 
 
 def found_by(study: Study, history: History) -> Calibrated:
@@ -261,7 +257,7 @@ def found_by(study: Study, history: History) -> Calibrated:
         noise=_noise(past, study.cells),
         allocations=_allocations(past) if study.allocations else None,
         slots=_slots(past, study.cells) if study.slots else None,
-        said=study.said(history),
+        told=study.told(history),
     )
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -64,9 +65,9 @@ class EvidenceStudy(OneCell):
     def _compared(self) -> tuple[Profile, ...]:
         return () if self.profile.id == BASELINE_ID else (self.profile,)
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
-        return (f"{len(self.propose(history))} run with profiler and dump, without a score",)
+        return (Reason(Why.EVIDENCE_PLAN, runs=len(self.propose(history))),)
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the run, if it is not over or what it left is not read yet."""
@@ -75,7 +76,7 @@ class EvidenceStudy(OneCell):
 
     def conclude(self, history: History) -> Conclusion:
         """Return that nothing was measured: evidence explains a verdict and is none."""
-        why = "an evidence run measures nothing"
+        why = Reason(Why.EVIDENCE_MEASURES_NOTHING)
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
         is_over = not self.propose(history)
         return Conclusion(verdicts=(), reference=reference, complete=is_over, notes=(why,))

@@ -27,6 +27,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.profile import profile as profile_of
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record, digest, written
 from pytest_xlatune.model.result import (
     Comparison,
@@ -37,7 +38,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import fine, percent, size
 from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
@@ -68,8 +68,8 @@ from pytest_xlatune.studies.trials import (
     median_loss,
     moved,
     read,
+    unlike_warmup,
     unlike_warmups,
-    unlike_words,
     usable,
 )
 from pytest_xlatune.studies.tuning.derived import settings_of
@@ -91,7 +91,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 _BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
-_Claim = tuple[VerdictKind, str]
+_Claim = tuple[VerdictKind, Reason]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +113,13 @@ class Gated:
         """Relative loss that is a regression."""
         return self.study.gate.margin
 
-    @cached_property
-    def stored(self) -> str:
-        """Where the stored baseline comes from; "" where it was measured beside."""
-        found = self.study.stored
-        return f"{found.source} of {found.written}" if found else ""
+    @property
+    def stored(self) -> StoredBaseline | None:
+        """The stored baseline; None where it is measured beside the candidates."""
+        return self.study.stored
 
     @cached_property
-    def dropped(self) -> Mapping[str, str]:
+    def dropped(self) -> Mapping[str, Reason]:
         """Candidate -> why it cannot run."""
         return self.past.dropped
 
@@ -211,7 +210,7 @@ def _verdict(gated: Gated, profile_id: str) -> Verdict:
         return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
     if gated.pending:
         over = len(gated.trials) - len(gated.pending)
-        return _because(base, f"cannot tell yet: {over} of {len(gated.trials)} trials are over")
+        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=len(gated.trials)))
     if not base.n:
         return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
     return _compared(gated, base, trials)
@@ -222,10 +221,10 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     missing = _missing(gated, base.arm)
     base = _shown_to_act(gated, base, found)
     if isinstance(found, NoComparison):
-        return _because(base, f"cannot tell: {found.reason}", *missing)
+        return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
     claims = [
         _margin(gated, found),
-        *((VerdictKind.INCONCLUSIVE, f"cannot tell: {each}") for each in missing),
+        *(_untold(each) for each in missing),
         *_stragglers(gated, found, trials),
         *_floor(gated, base, trials),
         *_unseen(base),
@@ -235,14 +234,13 @@ def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     kind = claims[0][0]
     reasons = [reason for _, reason in claims]
     if base.arm in gated.unlike:
-        reasons.append(unlike_words(gated.unlike[base.arm]))
-    method = f"non-inferiority at {size(gated.margin)}; {found.method}"
-    if gated.stored:
-        method = f"{method}; stored baseline, a drift since then is not excluded"
+        reasons.append(unlike_warmup(gated.unlike[base.arm]))
+    rule = Why.NOT_INFERIOR_TO_STORED if gated.stored else Why.NOT_INFERIOR
+    method = Reason(rule, margin=gated.margin, method=found.method)
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
     if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
         # a loss is excluded, a gain is not: it passes, and is not called the same
-        decided = replace(decided, word=NO_REGRESSION, against=BASELINE_ID)
+        decided = replace(decided, word=NO_REGRESSION, against=Reason(Why.ARM, arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
 
 
@@ -255,57 +253,62 @@ def _shown_to_act(gated: Gated, base: Verdict, found: Comparison | NoComparison)
     return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
 
 
-def _because(verdict: Verdict, *reasons: str) -> Verdict:
+def _because(verdict: Verdict, *reasons: Reason) -> Verdict:
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
+
+
+def _untold(why: Reason) -> _Claim:
+    return VerdictKind.INCONCLUSIVE, Reason(Why.CANNOT_TELL_FOR, why=why)
 
 
 def _margin(gated: Gated, comparison: Comparison) -> _Claim:
     kind = gate(comparison, margin=gated.margin)
-    margin = f"the margin is {size(gated.margin)}"
-    least = percent(relative(comparison.lower))
-    worst = percent(relative(interval90(comparison)[0]))
-    best = percent(relative(2 * comparison.estimate - comparison.lower))
-    sentences = {
-        VerdictKind.FASTER: f"no regression: faster by at least {least}",
-        VerdictKind.EQUIVALENT: f"no regression: {worst} at worst, {margin}",
-        VerdictKind.SLOWER: f"regression: {best} at best, {worst} at worst, {margin}",
-        VerdictKind.INCONCLUSIVE: f"cannot tell: {worst} at worst, {best} at best, {margin}; "
-        f"{_enough(gated, comparison)}",
-    }
-    return kind, sentences[kind]
+    worst = relative(interval90(comparison)[0])
+    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
+    match kind:
+        case VerdictKind.FASTER:
+            found = Reason(Why.GATE_FASTER, least=relative(comparison.lower))
+        case VerdictKind.EQUIVALENT:
+            found = Reason(Why.GATE_HOLDS, worst=worst, margin=gated.margin)
+        case VerdictKind.SLOWER:
+            found = Reason(Why.GATE_FAILS, margin=gated.margin, **ends)
+        case _:
+            enough = _enough(gated, comparison)
+            found = Reason(Why.GATE_OPEN, margin=gated.margin, enough=enough, **ends)
+    return kind, found
 
 
-def _enough(gated: Gated, comparison: Comparison) -> str:
+def _enough(gated: Gated, comparison: Comparison) -> Reason:
     have = gated.study.design.trials
     enough = deciding(comparison, gated.study.design, margin=gated.margin)
     if enough is None:
-        return (
-            f"at a job noise of {fine(comparison.sigma)} no reasonable number of trials would "
-            "decide it: the change is too close to the margin"
-        )
-    return (
-        f"at the noise seen ({fine(comparison.sigma)}) {enough.blocks} blocks would decide it with "
-        f"80 % power: {enough.trials} trials, {max(enough.trials - have, 0)} more"
+        return Reason(Why.TOO_CLOSE, sigma=comparison.sigma)
+    return Reason(
+        Why.BLOCKS_WOULD_DECIDE,
+        sigma=comparison.sigma,
+        blocks=enough.blocks,
+        trials=enough.trials,
+        more=max(enough.trials - have, 0),
     )
 
 
-def _missing(gated: Gated, profile_id: str) -> list[str]:
+def _missing(gated: Gated, profile_id: str) -> list[Reason]:
     """Return why the candidate's or the baseline's trials are incomplete."""
     own = [each for each in gated.trials if each.arm in (profile_id, BASELINE_ID)]
     absent = [each for each in own if (r := gated.past.of(each)) is None or usable(r) is None]
     if not absent:
         return []
     result = gated.past.of(absent[0])
-    why = result.reason if result is not None and result.reason else "no finite score"
-    return [f"{len(absent)} of {len(own)} trials have no score ({why}); run it again"]
+    why = result.reason if result is not None else None
+    why = why or Reason(Why.NO_FINITE_SCORE)
+    return [Reason(Why.TRIALS_MISSING, absent=len(absent), trials=len(own), why=why)]
 
 
 def _unseen(base: Verdict) -> list[_Claim]:
     """Return why a candidate says nothing: its settings may not have been in effect."""
     if not base.unproved:
         return []
-    why = f"nothing shows that {', '.join(base.unproved)} was in effect ({base.effect})"
-    return [(VerdictKind.INCONCLUSIVE, f"cannot tell: {why}")]
+    return [_untold(Reason(Why.NOTHING_SHOWS, names=base.unproved, effect=base.effect))]
 
 
 def _stragglers(
@@ -314,7 +317,7 @@ def _stragglers(
     spare = interval90(comparison)[0] - math.log1p(-gated.margin)
     baselines = gated.past.confirms_of(gated.past.reference)
     veto = straggler_veto(comparison, trials, baselines, spare=spare)
-    return [(VerdictKind.INCONCLUSIVE, f"cannot tell: {veto}")] if veto else []
+    return [_untold(veto)] if veto else []
 
 
 def _floor(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> list[_Claim]:
@@ -323,34 +326,31 @@ def _floor(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> list[_
     if floor_tgs is None or base.tgs is None:
         return []
     kind = above([score.value for each in trials if (score := usable(each))], math.log(floor_tgs))
-    words = {
-        VerdictKind.EQUIVALENT: "above the floor",
-        VerdictKind.SLOWER: "regression: below the floor",
-        VerdictKind.INCONCLUSIVE: "cannot tell whether it is above the floor",
+    kinds = {
+        VerdictKind.EQUIVALENT: Why.ABOVE_FLOOR,
+        VerdictKind.SLOWER: Why.BELOW_FLOOR,
+        VerdictKind.INCONCLUSIVE: Why.FLOOR_OPEN,
     }
-    return [(kind, f"{words[kind]}: {base.tgs:.1f} TGS, the floor is {floor_tgs:g}")]
+    return [(kind, Reason(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
 
 
-def _notes(gated: Gated) -> list[str]:
-    design = gated.study.design
-    beside = f"{design.stored} stored" if gated.stored else f"{design.baselines} in each block"
+def _notes(gated: Gated) -> list[Reason]:
+    design, margin, stored = gated.study.design, gated.margin, gated.stored
     notes = [
-        (
-            f"a gate at a margin of {size(gated.margin)}: {design.blocks} trials of each candidate "
-            f"in randomised blocks, baselines: {beside}; an equal candidate passes with 80 % power "
-            f"up to a job noise of {fine(design.noise(gated.margin))}"
+        Reason(
+            Why.GATE_LAYOUT_STORED if stored else Why.GATE_LAYOUT,
+            margin=margin,
+            trials=design.blocks,
+            baselines=design.stored if stored else design.baselines,
+            noise=design.noise(margin),
         )
     ]
-    if gated.stored:
-        notes.append(
-            f"the baseline was not measured beside the candidates but taken from {gated.stored}: "
-            "a drift of the cell since then cannot be told from a change"
-        )
+    if stored:
+        notes.append(Reason(Why.BASELINE_STORED, source=stored.source, written=stored.written))
     if gated.past.window.note:
         notes.append(gated.past.window.note)
     if gated.past.changed:
-        names = ", ".join(sorted(gated.past.changed))
-        notes.append(f"settings changed since they were measured, old trials ignored: {names}")
+        notes.append(Reason(Why.SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
     return notes
 
 
@@ -551,14 +551,18 @@ class GateStudy(OneCell):
         """With what a trial's loss is compared."""
         return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
 
-    def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
+    def outline(self, history: History) -> tuple[Reason, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of the gate: its trials, and what it can see."""
         design, margin = self.design, self.gate.margin
-        block = f"{design.arms} candidates + {design.baselines} baselines"
-        power = f"with 80 % power up to a job noise of {fine(design.noise(margin))}"
         return (
-            f"{design.trials} trials: {design.blocks} blocks of {block}",
-            f"an equal candidate passes at a margin of {size(margin)} {power}",
+            Reason(
+                Why.GATE_PLAN,
+                trials=design.trials,
+                blocks=design.blocks,
+                candidates=design.arms,
+                baselines=design.baselines,
+            ),
+            Reason(Why.GATE_SEES, margin=margin, noise=design.noise(margin)),
         )
 
     def propose(self, history: History) -> tuple[Trial, ...]:

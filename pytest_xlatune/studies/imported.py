@@ -16,6 +16,7 @@ from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,
@@ -25,7 +26,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import History, LossRule, Policy, remembered
 from pytest_xlatune.studies.trials import usable
@@ -70,9 +70,9 @@ class ImportedStudy(OneCell):
     def _compared(self) -> tuple[Profile, ...]:
         return self.profiles
 
-    def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
+    def outline(self, history: History) -> tuple[Reason, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of it."""
-        return ("nothing is run: the jobs of the table are over",)
+        return (Reason(Why.TABLE_IS_OVER),)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -172,56 +172,48 @@ class _Table:
         reason = self._reason(name, abs(difference), len(scores))
         return replace(line, delta=relative(difference), reasons=(reason,))
 
-    def _reason(self, name: str, difference: float, runs: int) -> str:
+    def _reason(self, name: str, difference: float, runs: int) -> Reason:
         noise, control, profiles = self.noise, len(self.control), len(self.study.profiles)
         if name in self.study.controls:
-            return "does what the baseline does: part of the control group"
+            return Reason(Why.OF_CONTROL_GROUP)
         if noise is None:
-            return "nothing in the table was run twice: its noise is not known"
+            return Reason(Why.NOTHING_RUN_TWICE)
         one = noise.reach(runs, control, comparisons=1)
         every = noise.reach(runs, control, comparisons=profiles)
-        once, all_of_them = size(relative(one)), size(relative(every))
         if difference <= one:
-            return f"inside the noise: two equal settings differ by up to {once}"
+            return Reason(Why.INSIDE_NOISE, one=relative(one))
+        ends = {"one": relative(one), "every": relative(every), "profiles": profiles}
         if difference <= every:
-            inside = f"inside that of all {profiles} ({all_of_them})"
-            return f"outside the noise of one comparison ({once}), {inside}"
-        return f"outside the noise of all comparisons ({all_of_them}): worth a sweep"
+            return Reason(Why.INSIDE_NOISE_OF_ALL, **ends)
+        return Reason(Why.OUTSIDE_NOISE, every=relative(every))
 
-    def notes(self) -> Iterator[str]:
-        """Say what a reader of the table should know."""
-        yield "imported: the order of the jobs was not randomised; single runs rank, no more"
+    def notes(self) -> Iterator[Reason]:
+        """Yield what a reader of the table should know."""
+        yield Reason(Why.ORDER_NOT_RANDOM)
         if self.noise is not None:
-            yield (
-                f"noise from runs of equal settings: {fine(self.noise.sigma)} between jobs, "
-                f"{counted(self.noise.df, 'degree')} of freedom"
-            )
+            yield Reason(Why.NOISE_OF_EQUAL, sigma=self.noise.sigma, df=self.noise.df)
         for name, why in self.study.idle.items():
-            yield f"{name} is a control, for the catalog says: {why}"
+            yield Reason(Why.CONTROL_BY_CATALOG, profile=name, why=why)
         base, control = self.scores.get(BASELINE_ID, []), self.control
         if base and len(control) > len(base):
             shift = relative(fmean(base) - fmean(control))
-            yield (
-                f"changes are against the mean of the {len(control)} runs that do what the "
-                f"baseline does; the baseline's own runs are {percent(shift)} from it"
-            )
+            yield Reason(Why.AGAINST_CONTROL_GROUP, runs=len(control), shift=shift)
         elif len(base) == 1:
-            yield "one baseline run: every change has its error in it, the same for all"
+            yield Reason(Why.ONE_BASELINE_RUN)
         untold = sorted(self.study.untold - {*self.study.controls})
         if untold:
-            yield (
-                f"the table does not tell the settings of {', '.join(untold)}: each is a profile "
-                "of its own; name the ones that do nothing with --no-op"
-            )
-        tokens = self.study.tokens
-        expected = "that of most" if tokens is None else f"{tokens:g}"
+            yield Reason(Why.SETTINGS_UNTOLD, profiles=untold)
         for each in self.runs:
             score = each.score
             if score and score.tgs and score.step_s and CONTRADICTS in score.flags:
-                yield (
-                    f"contradiction: job {', '.join(each.job_ids)} ({each.trial.arm}) has "
-                    f"{score.tgs:g} TGS x {score.step_s:g} s = {score.tgs * score.step_s:.6g} "
-                    f"tokens a step, expected {expected}: one of the two figures is wrong"
+                yield Reason(
+                    Why.FIGURES_CONTRADICT,
+                    jobs=each.job_ids,
+                    arm=each.trial.arm,
+                    tgs=score.tgs,
+                    step_s=score.step_s,
+                    tokens=score.tgs * score.step_s,
+                    expected=self.study.tokens,
                 )
 
 

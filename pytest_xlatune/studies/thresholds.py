@@ -19,6 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.pairs import JobFigure, ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
+from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
@@ -200,11 +201,12 @@ class ThresholdStudy(OneCell):
         own = deployed(self.cell)
         return (own, *(replace(own, id=each.metric) for each in self.demands))
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
         gated = sum(each.value is not None for each in self.demands)
         jobs = counted(len(self.propose(history)), "trial")
-        return (f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}",)
+        text = f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}"
+        return (verbatim(text),)
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the jobs that are not over."""
@@ -294,7 +296,7 @@ class ThresholdStudy(OneCell):
         lost = [f"cannot tell: {short} of {self.jobs} jobs do not tell it"] if short else []
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
         told = _because(base, text, *lost)
-        return replace(told, kind=kind, word=WORDS[kind], n=len(values), method=method)
+        return replace(told, kind=kind, word=WORDS[kind], n=len(values), method=verbatim(method))
 
 
 # a demand that is met says nothing of a difference
@@ -306,7 +308,7 @@ WORDS = {
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
-    return replace(verdict, reasons=(*reasons, *verdict.reasons))
+    return replace(verdict, reasons=(*map(verbatim, reasons), *verdict.reasons))
 
 
 def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:

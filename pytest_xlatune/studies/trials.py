@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
-from pytest_xlatune.model.text import percent
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
@@ -44,9 +44,8 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
-ALIAS = Profile(
-    id="baseline-aa", wave="confirm", note="the baseline under an alias: an A/A control"
-)
+CANNOT_RUN = Reason(Why.CANNOT_RUN)
+ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,13 +263,9 @@ def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
     return fit_blocks(scores, control=BASELINE.id)
 
 
-def unlike_words(excess: float) -> str:
-    """Say of an arm what its other warm-up means for its change."""
-    when, how = ("later", "understated") if excess > 0 else ("earlier", "overstated")
-    return (
-        f"its steps become steady {when} than the baseline's ({percent(excess)} in the first "
-        f"half of the window): the change is {how}; run more steps"
-    )
+def unlike_warmup(excess: float) -> Reason:
+    """Return of an arm what its other warm-up means for its change."""
+    return Reason(Why.STEADY_LATER if excess > 0 else Why.STEADY_EARLIER, excess=excess)
 
 
 class Place(NamedTuple):
@@ -378,10 +373,10 @@ class Past:
         return next(iter(self.windows.values()))
 
     @property
-    def dropped(self) -> Mapping[str, str]:
+    def dropped(self) -> Mapping[str, Reason]:
         """Arm in blocks -> why it cannot run."""
         return {
-            key.arm: result.reason or "it cannot run"
+            key.arm: result.reason or CANNOT_RUN
             for key, result in sorted(self.confirm.items(), key=lambda item: item[0])
             if result.status is TrialStatus.DROPPED
         }

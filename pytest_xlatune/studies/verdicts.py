@@ -13,7 +13,9 @@ from statistics import fmean
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.result import (
+    MIN_TRIALS,
     Action,
     Comparison,
     Conclusion,
@@ -26,11 +28,9 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import percent
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
-    MIN_TRIALS,
     VETO_P,
     NoComparison,
     ToldWinner,
@@ -60,25 +60,28 @@ class Losses:
     tolerance: float
     rule: LossRule
 
-    def reason(self, past: Past, arm: str) -> str:
-        """Return how an arm's loss differs from what it is compared with, "" where it does not."""
+    def reason(self, past: Past, arm: str) -> Reason | None:
+        """Return how an arm's loss differs from what it is compared with; None: it does not."""
         own = (*past.screens_of(arm), *past.confirms_of(arm))
         expected = past.reference_loss if self.rule is LossRule.REFERENCE else median_loss(own)
         if self.rule is LossRule.NONE or expected is None:
-            return ""
+            return None
         losses = (score.loss for each in own if (score := usable(each)) and score.loss is not None)
         found = (different_loss(each, expected, tolerance=self.tolerance) for each in losses)
-        return next(filter(None, found), "")
+        return first(found)
 
 
-def unmeasured(trials: Sequence[TrialResult]) -> str:
-    """Say why trials that are over have no score."""
-    why = next((each.reason for each in trials if each.reason), "its score is not finite")
-    return f"it could not be measured: {why}"
+NO_SCORE = Reason(Why.NO_SCORE)
+NOT_FINITE = Reason(Why.SCORE_NOT_FINITE)
+NOT_YET_MEASURED = Reason(Why.NOT_YET_MEASURED)
+
+
+def unmeasured(trials: Sequence[TrialResult]) -> Reason:
+    """Return why trials that are over have no score."""
+    return Reason(Why.UNMEASURED, why=first(each.reason for each in trials) or NOT_FINITE)
 
 
 _HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
-_HANG = "hang"
 _SURVIVORS_P = 0.20
 _SURVIVORS_N = 3
 
@@ -101,30 +104,44 @@ def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
     return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
 
 
-def _cause(result: TrialResult) -> str:
-    """Say what a run was lost to, in a word where a class has one."""
+def _cause(result: TrialResult) -> Reason:
+    """Return what a run was lost to, its class where it has one."""
     asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
     if asked:
-        return _HANG if asked[-1].cls in _HANGS else asked[-1].cls
-    return result.reason.partition(":")[0] or "its score is not finite"
+        is_hang = asked[-1].cls in _HANGS
+        return Reason(Why.HANG) if is_hang else Reason(Why.CLASS, cls=asked[-1].cls)
+    return result.reason or NOT_FINITE
 
 
-def survivor_veto(trials: Sequence[TrialResult], references: Sequence[TrialResult]) -> str:
-    """Return why lost runs forbid to call an arm faster; "" where they do not.
+def survivor_veto(
+    trials: Sequence[TrialResult], references: Sequence[TrialResult]
+) -> Reason | None:
+    """Return why lost runs forbid to call an arm faster; None where they do not.
 
     Those that ended may be the fast ones. They forbid it where less than three are left, or where
     Fisher's exact test at 20 % says that the arm loses more runs than the reference beside it.
     """
     own, beside = lost_runs(trials), lost_runs(references)
     if own is None:
-        return ""
+        return None
     over = sum(each.status.is_final for each in references)
     p = straggler_p(own.lost, own.runs, beside.lost if beside else 0, over)
     left = own.runs - own.lost
     if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
-        return ""
-    of_baselines = f"{beside.lost if beside else 0} of {over} of the baselines"
-    return f"{own.words}, {of_baselines}: those that ended may be the fast ones"
+        return None
+    return Reason(
+        Why.SURVIVORS,
+        runs=runs_lost(own),
+        baselines_lost=beside.lost if beside else 0,
+        baselines=over,
+    )
+
+
+def runs_lost(found: LostRuns) -> Reason:
+    """Return the runs that an arm lost as a reason."""
+    if not found.to:
+        return Reason(Why.RUNS_LOST, lost=found.lost, runs=found.runs)
+    return Reason(Why.RUNS_LOST_TO, lost=found.lost, runs=found.runs, to=found.to)
 
 
 def straggler_veto(
@@ -134,8 +151,8 @@ def straggler_veto(
     *,
     spare: float,
     level: float = VETO_P,
-) -> str:
-    """Return why slow steps that the score leaves out forbid a claim; "" where they do not.
+) -> Reason | None:
+    """Return why slow steps that the score leaves out forbid a claim; None where they do not.
 
     They do where there are significantly more than in the baselines, unless what they cost in
     tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
@@ -146,12 +163,16 @@ def straggler_veto(
     cost, base_cost = _straggler_cost(trials), _straggler_cost(baselines)
     extra = math.inf if cost is None or base_cost is None else cost - base_cost
     if p >= level or spare > extra:
-        return ""
+        return None
     is_known = math.isfinite(extra)
-    with_them = percent(relative(comparison.estimate - extra)) if is_known else "unknown"
-    return (
-        f"{slow} of its {steps} steps straggle against {base_slow} of {base_steps} of the "
-        f"baselines (p = {p:.3f}); with them the change is {with_them}"
+    return Reason(
+        Why.STRAGGLERS,
+        slow=slow,
+        steps=steps,
+        baselines_slow=base_slow,
+        baselines_steps=base_steps,
+        p=p,
+        change=relative(comparison.estimate - extra) if is_known else None,
     )
 
 
@@ -278,12 +299,12 @@ def compared(
 ) -> Comparison | NoComparison:
     """Compare an arm of fitted blocks with the baseline, `alpha` shared by `family` arms."""
     if fit is None:
-        return NoComparison(reason="no block holds a scored baseline and another scored arm")
+        return NoComparison(reason=Reason(Why.NO_SCORED_BLOCK))
     return compare(fit, arm, family=family, alpha=alpha)
 
 
 def with_comparison(
-    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[str]
+    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[Reason]
 ) -> Verdict:
     """Return a verdict with the figures of a comparison, as relative changes."""
     low, high = found.ci95
@@ -313,12 +334,15 @@ def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
     return tuple(job_id for each in trials for job_id in each.job_ids)
 
 
-def score_flags(trials: Sequence[TrialResult]) -> tuple[str, ...]:
+def score_flags(trials: Sequence[TrialResult]) -> tuple[Reason, ...]:
     """Return how many of the scored trials carry which flag."""
     scores: list[Score] = [score for each in trials if (score := usable(each))]
     names = list(dict.fromkeys(flag for score in scores for flag in score.flags))
     counts = {name: sum(name in score.flags for score in scores) for name in names}
-    return tuple(f"{name} in {count} of {len(scores)} trials" for name, count in counts.items())
+    return tuple(
+        Reason(Why.FLAGGED, flag=name, count=count, trials=len(scores))
+        for name, count in counts.items()
+    )
 
 
 def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
@@ -327,14 +351,14 @@ def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
     base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
     scored = [each for each in every if usable(each)]
     if scored:
-        kind, method = VerdictKind.EQUIVALENT, "the reference"
+        kind, method = VerdictKind.EQUIVALENT, Reason(Why.THE_REFERENCE)
         flags = score_flags(scored)
         return replace(measured(base, scored), kind=kind, delta=0.0, method=method, reasons=flags)
     final = [each for each in every if each.status.is_final]
     if not final:
-        return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=("not measured yet",))
+        return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=(NOT_YET_MEASURED,))
     can_run = all(each.status is not TrialStatus.DROPPED for each in final)
-    return replace(base, can_run=can_run, reasons=(final[0].reason or "no score",))
+    return replace(base, can_run=can_run, reasons=(final[0].reason or NO_SCORE,))
 
 
 def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:

@@ -17,10 +17,12 @@ from typing import Any
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import shown_cell
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, SlotNoise
 from pytest_xlatune.studies.trials import usable
 
@@ -35,7 +37,7 @@ class Calibration(Record):
     Attributes:
         cell_digest: which cell.
         noise: of its jobs and steps, as fractions.
-        outlook: what budgets of jobs could see with it, in words.
+        outlook: what budgets of jobs could see with it.
         trial_ids: of the jobs behind it, in the order they ran.
         written: when, ISO 8601.
         schema: raised when a field changes its meaning.
@@ -46,7 +48,7 @@ class Calibration(Record):
 
     cell_digest: str
     noise: Noise
-    outlook: str
+    outlook: Reason
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
@@ -81,8 +83,8 @@ class Calibration(Record):
     def shared(self) -> tuple[str, ...]:
         """What was found of allocations and of slots, one sentence each."""
         return (
-            *(self.allocations.lines if self.allocations else ()),
-            *(self.slots.lines(self.slot_nodes) if self.slots else ()),
+            *map(sentence, self.allocations.found if self.allocations else ()),
+            *map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()),
         )
 
     @property

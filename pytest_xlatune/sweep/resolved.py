@@ -21,6 +21,7 @@ from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
@@ -316,7 +317,7 @@ class ResolvedSweep:
             ConfigError: the profiles do not even fit the budget.
         """
         layout = self.tuning().layout if self.sweep.declared is None else None
-        return layout.why if isinstance(layout, Refusal) else ""
+        return sentence(layout.why) if isinstance(layout, Refusal) else ""
 
     def tuning(
         self,

@@ -23,9 +23,10 @@ from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
+from pytest_xlatune.report import claims
+from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.stats import compare as claims
-from pytest_xlatune.stats.compare import Claim
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.tuning.derived import Slot
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study
@@ -288,8 +289,8 @@ def judged(campaign: Campaign, tick: Tick, *, negative: str) -> tuple[tuple[Judg
             Judged(arm=arm.id, exit=_end_of(measured, aim, negative), message=measured.paragraph)
         )
     if objection := conclusion.facts.objection:
-        end = Exit.NEGATIVE
-        found.append(Judged(arm="conclusion", exit=end, message=objection))
+        why = "; ".join(map(sentence, objection))
+        found.append(Judged(arm="conclusion", exit=Exit.NEGATIVE, message=why))
     # nothing failed, and nothing was measured either
     idle = [] if is_measured or not found else [Exit.NOT_MEASURED]
     return tuple(found), worst([*(each.exit for each in found), *idle])

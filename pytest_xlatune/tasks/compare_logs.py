@@ -18,10 +18,19 @@ from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.result import Comparison, Score, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import (
+    MIN_TRIALS,
+    Comparison,
+    Score,
+    Verdict,
+    VerdictKind,
+    relative,
+)
 from pytest_xlatune.model.text import counted, fine, size
-from pytest_xlatune.stats.compare import MIN_TRIALS, NoComparison, decide, gate, two_samples
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.validity import different_loss
@@ -168,14 +177,14 @@ def compare_sides(
     protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
     sides, notes = _in_one_window(sides, replace(protocol, steps=min(steps, default=1)))
     if len(set(steps)) > 1:
-        notes = (
-            f"the jobs have {min(steps)} to {max(steps)} steps: all end with the shortest's",
-            *notes,
-        )
+        text = f"the jobs have {min(steps)} to {max(steps)} steps: all end with the shortest's"
+        notes = (verbatim(text), *notes)
     return _compared(*sides, margin=margin, notes=notes)
 
 
-def _in_one_window(sides: Sequence[Side], protocol: Protocol) -> tuple[list[Side], tuple[str, ...]]:
+def _in_one_window(
+    sides: Sequence[Side], protocol: Protocol
+) -> tuple[list[Side], tuple[Reason, ...]]:
     """Score all jobs in one window."""
     window = common_window([job.score for side in sides for job in side.jobs], protocol)
     notes = (window.note,) if window.note else ()
@@ -189,12 +198,12 @@ def _in_one_window(sides: Sequence[Side], protocol: Protocol) -> tuple[list[Side
             if isinstance(found, Score):
                 jobs.append(replace(job, score=found))
             else:
-                out.append((job.path, f"no score: {found.reason}"))
+                out.append((job.path, f"no score: {sentence(found.reason)}"))
         moved.append(replace(side, jobs=tuple(jobs), left_out=tuple(out)))
     return moved, notes
 
 
-def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -> Compared:
+def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]) -> Compared:
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     base = Verdict(
@@ -212,13 +221,13 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
         ratio=None if estimate is None else math.exp(estimate),
         margin=margin,
     )
-    notes = (*notes, *_notes(a, b))
+    notes = (*notes, *map(verbatim, _notes(a, b)))
     differs = _other_loss(a, b)
     if differs:
-        verdict = replace(base, kind=VerdictKind.INVALID, reasons=(differs, *notes))
+        verdict = replace(base, kind=VerdictKind.INVALID, reasons=(verbatim(differs), *notes))
         return replace(compared, verdict=verdict)
     lacking = _lacking(a, b)
-    result: Comparison | NoComparison = NoComparison(reason=lacking)
+    result: Comparison | NoComparison = NoComparison(reason=verbatim(lacking))
     if not lacking:
         result = two_samples(
             [job.score.value for job in a.jobs],
@@ -226,7 +235,9 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
             alpha=SWEEP_ALPHA,
         )
     if isinstance(result, NoComparison):
-        verdict = replace(base, reasons=(f"no verdict: {result.reason}", *notes))
+        verdict = replace(
+            base, reasons=(verbatim(f"no verdict: {sentence(result.reason)}"), *notes)
+        )
         return replace(compared, verdict=verdict)
     kind = decide(result, equivalence=EQUIVALENCE)
     low, high = (relative(end) for end in result.ci95)
@@ -235,8 +246,10 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[str]) -
         kind=kind,
         ci95=(low, high),
         mde80=relative(result.mde80),
-        method=f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-        f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}",
+        method=verbatim(
+            f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
+            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}"
+        ),
         reasons=tuple(notes),
     )
     passes = None
@@ -399,7 +412,7 @@ def _side(
                 )
             )
         else:
-            out.append((read.path, f"no score: {found.reason}"))
+            out.append((read.path, f"no score: {sentence(found.reason)}"))
     return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
 
 

@@ -20,6 +20,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.launchers.cvs import PREFIX, SLOPE, CvsCell, CvsFile
 from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
@@ -144,7 +145,9 @@ def sights_verdict(found: Sequence[MatchedLine], *, jobs: int) -> tuple[Verdict,
         lines.append(f"    and {len(early) - _SHOWN} more")
     lines += [f"    a warning, after the last step: {each.words}" for each in late[:_SHOWN]]
     kind = VerdictKind.SLOWER if failed else VerdictKind.EQUIVALENT
-    verdict = Verdict(arm=ERRORS, kind=kind, n=jobs, job_ids=failed, reasons=tuple(lines))
+    verdict = Verdict(
+        arm=ERRORS, kind=kind, n=jobs, job_ids=failed, reasons=tuple(map(verbatim, lines))
+    )
     return verdict, lines
 
 
@@ -204,9 +207,9 @@ def log_verdict(demand: Demand, jobs: Mapping[str, Steps], *, file: CvsFile) -> 
             else "has no target: the file has no convergence.target_value"
         )
         text = f"cannot tell: {short} of {counted(len(jobs), 'job')}: {demand.metric}: it {why}"
-        return replace(base, reasons=(text,))
+        return replace(base, reasons=(verbatim(text),))
     kind, text = held(values, demand)
-    return replace(base, kind=kind, reasons=(text,))
+    return replace(base, kind=kind, reasons=(verbatim(text),))
 
 
 def cvs_on_slope(jobs: Mapping[str, Steps], *, file: CvsFile) -> str:

@@ -36,6 +36,7 @@ from pytest_xlatune.ledger import LEDGER, CampaignOpened, Event, Ledger, TrialEn
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
@@ -356,7 +357,7 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
     if row.status not in _OK:
         is_its_own = any(word in row.status for word in _CANNOT)
         status = TrialStatus.DROPPED if is_its_own else TrialStatus.UNMEASURED
-        return replace(result, status=status, reason=f"the table says: {row.status}")
+        return replace(result, status=status, reason=Reason(Why.TABLE_SAYS, status=row.status))
     tgs = float(row.tgs) if row.tgs else 0.0
     step_s = float(row.step_s) if row.step_s else 0.0
     if not tgs and tokens is None:

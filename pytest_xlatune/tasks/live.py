@@ -33,6 +33,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
@@ -47,6 +48,7 @@ from pytest_xlatune.report.lines import (
     tally,
     time_left,
 )
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
@@ -204,7 +206,7 @@ class Feed:
         self._studies: dict[str, Study] = {}
         self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
-        self._added: dict[str, str] = {}  # study -> what was told of trials that were added
+        self._added: dict[str, Reason] = {}  # study -> what was told of trials that were added
 
     def landed(self) -> Iterator[Landed]:
         """Give the trials that landed since the last call.
@@ -297,7 +299,7 @@ class Feed:
             added = study.why_more(history)
             if added and added != self._added.get(study.name):
                 self._added[study.name] = added
-                yield Landed(line=f"{study.cells[0].label}: {added}", sweep=sweep)
+                yield Landed(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
 
     def _reused(self, opened: CampaignOpened) -> Iterator[Landed]:
         done = sum(each.status.is_final for each in self._state.history(opened.study))

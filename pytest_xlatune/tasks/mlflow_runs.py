@@ -23,6 +23,7 @@ from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import TrialResult, Verdict
 from pytest_xlatune.report.exports import MLFLOW, Exported, figure_of, figures, slug
+from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -148,7 +149,7 @@ class _Runs:
                 "xlatune.verdict": str(verdict.kind),
                 "xlatune.is_reference": str(report.is_reference(verdict.arm)).lower(),
                 "xlatune.settings": report.settings.get(verdict.arm, ""),
-                "xlatune.reasons": "; ".join(verdict.reasons),
+                "xlatune.reasons": "; ".join(map(sentence, verdict.reasons)),
                 "xlatune.jobs": " ".join(verdict.job_ids),
             },
         )

@@ -34,6 +34,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.study_documents import compiled, plan
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -170,7 +171,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     ahead = study.ahead(recorded)
     trials = left = tuple(each for each in ahead if not alone or each.stage != alone)
     capacity = [
-        *study.outline(recorded),
+        *map(sentence, study.outline(recorded)),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

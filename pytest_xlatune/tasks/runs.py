@@ -42,6 +42,7 @@ from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study
@@ -339,7 +340,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     found, study = found_by(campaign.study, view.history), campaign.study
     cell, noise = study.cells[0], found.noise
     if noise is None:
-        reasons = dict.fromkeys(each.reason for each in view.history if each.reason)
+        reasons = dict.fromkeys(sentence(each.reason) for each in view.history if each.reason)
         raise NotCalibrated(
             f"{len(found.jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
@@ -431,7 +432,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     result = view.history[-1]
     known = view.state.recorded.get(result.trial.id)
     if known is None:
-        raise NotRecorded(f"{result.trial.profile.id} left no evidence: {result.reason}")
+        raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
     found = as_recorded(known, result.trial, view.state, folder)
     lost = [each for each in (found.dump, *found.captures) if each and not each.exists()]
     if lost or not (found.dump or found.captures):

@@ -58,6 +58,7 @@ from pytest_xlatune.prepare.compilers import (
     judge_of,
     run_in,
 )
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.sweep.declaration import CompileCheck
@@ -361,7 +362,7 @@ def by_trials(
         if found.loss is not None and deployed.loss is not None:
             other = different_loss(found.loss, deployed.loss, tolerance=loss_tolerance)
             if other:
-                return WayOfFailing(cls="loss", signature="", said=other)
+                return WayOfFailing(cls="loss", signature="", said=sentence(other))
         change = deployed.value - found.value
         if change < max(SLOWER, KEPT * lost):
             return None
@@ -385,13 +386,13 @@ def _run(
     if isinstance(found, Score):
         return found
     if outcome.state in _FROM_OUTSIDE:
-        said = f"{outcome.state} {outcome.reason}".rstrip()
-        return WayOfFailing(cls=_ENDED, signature="", said=said)
+        why = f"{outcome.state} {outcome.reason}".rstrip()
+        return WayOfFailing(cls=_ENDED, signature="", said=why)
     cause = primary([each for report in reports.values() for each in report.findings])
-    said = cause.text if cause is not None else outcome.reason or found.reason
-    said = hide_quoted(said, secrets_in(cell, [profile]))
+    why = cause.text if cause is not None else outcome.reason or sentence(found.reason)
+    why = hide_quoted(why, secrets_in(cell, [profile]))
     cls = str(cause.cls) if cause is not None else "no score"
-    return WayOfFailing(cls=cls, signature="" if cause is not None else _signature(said), said=said)
+    return WayOfFailing(cls=cls, signature="" if cause is not None else _signature(why), said=why)
 
 
 def shrink_profile(

@@ -33,6 +33,7 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import is_pending, speed, standing
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import Known, read_known
 from pytest_xlatune.tasks.running import Flights, Pace, Running
 
@@ -207,7 +208,7 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
             return f"{result.trial.id}: {speed(result.score)}"
         case TrialEnded(result=result):
             how = "dropped" if result.status is TrialStatus.DROPPED else result.status.value
-            return plain(f"{result.trial.id}: {result.reason or how}")
+            return plain(f"{result.trial.id}: {sentence(result.reason) or how}")
         case Decided(trial_id=trial_id, next=follows, reason=reason) if follows in _TOLD:
             return plain(f"{trial_id}: {reason}")
         case NodesPinned(nodes=nodes):
@@ -216,7 +217,7 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
             return plain(f"a new epoch: {reason}")
         case Noted(text=text):
             return plain(f"note: {text}")
-        case ProfileCompiled(profile=profile, sentence=sentence):
-            return plain(f"{profile} compiled: {sentence}")
+        case ProfileCompiled(profile=profile, sentence=text):
+            return plain(f"{profile} compiled: {text}")
         case _:
             return ""

@@ -420,7 +420,7 @@ def test_a_trial_that_is_too_far_behind_is_measured_by_its_first_steps(
     running(second, *SAID_AT_THE_END)
     events = second.look(end)
     (ended,) = (each.result for each in events if isinstance(each, TrialEnded))
-    assert (ended.status, ended.reason) == ("measured", "")
+    assert (ended.status, ended.reason) == ("measured", None)
     assert ended.score is not None
     assert (ended.score.window, ended.score.loss) == ((5, 10), None)
     assert ended.score.flags == ("ended-early",)

@@ -15,6 +15,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, log, run
@@ -119,8 +120,10 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
     broken = conclusion.verdict(record.skipped[0])
     assert broken is not None
     assert (broken.kind, broken.word) == ("INVALID", "BROKEN")
-    assert f"the checkout of {record.skipped[0]} cannot be made: git worktree" in broken.reasons[0]
-    assert "2 times in a row" in broken.reasons[0], "it was tried again a minute later"
+    assert f"the checkout of {record.skipped[0]} cannot be made: git worktree" in sentence(
+        broken.reasons[0]
+    )
+    assert "2 times in a row" in sentence(broken.reasons[0]), "it was tried again a minute later"
     assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
 
 

@@ -12,6 +12,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Resumed
 from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import document_of, read_known
 from tests.helpers import scripted
 
@@ -87,7 +88,7 @@ def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Pa
     ) in each.view().state.notes
     known = read_known(each.setup.folder)
     assert known.conclusion == each.conclude()
-    assert "2 epochs" in " ".join(known.conclusion.notes)
+    assert "2 epochs" in " ".join(map(sentence, known.conclusion.notes))
     assert "2 epochs" in markdown(document_of(known))
 
 

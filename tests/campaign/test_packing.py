@@ -16,6 +16,7 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import History, OnNodeFailure
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
@@ -178,7 +179,7 @@ def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
     assert set(status.values()) == {TrialStatus.MEASURED}
     (lost,) = (r for r in each.view().history if r.status is TrialStatus.UNMEASURED)
     assert lost.findings[-1].cls == "node-drain"
-    assert "node002 is drained: bad nic" in lost.reason
+    assert "node002 is drained: bad nic" in sentence(lost.reason)
     each.turn()
     assert len(cluster.cancelled) == 1, "its job does not stay in the queue"
     each.turn()

@@ -13,6 +13,7 @@ from pytest_xlatune.campaign.assess import said_of_settings
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks import answers as awaiting
 from tests.helpers.scripted import (
     FAILED,
@@ -61,7 +62,7 @@ def test_a_profile_that_cannot_run_is_dropped_once(
     verdict = each.conclude().verdict("fast")
     assert verdict is not None
     assert (verdict.kind, verdict.can_run) == (VerdictKind.INVALID, False)
-    assert reason in " ".join(verdict.reasons)
+    assert reason in " ".join(map(sentence, verdict.reasons))
     assert [trial for trial in executor.submitted if trial.startswith("fast")] == [
         executor.submitted[[t.startswith("fast") for t in executor.submitted].index(True)]
     ]
@@ -95,7 +96,9 @@ def test_a_misspelt_flag_is_told_with_the_one_that_was_meant(tmp_path: Path) -> 
     run(each)
     verdict = each.conclude().verdict("fast")
     assert verdict is not None
-    assert "; did you mean --xla_cpu_enable_fast_math?): dropped" in " ".join(verdict.reasons)
+    assert "; did you mean --xla_cpu_enable_fast_math?): dropped" in " ".join(
+        map(sentence, verdict.reasons)
+    )
 
 
 def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(

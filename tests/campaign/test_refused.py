@@ -14,6 +14,7 @@ from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import History, OnNodeFailure
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
@@ -152,7 +153,7 @@ def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Pa
         is_refused = result.trial.cell_digest == FOUR[1].digest
         status = TrialStatus.UNMEASURED if is_refused else TrialStatus.MEASURED
         assert result.status is status
-        assert ("invalid node name specified: node002" in result.reason) == is_refused
+        assert ("invalid node name specified: node002" in sentence(result.reason)) == is_refused
 
 
 def test_a_refusal_that_stops_a_study_without_the_policy_still_does(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
@@ -104,7 +105,9 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
     )
     conclusion = read_known(swept).conclusion
     assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
-    assert all("its score is not finite" in each.reasons[0] for each in conclusion.verdicts)
+    assert all(
+        "its score is not finite" in sentence(each.reasons[0]) for each in conclusion.verdicts
+    )
     assert conclusion.tuning.bound is None
 
 
@@ -146,7 +149,7 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     assert found.noise.jobs == 6
     assert found.noise.sigma_job > 0
     assert found.noise.step_sd is not None, "its steps are read again from the logs"
-    assert "36 jobs" in found.outlook
+    assert "36 jobs" in sentence(found.outlook)
     assert read_calibration(swept, CELL) == found
     assert read_known(swept).conclusion == before.conclusion
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})

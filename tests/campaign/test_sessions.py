@@ -16,6 +16,7 @@ from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, VerdictKind
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.helpers.scripted import (
@@ -203,7 +204,7 @@ def test_a_warm_up_that_reaches_into_the_window_moves_it_for_all_and_is_said(
     run(each)
     conclusion = each.conclude()
     assert conclusion.first_step == first_step
-    assert said in " ".join(conclusion.notes)
+    assert said in " ".join(map(sentence, conclusion.notes))
     (folder,) = find_ledgers(tmp_path)
     known = read_known(folder)
     assert known.conclusion == conclusion, "the ledger alone says the same"

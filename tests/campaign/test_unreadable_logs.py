@@ -14,6 +14,7 @@ from pytest_xlatune.logs import LogReader
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Outcome, TrialResult, TrialSetting, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Shown, judged
 from tests.helpers.scripted import (
     FAILED,
@@ -96,8 +97,8 @@ def test_an_attempt_whose_log_breaks_the_reader_ends_with_reason_and_path(
     lost = [each for each in results(made) if each.trial.arm == "fast"]
     assert {each.status for each in lost} == {TrialStatus.UNMEASURED}
     for each in lost:
-        assert each.reason.startswith(f"its log cannot be read: {BROKEN} ({tmp_path}")
-        assert "log.0.txt" in each.reason
+        assert sentence(each.reason).startswith(f"its log cannot be read: {BROKEN} ({tmp_path}")
+        assert "log.0.txt" in sentence(each.reason)
     others = {each.status for each in results(made) if each.trial.arm != "fast"}
     assert others == {TrialStatus.MEASURED}
 
@@ -117,7 +118,7 @@ def test_a_log_that_cannot_be_assessed_is_that_attempts_trouble(
     run(made)
     assert not made.view().stopped
     lost = {each.reason for each in results(made) if each.trial.arm == "fast"}
-    assert all(each.startswith(f"its log cannot be read: {BROKEN}") for each in lost)
+    assert all(sentence(each).startswith(f"its log cannot be read: {BROKEN}") for each in lost)
     others = {each.status for each in results(made) if each.trial.arm != "fast"}
     assert others == {TrialStatus.MEASURED}
 

@@ -12,6 +12,7 @@ from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, Submission, TrialStatus
+from pytest_xlatune.report.words import sentence
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
@@ -56,7 +57,7 @@ def test_where_it_comes_again_the_others_are_measured(tmp_path: Path) -> None:
     state = made.view().state
     lost = [each.result for each in state.trials.values() if each.trial.arm == "fast"]
     assert lost[0].status is TrialStatus.UNMEASURED
-    assert "2 times in a row: not measured" in lost[0].reason
+    assert "2 times in a row: not measured" in sentence(lost[0].reason)
     others = [each.result for each in state.trials.values() if each.trial.arm != "fast"]
     assert all(each.status is TrialStatus.MEASURED for each in others)
     assert isinstance(state.decisions[-1], Decided)

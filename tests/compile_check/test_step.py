@@ -28,11 +28,13 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare import compilers as compiling
 from pytest_xlatune.prepare.compile_check import Step, compiled_by
 from pytest_xlatune.prepare.compilers import Compiler, CompileTarget, compiler_of, find_target
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.declaration import CompileCheck
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"))
@@ -171,8 +173,10 @@ def test_what_needs_no_run_is_dropped_with_its_reason(tmp_path: Path, calls: lis
     reasons = {each.trial.profile.id: each.reason for each in ended}
     assert reasons["refused"] == "compiling says: flag refused: refused!"
     assert reasons["huge"] == ("compiling says: needs too much memory: 1 TiB of 64 GiB")
-    assert reasons["same.2"].startswith("needs no run: identical to the baseline: ")
-    assert reasons["faster.2"].startswith("needs no run: the same program and settings as faster.1")
+    assert sentence(reasons["same.2"]).startswith("needs no run: identical to the baseline: ")
+    assert sentence(reasons["faster.2"]).startswith(
+        "needs no run: the same program and settings as faster.1"
+    )
     assert not list(tmp_path.glob("compiling-*")), "no dump is left lying about"
 
 
@@ -330,10 +334,10 @@ def test_a_new_session_decides_anew_and_keeps_the_measured_ones(tmp_path: Path) 
         TrialResult(
             trial=left_out,
             status=TrialStatus.DROPPED,
-            reason="compiled",
+            reason=verbatim("compiled"),
             not_run=NotRun.NEEDLESS,
         ),
-        TrialResult(trial=ran, status=TrialStatus.DROPPED, reason="oom", job_ids=("7",)),
+        TrialResult(trial=ran, status=TrialStatus.DROPPED, reason=verbatim("oom"), job_ids=("7",)),
     )
     state = replay(
         [_opened("first")]

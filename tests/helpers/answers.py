@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,
@@ -65,7 +66,7 @@ def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> Tri
     return TrialResult(
         trial=trial,
         status=TrialStatus.UNMEASURED,
-        reason=str(cls.meaning),
+        reason=verbatim(str(cls.meaning)),
         findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
         outcome=Outcome(state=state),
         job_ids=(trial.id,),

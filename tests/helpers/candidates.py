@@ -8,6 +8,7 @@ from typing import Any
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Action,
     EvidenceResult,
@@ -106,7 +107,7 @@ def without_run(trial: Trial) -> TrialResult:
     return TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason="needs no run",
+        reason=verbatim("needs no run"),
         findings=(finding,),
         not_run=NotRun.NEEDLESS,
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
@@ -25,7 +26,7 @@ BEGUN = Conclusion(
             n=1,
             tgs=1500.0,
             step_s=0.0341,
-            reasons=("its loss is 9.1, the baseline's 10.5",),
+            reasons=(verbatim("its loss is 9.1, the baseline's 10.5"),),
         ),
     ),
     reference=Verdict(arm="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report.covered import Covered, Elsewhere
@@ -46,7 +47,7 @@ def covered(
             can_run=kind is not VerdictKind.INVALID,
             delta=-0.1 if kind is VerdictKind.SLOWER else None,
             n=0 if kind is VerdictKind.INVALID else 4,
-            reasons=("out of memory: 9 GiB",) if kind is VerdictKind.INVALID else (),
+            reasons=(verbatim("out of memory: 9 GiB"),) if kind is VerdictKind.INVALID else (),
         )
         for each, kind in others
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -157,7 +158,7 @@ class Sweep:
                 "n": BLOCKS,
                 "ci95": (delta - 0.0118, delta + 0.0118),
                 "mde80": 0.0129,
-                "method": METHOD,
+                "method": verbatim(METHOD),
             }
             jobs = jobs[-BLOCKS:]  # the screen's job carries no verdict
         return Verdict(**values | {"job_ids": jobs} | changes)
@@ -186,7 +187,7 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
             None,
             score=score(0.002, loss=math.nan) if profile_id == "fast-math" else None,
             status=TrialStatus.DROPPED,
-            reason=reason,
+            reason=verbatim(reason),
             findings=(finding,),
             outcome=Outcome(state=State.COMPLETED, exit_code=0)
             if profile_id == "fast-math"
@@ -196,7 +197,7 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
         "tree",
         None,
         status=TrialStatus.UNMEASURED,
-        reason="node002 went down",
+        reason=verbatim("node002 went down"),
         outcome=Outcome(state=State.NODE_FAIL, signal=9),
     )
     sweep.trial("baseline-deployed", 0.0, stage="evidence")
@@ -215,16 +216,19 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
     conclusion = Conclusion(
         verdicts=(
             *(
-                sweep.verdict(each, kind, delta, reasons=(why,))
+                sweep.verdict(each, kind, delta, reasons=(verbatim(why),))
                 for each, (kind, delta, why) in confirmed.items()
             ),
             *(sweep.verdict(each, "SCREENED", screen[each]) for each in screened),
             *(
-                sweep.verdict(each, "INVALID", None, can_run=False, reasons=(reason,))
+                sweep.verdict(each, "INVALID", None, can_run=False, reasons=(verbatim(reason),))
                 for each, (reason, _) in DROPPED.items()
             ),
             sweep.verdict(
-                "tree", "INVALID", None, reasons=("it could not be measured: node002 went down",)
+                "tree",
+                "INVALID",
+                None,
+                reasons=(Reason(Why.UNMEASURED, why=verbatim("node002 went down")),),
             ),
         ),
         reference=Verdict(
@@ -238,7 +242,7 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
         record=TuningRecord(finalists=tuple(confirmed), bound=0.0498, mde80=0.0129, sigma=0.0058),
         alpha=0.04,
         complete=True,
-        notes=("1 trial was retried for its status; none for its value.",),
+        notes=(verbatim("1 trial was retried for its status; none for its value."),),
     )
     return conclusion, sweep.history
 

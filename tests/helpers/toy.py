@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
@@ -76,8 +77,8 @@ class ToyStudy(RankedCells):
         )
         return tuple(trial for trial in planned if trial.id not in over)
 
-    def outline(self, history: History) -> tuple[str, ...]:
-        return (f"{self.repeats} rounds of {len(self.cells)} cells, one trial each",)
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
 
     def conclude(self, history: History) -> Conclusion:
         verdicts = [self._verdict(arm, history) for arm in self.arms(history)]
@@ -98,7 +99,7 @@ class ToyStudy(RankedCells):
         base = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
         if any(map(usable, own)):
             kind, method = VerdictKind.SCREENED, "mean of equal trials"
-            return measured(replace(base, kind=kind, method=method), own)
+            return measured(replace(base, kind=kind, method=verbatim(method)), own)
         if over := [each for each in own if each.status.is_final]:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
         return base

@@ -15,6 +15,7 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.sweep.earlier import CALIBRATION, Calibration, read_calibration
@@ -117,7 +118,7 @@ NOISE = Noise(sigma_job=0.01, sigma_low=0.005, sigma_high=0.02, step_sd=None, la
 def test_a_calibration_is_of_a_level_that_jobs_can_have(tmp_path: Path, level: str) -> None:
     cell: Cell = make_cell()
     made = Calibration(
-        cell_digest=cell.digest, noise=NOISE, outlook="", trial_ids=(), written="2026"
+        cell_digest=cell.digest, noise=NOISE, outlook=verbatim(""), trial_ids=(), written="2026"
     )
     text = json.dumps(made.to_json())
     (tmp_path / CALIBRATION).write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
+from pytest_xlatune.report.words import sentence
 from tests.helpers.sessions import quick_trials
 from tests.helpers.waiting import until
 from tests.studies.test_batch_size import drive, scored, study_of
@@ -174,9 +175,9 @@ def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> Non
     second = said["pdbs-2"]
     assert second.delta == pytest.approx(math.expm1(-0.08 / 3)), "of the blocks, not of first runs"
     assert second.ci95 is None
-    assert "2 degrees of freedom are left, 3 needed" in second.reasons[0]
+    assert "2 degrees of freedom are left, 3 needed" in sentence(second.reasons[0])
     assert concluded.record is not None
-    assert concluded.record.said[0].endswith(
+    assert sentence(concluded.record.summary[0]).endswith(
         "the next is 2, -2.6 % (3 blocks, too few for an interval)"
     )
 

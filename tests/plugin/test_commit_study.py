@@ -12,6 +12,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import COMMIT_RATES
+from tests.helpers.words import in_words
 
 SWEEP_FILE = """\
 import sys
@@ -280,7 +281,7 @@ def test_a_table_goes_on_past_a_commit_that_cannot_be_checked_out(
         own = [verdicts[f"{model}-{each}"] for each in short]
         assert [each["word"] for each in own] == ["OK", "BROKEN", "OK"]
         assert (own[1]["kind"], own[1]["can_run"]) == ("INVALID", False)
-        (why,) = own[1]["reasons"]
+        (why,) = map(in_words, own[1]["reasons"])
         assert f"the checkout of {short[1]} cannot be made" in why
         assert "submodule" in why, "in git's own words"
     assert len(folder.submitted) == 4, "of the two others alone"

@@ -72,7 +72,7 @@ def test_a_hopeless_screen_ends_early_and_ranks(
     assert ended["score"]["window"] == [5, 10]
     assert ended["score"]["tgs"] == pytest.approx(700, rel=0.01)
     assert "ended-early" in ended["score"]["flags"]
-    assert (ended["score"]["loss"], ended["reason"]) == (None, "")
+    assert (ended["score"]["loss"], ended["reason"]) == (None, None)
     assert ended["findings"] == []
     assert all("ended-early" not in found[each]["score"]["flags"] for each in RIVALS)
     own = [each for each in project.submitted if each.startswith(HOPELESS)]

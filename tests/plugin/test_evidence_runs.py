@@ -11,6 +11,7 @@ import pytest
 from pytest_xlatune.cli import main
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
+from tests.helpers.words import in_words
 from tests.plugin.test_flagship_sweeps import TRAINER
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
@@ -194,7 +195,7 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     ]
     board = json.loads(folder.read("reports/pretend/leaderboard.json"))
     assert not [each for each in board["trials"] if each["trial"]["stage"] == "evidence"]
-    assert "ignored" not in " ".join(board["conclusion"]["notes"])
+    assert "ignored" not in in_words(board["conclusion"]["notes"])
 
     # a command cannot be told to profile: its dump alone is evidence, and that is said
     there = ["--workdir", str(folder.path / ".xlatune")]

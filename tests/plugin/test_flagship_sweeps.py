@@ -18,6 +18,7 @@ from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.ledger_lines import whole_lines
 from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
+from tests.helpers.words import in_words
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # what a setting is worth to the trainer below; all others are worth nothing
@@ -134,7 +135,7 @@ def test_a_flagship_sweep_runs_to_its_report(
         if each["score"]:
             assert f"{each['score']['tgs']:.1f}" in board
     record = json.loads((site / "reports" / name / "leaderboard.json").read_text())
-    notes = " ".join(record["conclusion"]["notes"])
+    notes = in_words(record["conclusion"]["notes"])
     assert f"wave2: candidates by the evidence of {evidence['trial_id']}" in notes
     document = (site / "reports" / "mixtral-8x22b-tuning.md").read_text(encoding="utf-8")
     assert f"`{own}`" in document

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.sessions import run_inside
@@ -20,7 +21,7 @@ GAIN = Measured(
         n=4,
         tgs=1030.0,
         mde80=0.013,
-        method="Dunnett, K=3",
+        method=verbatim("Dunnett, K=3"),
         job_ids=("7", "9"),
     )
 )

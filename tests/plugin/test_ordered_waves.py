@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.document.check import unaccounted
 from tests.helpers.document.figures import Books
 from tests.helpers.ledger_lines import cut
+from tests.helpers.words import in_words
 from tests.plugin.test_evidence_runs import DUMPING, REAL
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
@@ -123,7 +124,7 @@ def test_the_program_decides_which_candidates_have_a_slot(ordered: Any) -> None:
     (recorded,) = ordered.events("evidence-recorded")
     assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"]}
     board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
-    notes = " ".join(board["conclusion"]["notes"])
+    notes = in_words(board["conclusion"]["notes"])
     assert "wave2: candidates by the evidence of baseline-deployed-evidence.0-" in notes
     assert re.search(r"wave2: cut\b[^;]* 2 slots", notes)
     assert "ragged-off (the program has no all-to-all)" in notes
@@ -163,7 +164,7 @@ def test_where_the_run_leaves_nothing_the_declared_order_is_taken_and_said(order
     ordered.run("-m", "wave2").assert_outcomes(passed=2)
     assert screened(ordered) == ["permute", "ragged-off"]
     board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
-    notes = " ".join(board["conclusion"]["notes"])
+    notes = in_words(board["conclusion"]["notes"])
     assert "wave2: candidates in declared order, for the evidence run baseline-deployed-e" in notes
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from pytest_xlatune.ledger import TrialEnded, TrialPlanned
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers.document.attempts import shares_of
 from tests.helpers.document.check import PERCENT, unaccounted
@@ -35,7 +37,8 @@ class Timed(Measuring):
     def _result(self, trial: Trial) -> TrialResult:
         result = super()._result(trial)
         said = (replace(each, text=hide_quoted(each.text)) for each in result.findings)
-        result = replace(result, reason=hide_quoted(result.reason), findings=tuple(said))
+        why = hide_quoted(sentence(result.reason))
+        result = replace(result, reason=verbatim(why) if why else None, findings=tuple(said))
         if result.outcome is None:
             return result
         return replace(result, outcome=replace(result.outcome, start_s=self.at_s))
@@ -105,7 +108,7 @@ class OnSlots(Timed):
                     result = TrialResult(
                         trial=trial,
                         status=TrialStatus.UNMEASURED,
-                        reason="drained",
+                        reason=verbatim("drained"),
                         findings=(said,),
                         job_ids=result.job_ids,
                     )

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report import cell_documents as cells
@@ -19,6 +20,7 @@ from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.report.words import runs_lost
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits
 from pytest_xlatune.studies.network_check import Network
@@ -84,10 +86,11 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
 
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
-    lost = LostRuns(lost=2, runs=4, to=("hang",))
+    lost = LostRuns(lost=2, runs=4, to=(verbatim("hang"),))
+    why = Reason(Why.SURVIVORS, runs=runs_lost(lost), baselines_lost=0, baselines=8)
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
-        retries=3, reasons=(f"{lost.words}, 0 of 8 of the baselines: the fast ones may be left",),
+        retries=3, reasons=(why,),
     )  # fmt: skip
     conclusion = Conclusion(verdicts=(slow,), reference=CONCLUSION.baseline)
     for document in (
@@ -101,7 +104,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     assert "2 of 4 runs lost: hang" in paragraph(slow)
     told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
     (verdict,) = told["conclusion"]["verdicts"]
-    assert verdict["lost"] == {"lost": 2, "runs": 4, "to": ["hang"]}
+    assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [{"kind": "said", "text": "hang"}]}
     assert (verdict["hangs"], verdict["retries"]) == (5, 3)
 
 

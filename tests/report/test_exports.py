@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.exports import FILES, Exported, exported, texts
@@ -268,7 +269,7 @@ def test_names_and_texts_may_hold_any_character(
             delta=value,
             ci95=(value, value) if value is not None else None,
             tgs=1.5,
-            reasons=(text,),
+            reasons=(verbatim(text),),
             job_ids=(text,),
         )
         for each in arms

@@ -19,6 +19,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
 from pytest_xlatune.model.pairs import NetworkRecord
 from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import (
     Action,
@@ -75,15 +76,16 @@ def hostile() -> Subject:
     """A sweep whose every foreign text holds a script."""
     finding = Finding(cls=PLANTED, action=Action.DROP, text=PLANTED, detail=PLANTED)
     history = tuple(
-        replace(each, reason=PLANTED, findings=(finding,), job_ids=(PLANTED,)) for each in HISTORY
+        replace(each, reason=verbatim(PLANTED), findings=(finding,), job_ids=(PLANTED,))
+        for each in HISTORY
     )
     verdicts = tuple(
-        replace(each, reasons=(PLANTED,), method=PLANTED, job_ids=(PLANTED,))
+        replace(each, reasons=(verbatim(PLANTED),), method=verbatim(PLANTED), job_ids=(PLANTED,))
         for each in CONCLUSION.verdicts
     )
     return replace(
         FINISHED,
-        conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(PLANTED,)),
+        conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(verbatim(PLANTED),)),
         cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
         history=history,
         stopped=PLANTED,
@@ -397,7 +399,7 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
     known = replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
     keep_secret([secret])
     told = tuple(
-        replace(each, reason=f"401 {secret}", findings=(_finding(secret),))
+        replace(each, reason=verbatim(f"401 {secret}"), findings=(_finding(secret),))
         for each in known.history
     )
     known = replace(known, history=told)

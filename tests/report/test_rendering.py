@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
@@ -120,7 +121,9 @@ def test_words(given_verdict: Verdict, expected: str) -> None:
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_every_kind_has_a_paragraph_with_its_word(kind: VerdictKind) -> None:
-    text = paragraph(Verdict(arm="p", kind=kind, reasons=("first.", "second\n`line`")))
+    text = paragraph(
+        Verdict(arm="p", kind=kind, reasons=(verbatim("first."), verbatim("second\n`line`")))
+    )
     assert text.startswith(f"p {kind}")
     assert text.endswith(": first; second 'line'.")
 
@@ -149,7 +152,7 @@ def landed(
         stage=stage,
         block=int(stage == "confirm"),
     )
-    return TrialResult(trial=trial, status=status, reason=reason)
+    return TrialResult(trial=trial, status=status, reason=verbatim(reason))
 
 
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:

@@ -87,7 +87,8 @@ def test_the_code_and_the_catalog_have_the_same_msgids() -> None:
 def test_every_translation_is_there_with_the_literals_of_its_msgid(tmp_path: Path) -> None:
     for msgid, text in entries(compiled(tmp_path)).items():
         assert text, msgid
-        parts = [sorted(re.findall(r"\{\w+\}|`[^`]*`", each)) for each in (msgid, text)]
+        # a field is written in another way, or less often, where the language has no plural
+        parts = [sorted({*re.findall(r"\{\w+|`[^`]*`", each)}) for each in (msgid, text)]
         assert parts[0] == parts[1], msgid
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.words import in_words
+
 Faults = Any  # of pretend.py, which cannot be imported from here
 
 pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
@@ -98,7 +100,7 @@ def test_what_compiling_decides_never_becomes_a_job(sweep: Faults, lab: ModuleTy
         ("node001", "node002", "node003", "node004")
     }
     dropped = {
-        each["result"]["trial"]["profile"]["id"]: each["result"]["reason"]
+        each["result"]["trial"]["profile"]["id"]: in_words(each["result"]["reason"])
         for each in project.events("trial-ended")
         if each["result"]["status"] == "dropped"
     }

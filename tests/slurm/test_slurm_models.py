@@ -15,6 +15,7 @@ from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 from tests.helpers.scripted import CELL
 
@@ -77,7 +78,7 @@ def test_loads_on_disjoint_nodes_run_together_and_two_broken_models_end_a_commit
     assert said[f"c-4n-{two}"] == "CANNOT TELL"
     assert isinstance(concluded.record, CommitsRecord)
     (left_out,) = concluded.record.left_out
-    assert "breaks a, b, which ran on the commit before" in left_out
+    assert "breaks a, b, which ran on the commit before" in sentence(left_out)
 
     ran = [each for each in view.history if each.outcome is not None]
     assert sorted(each.trial.arm for each in ran) == sorted(

@@ -14,6 +14,7 @@ from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.node_check import NodesRecord, NodeStudy
 from tests.helpers.scripted import CELL
 
@@ -81,6 +82,8 @@ def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path
     # a busy machine may spoil a score, so that a trial has two jobs
     jobs = sorted(each.trial.arm for each in view.history for _ in each.job_ids)
     assert sorted(asked) == jobs, "after each job"
-    told = {arm for arm, why in reasons.items() if "own log" in "; ".join(why)}
+    told = {arm for arm, why in reasons.items() if "own log" in "; ".join(map(sentence, why))}
     assert told == {"node002"}
-    assert "its own log says: node002: 2 corrected ECC errors" in "; ".join(reasons["node002"])
+    assert "its own log says: node002: 2 corrected ECC errors" in "; ".join(
+        map(sentence, reasons["node002"])
+    )

@@ -13,7 +13,9 @@ import scipy  # its parts are loaded where they are used
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Comparison, VerdictKind
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.blocks import (
     IDENTICAL,
     ArmFit,
@@ -105,8 +107,8 @@ def test_missing_cells_are_left_out_and_bonferroni_takes_over() -> None:
     del scores[0]
     fit = fitted(scores)
     assert (fit.df, fit.arms["a"].control_weight, fit.arms["a"].n) == (12, None, 3)
-    assert "Bonferroni" in compared(scores).method
-    assert "Dunnett" in compared(scores, "b").method, "its own cells are all there"
+    assert "Bonferroni" in sentence(compared(scores).method)
+    assert "Dunnett" in sentence(compared(scores, "b").method), "its own cells are all there"
 
 
 def test_an_arm_that_left_changes_nothing_for_those_that_stay() -> None:
@@ -134,9 +136,9 @@ def noisy_arm(times: float, *, seed: int = 1) -> list[BlockScore]:
 
 def test_an_arm_that_is_far_noisier_stands_on_its_own_noise() -> None:
     own, others = compared(noisy_arm(6)), compared(noisy_arm(6), "b")
-    assert own.method.endswith("its own noise")
+    assert sentence(own.method).endswith("its own noise")
     assert own.df == 10
-    assert "own noise" not in others.method
+    assert "own noise" not in sentence(others.method)
     assert own.ci95[1] - own.ci95[0] > 1.2 * (others.ci95[1] - others.ci95[0])
     differences = [
         s.value - np.mean([o.value for o in noisy_arm(6) if (o.block, o.arm) == (s.block, BASE)])
@@ -145,7 +147,7 @@ def test_an_arm_that_is_far_noisier_stands_on_its_own_noise() -> None:
     ]
     error = float(np.std(differences, ddof=1)) / 2
     assert standard_error(own) == pytest.approx(error, rel=1e-9)
-    assert "own noise" not in compared(noisy_arm(1)).method
+    assert "own noise" not in sentence(compared(noisy_arm(1)).method)
 
 
 def test_the_noise_of_everything_else_is_that_of_a_fit_without_the_arm() -> None:
@@ -184,7 +186,7 @@ def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fa
     found = {
         arm: Comparison(
             estimate=estimate, ci95=(estimate - 2.1604, estimate + 2.1604), lower=estimate - 2.5,
-            n=4, n_baseline=8, df=13, sigma=1.0, mde80=1.0, method="",
+            n=4, n_baseline=8, df=13, sigma=1.0, mde80=1.0, method=verbatim(""),
         )
         for arm, estimate in (("a", 9.0), ("b", 2.45), ("c", 2.2), ("d", 0.5))
     }  # fmt: skip
@@ -204,7 +206,7 @@ def test_an_arm_that_no_block_links_to_a_baseline_is_not_compared() -> None:
     scores += [BlockScore(block=9, arm="b", value=8.0), BlockScore(block=9, arm="b", value=8.1)]
     found = compare(fitted(scores), "b", family=2, alpha=0.05)
     assert isinstance(found, NoComparison)
-    assert "no block holds both" in found.reason
+    assert "no block holds both" in sentence(found.reason)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_an_arm_that_no_block_links_to_a_baseline_is_not_compared() -> None:
 def test_what_cannot_be_computed_is_no_finding(scores: list[BlockScore], words: str) -> None:
     found = compare(fitted(scores), "a", family=1, alpha=0.05)
     assert isinstance(found, NoComparison)
-    assert words in found.reason
+    assert words in sentence(found.reason)
 
 
 def test_without_a_baseline_there_is_no_fit() -> None:
@@ -241,7 +243,7 @@ def comparison(estimate: float, error: float, *, df: int = 13, n: int = 4) -> Co
         df=df,
         sigma=error / 0.612,
         mde80=3.2 * error,
-        method="a sample",
+        method=verbatim("a sample"),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used
 
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import (
     Plan,
     Refusal,
@@ -131,8 +132,7 @@ def test_planner(profiles: int) -> None:
         found = plan(profiles, budget)
         if expected is None:
             assert isinstance(found, Refusal)
-            assert found.what == "ranking only"
-            assert f"{budget} jobs screen {profiles} profiles" in found.why
+            assert f"{budget} jobs screen {profiles} profiles" in sentence(found.why)
         else:
             assert isinstance(found, Plan)
             assert found.widths == expected
@@ -144,7 +144,7 @@ def test_planner(profiles: int) -> None:
 def test_the_least_budget_that_a_refusal_names_is_enough(profiles: int, slots: int) -> None:
     refused = plan(profiles, 5, slots=slots)
     assert isinstance(refused, Refusal)
-    said = re.search(r"(\d+) jobs are the least, (\d+) are recommended", refused.why)
+    said = re.search(r"(\d+) jobs are the least, (\d+) are recommended", sentence(refused.why))
     assert said is not None
     least, recommended = map(int, said.groups())
     assert isinstance(plan(profiles, least, slots=slots), Plan)
@@ -157,15 +157,16 @@ def test_the_least_budget_that_a_refusal_names_is_enough(profiles: int, slots: i
 def test_a_plan_says_its_blocks() -> None:
     found = plan(25, 50)
     assert isinstance(found, Plan)
-    assert found.words == (
+    assert sentence(found.shape) == (
         "5 finalists in the first block, the best 3 in 3 more, 2 baselines in each"
     )
     alike = plan(25, 50, sigma=0.003)
     assert isinstance(alike, Plan)
-    assert alike.words == "5 finalists in 3 blocks, 2 baselines in each"
+    assert sentence(alike.shape) == "5 finalists in 3 blocks, 2 baselines in each"
     twice = plan(25, 65, slots=8)
     assert isinstance(twice, Plan)
-    assert twice.words == "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each"
+    told = "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each"
+    assert sentence(twice.shape) == told
 
 
 # profiles, budget -> second runs, arms of each block, jobs
@@ -208,7 +209,7 @@ def test_a_large_budget_is_used(asked: tuple[int, int]) -> None:
 def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: str) -> None:
     found = plan(*asked)
     assert isinstance(found, Plan)
-    assert said in (unused(found, asked[1]) or "0 jobs")
+    assert said in (sentence(unused(found, asked[1])) or "0 jobs")
 
 
 # profiles, budget, slots -> baselines of the screen, second runs, arms of each block

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import Logged
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import rescore, score, window_steps
 
 TOKENS = 28672.0
@@ -50,7 +52,7 @@ def refused(
 ) -> str:
     found = score(steps, protocol=protocol, tokens_per_device_step=tokens)
     assert isinstance(found, NoScore), found
-    return found.reason
+    return sentence(found.reason)
 
 
 def test_a_healthy_job_scores_steps_5_to_14() -> None:
@@ -389,7 +391,7 @@ def test_another_figure_than_tgs_is_scored_so_that_more_is_better(
         (FIELD, [NO_STEP], Logged(), "no line prints `wait: NUMBER`"),
         (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print `wait: NUMBER`, 3"),
         (FIELD, [], Logged(values=((None, 0.0),)), "wait is 0: only a positive, finite figure"),
-        (FIELD, [], Logged(values=((None, 1.0),), problem="corrupt"), "corrupt"),
+        (FIELD, [], Logged(values=((None, 1.0),), problem=verbatim("corrupt")), "corrupt"),
         (FIELD, job([1.0, math.nan], loss=math.nan), Logged(), "the loss is not finite"),
     ],
 )
@@ -398,7 +400,7 @@ def test_a_job_without_its_figure_says_why(
 ) -> None:
     found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, NoScore)
-    assert reason in found.reason
+    assert reason in sentence(found.reason)
 
 
 def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Effect, TrialSetting
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options, Shown, contradictions, different_loss, judged
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
@@ -43,7 +44,7 @@ def test_flags_in_effect(of: Profile, shown: str, words: str) -> None:
     found = judged(of, Shown(flags=shown), deployed=DEPLOYED)
     reasons = contradictions(found)
     assert bool(reasons) == bool(words)
-    assert words in " ".join(reasons)
+    assert words in " ".join(map(sentence, reasons))
     assert all(each.effect in (Effect.ASKED, Effect.CONTRADICTED) for each in found), (
         "a list of the environment proves nothing"
     )

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import rescore, score
 from pytest_xlatune.stats.window import common_window, first_half_excess, steady_start
 
@@ -97,7 +98,7 @@ def test_one_window_for_all(
     scores, protocol = warming(tau, steps=steps, jobs=jobs)
     window = common_window(scores, protocol)
     assert window.moved_to == moved_to
-    assert words in window.note
+    assert words in sentence(window.note)
     assert bool(window.note) is bool(words)
 
 
@@ -106,7 +107,7 @@ def test_it_moves_for_all_or_for_none() -> None:
     scores[3] = replace(scores[3], timings=())
     window = common_window(scores, protocol)
     assert not window.is_moved
-    assert "the steps of 1 trials were not kept" in window.note
+    assert "the steps of 1 trials were not kept" in sentence(window.note)
 
 
 def test_a_score_in_another_window_is_the_one_that_the_log_gives_there() -> None:
@@ -140,10 +141,10 @@ def test_a_job_that_has_too_few_steps_there_says_so() -> None:
     times = [*[30.0] * 10, 40.0, *[30.0] * 4]
     found = rescore(scored(times), protocol=replace(PLAIN, first_step=9))
     assert isinstance(found, NoScore)
-    assert "5 usable steps left after 1 outlier in the window 9-14" in found.reason
+    assert "5 usable steps left after 1 outlier in the window 9-14" in sentence(found.reason)
     gone = rescore(replace(scored(times), timings=()), protocol=PLAIN)
     assert isinstance(gone, NoScore)
-    assert "were not kept" in gone.reason
+    assert "were not kept" in sentence(gone.reason)
 
 
 def test_settling_is_the_first_half_against_the_second() -> None:

@@ -17,6 +17,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -29,6 +30,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import CompiledMemory, Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.batch_size import (
     BEST_FILE,
@@ -69,7 +71,11 @@ def lost(
 ) -> TrialResult:
     finding = Finding(cls=cls, action=Action.DROP, text="a line", detail=detail)
     return TrialResult(
-        trial=trial, status=status, reason=cls.meaning, findings=(finding,), job_ids=(trial.id,)
+        trial=trial,
+        status=status,
+        reason=verbatim(cls.meaning),
+        findings=(finding,),
+        job_ids=(trial.id,),
     )
 
 
@@ -129,8 +135,10 @@ def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
     assert found.files[BEST_FILE] == f"{found.setting}\n"
     assert float(found.largest) <= 21 < float(found.unfit)
     assert float(found.unfit) / float(found.largest) <= 1.13
-    assert found.said[0].startswith(f"recommended: per_device_batch_size={found.value} with ")
-    assert found.said[-1] == f"ceiling: {found.largest} ran, {found.unfit} did not fit"
+    assert sentence(found.summary[0]).startswith(
+        f"recommended: per_device_batch_size={found.value} with "
+    )
+    assert sentence(found.summary[-1]) == f"ceiling: {found.largest} ran, {found.unfit} did not fit"
     best = next(each for each in concluded.verdicts if each.word == "BEST")
     # its neighbours cannot be told from it, so nothing is FASTER
     assert (best.kind, concluded.winner) == (VerdictKind.INCONCLUSIVE, None)
@@ -182,9 +190,9 @@ def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> No
     assert said["pdbs-20"] == "NOT TRIED"
     unfit, untried = verdict(concluded, "pdbs-16"), verdict(concluded, "pdbs-20")
     assert (unfit.kind, unfit.can_run) == (VerdictKind.INVALID, False)
-    assert "88.25 GiB" in unfit.reasons[0]
+    assert "88.25 GiB" in sentence(unfit.reasons[0])
     assert untried.kind is VerdictKind.SCREENED
-    assert untried.reasons == ("larger than 16, which did not fit",)
+    assert untried.reasons == (Reason(Why.LARGER_THAN_UNFIT, unfit="16"),)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_memory_of_any_source_does_not_fit_and_is_not_tried_again(
 
     concluded, history = drive(study_of(start=8), run)
     unfit = [each for each in concluded.verdicts if each.word == "DOES NOT FIT"]
-    assert said in unfit[0].reasons[0]
+    assert said in sentence(unfit[0].reasons[0])
     assert len([e for e in history if e.trial.arm == unfit[0].arm]) == 1
     assert record(concluded).largest == "9"
 
@@ -222,7 +230,7 @@ def test_a_hang_before_the_first_step_is_tried_once_more_where_a_smaller_size_ra
     tried = [each.trial for each in history if each.trial.arm == "pdbs-12"]
     assert [each.position for each in tried] == [0, 1]
     assert words(concluded)["pdbs-12"] == "DOES NOT FIT"
-    assert "twice" in verdict(concluded, "pdbs-12").reasons[0]
+    assert "twice" in sentence(verdict(concluded, "pdbs-12").reasons[0])
 
     def slow_once(trial: Trial, at: int) -> TrialResult:
         is_hung = trial.arm == "pdbs-12" and not (trial.position or trial.block)
@@ -240,7 +248,7 @@ def test_the_same_failure_three_times_first_is_the_configuration() -> None:
 
     concluded, history = drive(study_of(sizes=(4, 8, 12, 16, 20)), run)
     assert len(history) == 3
-    assert "the configuration, not the size" in record(concluded).objection
+    assert "the configuration, not the size" in sentence(record(concluded).objection[0])
     _, history = drive(study_of(start=8), lambda trial, _: lost(trial, FailureClass.UNKNOWN_FLAG))
     assert len(history) == 1
 
@@ -259,9 +267,11 @@ def test_one_size_that_is_refused_does_not_end_the_search() -> None:
 
 def test_where_nothing_fits_it_says_so() -> None:
     concluded, history = drive(study_of(start=8), world(ceiling=0.5))
-    assert record(concluded).objection == "no value of per_device_batch_size fits"
+    assert [*map(sentence, record(concluded).objection)] == [
+        "no value of per_device_batch_size fits"
+    ]
     assert sizes(history)[-1] == 1
-    assert record(concluded).ceiling == "ceiling: none ran, 1 did not fit"
+    assert sentence(record(concluded).ceiling) == "ceiling: none ran, 1 did not fit"
 
 
 def test_a_size_that_fits_by_chance_is_not_recommended() -> None:
@@ -273,7 +283,7 @@ def test_a_size_that_fits_by_chance_is_not_recommended() -> None:
 
     concluded, history = drive(study_of(sizes=(8, 10, 12)), run)
     assert words(concluded)["pdbs-12"] == "DOES NOT FIT"
-    assert "too near to the ceiling" in verdict(concluded, "pdbs-12").reasons[1]
+    assert "too near to the ceiling" in sentence(verdict(concluded, "pdbs-12").reasons[1])
     assert record(concluded).value == "10"
     assert max(each.trial.block for each in history if each.trial.arm == "pdbs-12") == 2
 
@@ -295,7 +305,9 @@ def test_a_size_that_ran_above_one_that_did_not_fit_is_not_recommended() -> None
     for size in above:
         told = verdict(concluded, f"pdbs-{size:g}")
         assert told.word == "DOES NOT FIT"
-        assert told.reasons[0].startswith(f"it ran, but {found.unfit} did not fit: it is too near")
+        assert sentence(told.reasons[0]).startswith(
+            f"it ran, but {found.unfit} did not fit: it is too near"
+        )
     assert float(found.value) < float(found.unfit)
     assert all(float(each) < float(found.unfit) for each in found.same)
     assert not any(each.trial.block and size_in(each.trial) in above for each in history)
@@ -314,7 +326,7 @@ def test_between_equals_the_smaller_may_be_asked_for() -> None:
     assert len(record(concluded).same) > 1
     best = concluded.verdicts[0]
     assert best.word == "BEST"
-    assert any("smaller size" in reason for reason in best.reasons)
+    assert any("smaller size" in sentence(reason) for reason in best.reasons)
 
 
 @pytest.mark.parametrize("budget", [2, 3, 5, 8, 10, 12, 15, 20, 40])
@@ -326,7 +338,7 @@ def test_the_budget_is_never_exceeded(budget: int) -> None:
         assert len(history) <= budget
         assert concluded.complete
         if budget < 8 and ceiling > 2 and any(each.score for each in history):
-            assert any("budget" in note for note in concluded.notes)
+            assert any("budget" in sentence(note) for note in concluded.notes)
 
 
 def test_values_of_other_keys_are_cells_too() -> None:
@@ -380,7 +392,7 @@ def test_quantization_is_a_finding_and_no_ranking() -> None:
     assert len(history) == 2
     assert set(words(concluded).values()) == {"ANOTHER LOSS"}
     assert concluded.winner is None
-    assert "not ranked" in record(concluded).said[0]
+    assert "not ranked" in sentence(record(concluded).summary[0])
     assert not record(concluded).objection
 
 
@@ -580,9 +592,9 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert max(size_in(each.trial) for each in jobs) == top
     found = record(concluded)
     assert (found.largest, found.unfit, found.is_at_end) == (str(top), "", True)
-    (note,) = (each for each in concluded.notes if "compiled memory" in each)
-    assert "of 80 GiB, by jaxlib 1: " in note
-    assert ("no size above" in note) == (ceiling < 32)
+    (note,) = (each for each in concluded.notes if "compiled memory" in sentence(each))
+    assert "of 80 GiB, by jaxlib 1: " in sentence(note)
+    assert ("no size above" in sentence(note)) == (ceiling < 32)
 
 
 def test_memory_that_is_no_line_is_bracketed_too() -> None:
@@ -629,8 +641,8 @@ def test_where_no_compiler_answers_it_goes_on_as_without_one(
     alone, jobs = split(history)
     assert len(alone) == 1, "it is asked once"
     assert [each.trial.id for each in jobs] == [each.trial.id for each in before]
-    (note,) = (each for each in concluded.notes if "no compiled memory" in each)
-    assert words in note
+    (note,) = (each for each in concluded.notes if "no compiled memory" in sentence(each))
+    assert words in sentence(note)
 
 
 def test_memory_that_does_not_grow_says_nothing_of_the_ceiling() -> None:
@@ -640,7 +652,9 @@ def test_memory_that_does_not_grow_says_nothing_of_the_ceiling() -> None:
     assert len(alone) == 2
     assert record(concluded).unfit == "22"
     assert any(not each.score for each in jobs)
-    assert any("it does not grow with per_device_batch_size" in each for each in concluded.notes)
+    assert any(
+        "it does not grow with per_device_batch_size" in sentence(each) for each in concluded.notes
+    )
 
 
 def test_no_size_that_compiles_is_one_job_that_says_so() -> None:
@@ -648,8 +662,8 @@ def test_no_size_that_compiles_is_one_job_that_says_so() -> None:
     concluded, history = drive(asking_study(start=8), run)
     _, jobs = split(history)
     assert [size_in(each.trial) for each in jobs] == [1]
-    assert record(concluded).sentence == "no value of per_device_batch_size fits"
-    assert any("by that none fits" in each for each in concluded.notes)
+    assert sentence(record(concluded).answer) == "no value of per_device_batch_size fits"
+    assert any("by that none fits" in sentence(each) for each in concluded.notes)
 
 
 def test_compiling_that_ends_for_want_of_memory_is_an_answer() -> None:
@@ -667,7 +681,7 @@ def test_compiling_that_ends_for_want_of_memory_is_an_answer() -> None:
     concluded, history = drive(asking_study(start=8), run)
     _, jobs = split(history)
     assert max(size_in(each.trial) for each in jobs) == 9
-    assert any("more than there is" in each for each in concluded.notes)
+    assert any("more than there is" in sentence(each) for each in concluded.notes)
 
 
 @pytest.mark.parametrize(
@@ -695,4 +709,4 @@ def test_a_listed_size_above_the_compiled_ceiling_is_not_tried() -> None:
     assert {size_in(each.trial) for each in jobs} == {4, 8}
     assert words(concluded)["pdbs-16"] == words(concluded)["pdbs-24"] == "NOT TRIED"
     (why,) = verdict(concluded, "pdbs-16").reasons
-    assert why == "compiled memory says that no size above 8 fits"
+    assert sentence(why) == "compiled memory says that no size above 8 fits"

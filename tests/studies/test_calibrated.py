@@ -13,6 +13,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import SlotTrial, allocation_noise, slot_noise
 from pytest_xlatune.studies.calibration import Calibrated, CalibrationStudy, found_by
 
@@ -143,13 +144,15 @@ def test_both_variances_are_found_by_the_allocation_in_which_a_trial_ran() -> No
     assert found.between == pytest.approx(2 * SIGMA, rel=0.35)
     assert found.rho_low < 0.8 < found.rho_high
     assert found.tells
-    assert found.lines[1].startswith("8") or found.lines[1].startswith("7")
+    assert sentence(found.found[1])[0] in "78"
     assert found.total == pytest.approx(math.hypot(found.within, found.between))
 
 
 def test_few_allocations_say_that_they_cannot_tell() -> None:
     study = CalibrationStudy(cell=CELL, allocations=3, starts=2)
-    wide = [found.said[1] for seed in range(10) if (found := run(study, seed)).allocations]
+    wide = [
+        sentence(found.told[1]) for seed in range(10) if (found := run(study, seed)).allocations
+    ]
     assert wide
     assert all(each.startswith("cannot tell how much trials of one") for each in wide)
     # jobs of their own, or one allocation only
@@ -172,7 +175,7 @@ def test_a_slot_that_is_slower_is_told_by_how_much() -> None:
     assert found.slots is not None
     assert found.slots.slower == (1,)
     assert found.slots.effects[1] == pytest.approx(-0.03, abs=0.006)
-    (told,) = (each for each in found.said if "slower" in each)
+    (told,) = (each for each in map(sentence, found.told) if "slower" in each)
     assert told.startswith("slot 2 (node[003-004]) is slower than the others by ")
     assert found.noise is not None
     assert found.noise.sigma_job == pytest.approx(SIGMA, rel=0.5), "a slow slot is no noise"
@@ -186,7 +189,7 @@ def test_what_neighbours_cost_is_told(busy: float) -> None:
     assert found.slots.busy == pytest.approx(busy, abs=0.006)
     assert found.slots.disturbs is bool(busy)
     word = "slow each other down: -" if busy else "do not disturb each other by more than noise"
-    assert [each for each in found.said if word in each]
+    assert [each for each in map(sentence, found.told) if word in each]
     assert found.noise is not None
     assert found.noise.sigma_job == pytest.approx(SIGMA, rel=0.5), "neighbours are no noise"
 
@@ -222,13 +225,13 @@ def test_what_counts_is_how_long_the_others_really_ran() -> None:
     never = slot_noise(alone + [trial(at % 2, 500 + 20.0 * at) for at in range(6)], slots=2)
     assert never is not None
     assert never.busy is None
-    assert "never ran at the same time" in never.lines(["a", "b"])[-1]
+    assert "never ran at the same time" in sentence(never.found(["a", "b"])[-1])
 
 
 def test_slots_that_cannot_be_told_apart_say_nothing() -> None:
     assert slot_noise([trial(0, 0), trial(0, 20), trial(0, 40), trial(0, 60)], slots=2) is None
     assert slot_noise([trial(0, 0), trial(1, 20), trial(0, 40)], slots=2) is None
     study = CalibrationStudy(cell=CELL, starts=2, slots=SLOTS)
-    assert study.said(()) == (
+    assert tuple(map(sentence, study.told(()))) == (
         "cannot tell what slots differ by: a slot has no score, or too few trials have",
     )

@@ -11,6 +11,7 @@ import pytest
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -23,6 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.change_point import posterior
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 from tests.helpers import benchmarks
@@ -64,7 +66,7 @@ def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> Tri
     return TrialResult(
         trial=trial,
         status=TrialStatus.UNMEASURED,
-        reason=str(cls.meaning),
+        reason=verbatim(str(cls.meaning)),
         findings=(Finding(cls=cls, action=Action.RETRY, text="a line"),),
         outcome=Outcome(state=state),
     )
@@ -99,7 +101,7 @@ def test_a_planted_commit_is_found_wherever_it_stands(first: int) -> None:
     history, found = run(study, speeds(study, first))
     assert record(found).found == "FIRST"
     assert record(found).first == study.ids[first]
-    assert "FIRST BAD" in record(found).objection
+    assert "FIRST BAD" in sentence(record(found).objection[0])
     verdict = found.verdict(study.ids[first])
     assert verdict is not None
     assert verdict.kind is VerdictKind.SLOWER
@@ -112,7 +114,7 @@ def test_a_gain_is_found_where_one_is_sought_and_accuses_no_commit() -> None:
     study = study_of(9, sought="faster")
     _, found = run(study, speeds(study, 4, change=0.06))
     assert record(found).first == study.ids[4]
-    assert record(found).said[0].startswith("FIRST FASTER")
+    assert sentence(record(found).summary[0]).startswith("FIRST FASTER")
     assert not record(found).objection
     slower = study_of(9)
     assert record(run(slower, speeds(slower, 4, change=0.06))[1]).found == "NO CHANGE"
@@ -140,11 +142,11 @@ def test_a_quiet_trainer_s_slight_loss_is_told_and_fails_no_search(change: float
     assert not record(found).objection
     assert len(history) == 8, "1 % is excluded: four more pairs tell nothing"
     assert -change < (record(found).excluded or 0) < 0.01
-    assert "shown, but below 1 %" in found.notes[-1]
+    assert "shown, but below 1 %" in sentence(found.notes[-1])
     last = found.verdict(study.ids[-1])
     assert last is not None
     assert (last.word, last.kind) == ("OK", VerdictKind.EQUIVALENT)
-    assert "shown, but below 1 %" in last.reasons[0]
+    assert "shown, but below 1 %" in sentence(last.reasons[0])
 
 
 @pytest.mark.parametrize("count", [4, 9])
@@ -159,7 +161,7 @@ def test_a_loss_of_many_small_steps_accuses_none_of_them(count: int) -> None:
     assert record(found).found == "RANGE"
     assert (record(found).first, record(found).last) == (study.ids[0], study.ids[-1])
     assert record(found).objection
-    notes = " ".join(found.notes)
+    notes = " ".join(map(sentence, found.notes))
     assert "do not show a change of 1 % or more: -0.4 %" in notes
     assert "lies elsewhere, so several commits changed it" in notes
 
@@ -263,7 +265,7 @@ def test_a_loss_of_another_kind_is_a_finding_of_its_own() -> None:
         return scored(trial, 7.5 + NOISE[number % len(NOISE)] / 3, loss=loss)
 
     _, found = run(study, result)
-    assert "computes something else" in record(found).objection
+    assert "computes something else" in sentence(record(found).objection[0])
     assert {each.word for each in found.verdicts} == {"OK"}
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import paragraph, words
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -187,7 +189,9 @@ def test_what_was_dropped_or_trains_differently_leads_nothing() -> None:
 
     def odd(trial: Trial) -> TrialResult:
         if trial.profile.id == "overlap-2":
-            return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason="out of memory")
+            return TrialResult(
+                trial=trial, status=TrialStatus.DROPPED, reason=verbatim("out of memory")
+            )
         if trial.profile.id == "ag-1g":
             return measured(trial, 7.1, loss=3.0)
         return answer(trial)
@@ -414,8 +418,8 @@ def test_after_a_stack_that_falls_short_the_next_best_pairs_are_tried(slots: int
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "ag-1g+tree"
     if slots > len(made):
-        (said,) = (each for each in conclusion.notes if "fell short of its parts" in each)
-        assert said.startswith("wave3: ag-1g+double")
+        (said,) = (each for each in conclusion.notes if "fell short of its parts" in sentence(each))
+        assert sentence(said).startswith("wave3: ag-1g+double")
 
 
 def test_half_of_the_stacks_run_before_the_others_are_chosen() -> None:

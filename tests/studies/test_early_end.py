@@ -11,6 +11,7 @@ import pytest
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import Score, StepRecord, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import ENDED_EARLY, first_steps, score, score_so_far
 from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies.trials import moved
@@ -149,8 +150,8 @@ def test_its_value_ranks_is_told_and_decides_nothing() -> None:
     found = verdict(concluded, "p3")
     assert found.kind is VerdictKind.SCREENED
     assert found.delta == pytest.approx(-0.2, abs=0.02)
-    assert any("ended early after step 10" in each for each in found.reasons)
-    assert any("to become finalists: p3;" in each for each in concluded.notes)
+    assert any("ended early after step 10" in sentence(each) for each in found.reasons)
+    assert any("to become finalists: p3;" in sentence(each) for each in concluded.notes)
     assert "p3" not in concluded.tuning.finalists
     same = replace(ON, early_end="off")
     plain = same.conclude(drive(same, lambda t: whole(t, SLOW.get(t.arm, 0.0))))

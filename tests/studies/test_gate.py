@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -25,7 +26,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.compare import no_regression
+from pytest_xlatune.report.claims import no_regression
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
@@ -83,7 +85,7 @@ def test_the_verdicts_of_a_gate(tgs: Tgs, kind: str, words: str) -> None:
     conclusion = concluded(STUDY, tgs)
     (verdict,) = conclusion.verdicts
     assert verdict.kind == kind
-    assert words in verdict.reasons[0]
+    assert words in sentence(verdict.reasons[0])
     assert conclusion.complete
     assert bool(no_regression(verdict)) == (verdict.kind in PASSES)
 
@@ -91,8 +93,8 @@ def test_the_verdicts_of_a_gate(tgs: Tgs, kind: str, words: str) -> None:
 def test_what_cannot_be_told_says_how_many_trials_would_decide_it() -> None:
     (verdict,) = concluded(STUDY, noisy(0.0, sigma=0.008, seed=8)).verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "blocks would decide it with 80 % power" in verdict.reasons[0]
-    blocks = int(verdict.reasons[0].split(" blocks would decide")[0].rsplit(" ", 1)[1])
+    assert "blocks would decide it with 80 % power" in sentence(verdict.reasons[0])
+    blocks = int(sentence(verdict.reasons[0]).split(" blocks would decide")[0].rsplit(" ", 1)[1])
     assert blocks > STUDY.gate.blocks
     enough = replace(STUDY, gate=replace(STUDY.gate, blocks=blocks), budget=200)
     passed = sum(
@@ -109,7 +111,7 @@ def test_a_change_at_the_margin_is_told_by_no_reasonable_number() -> None:
         lambda trial, _: 1000 * (1 if trial.is_baseline else 0.9901) * (1 + 0.01 * next(values)),
     ).verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "too close to the margin" in verdict.reasons[0]
+    assert "too close to the margin" in sentence(verdict.reasons[0])
 
 
 def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
@@ -120,10 +122,12 @@ def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
         assert not conclusion.complete
         assert STUDY.left(every[:count]) == len(every) - count
     for at, each in enumerate(every):
-        gone = TrialResult(trial=each.trial, status=TrialStatus.UNMEASURED, reason="node-fail")
+        gone = TrialResult(
+            trial=each.trial, status=TrialStatus.UNMEASURED, reason=verbatim("node-fail")
+        )
         (verdict,) = STUDY.conclude([*every[:at], gone, *every[at + 1 :]]).verdicts
         assert verdict.kind is VerdictKind.INCONCLUSIVE
-        assert "1 of 12 trials have no score (node-fail)" in verdict.reasons[0]
+        assert "1 of 12 trials have no score (node-fail)" in sentence(verdict.reasons[0])
 
 
 @given(
@@ -173,7 +177,7 @@ def test_a_candidate_that_cannot_run_ends_its_trials_and_never_passes() -> None:
     other = profile("other", "--xla_other=1")
     study = replace(STUDY, profiles=(NEW, other))
     first = next(trial for trial in study.propose([]) if trial.profile.id == "new")
-    dropped = TrialResult(trial=first, status=TrialStatus.DROPPED, reason="oom-gpu")
+    dropped = TrialResult(trial=first, status=TrialStatus.DROPPED, reason=verbatim("oom-gpu"))
     left = study.propose([dropped])
     assert {trial.profile.id for trial in left} == {BASELINE_ID, "other"}
     tgs = noisy(0.0)
@@ -181,7 +185,9 @@ def test_a_candidate_that_cannot_run_ends_its_trials_and_never_passes() -> None:
     conclusion = study.conclude(every)
     verdict = conclusion.verdict("new")
     assert verdict is not None
-    assert (verdict.kind, verdict.can_run, verdict.reasons) == ("INVALID", False, ("oom-gpu",))
+    assert (verdict.kind, verdict.can_run, verdict.reasons) == (
+        "INVALID", False, (verbatim("oom-gpu"),)
+    )  # fmt: skip
     assert conclusion.complete
 
 
@@ -193,7 +199,7 @@ def test_another_loss_is_no_pass_however_fast() -> None:
     ]
     (verdict,) = STUDY.conclude(every).verdicts
     assert verdict.kind is VerdictKind.INVALID
-    assert "loss" in verdict.reasons[0]
+    assert "loss" in sentence(verdict.reasons[0])
 
 
 def test_stragglers_that_the_score_hides_withhold_a_pass() -> None:
@@ -204,7 +210,7 @@ def test_stragglers_that_the_score_hides_withhold_a_pass() -> None:
     ]
     (verdict,) = STUDY.conclude(every).verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "straggle" in verdict.reasons[0]
+    assert "straggle" in sentence(verdict.reasons[0])
 
 
 @pytest.mark.parametrize(
@@ -227,7 +233,9 @@ def test_a_pass_is_withheld_only_where_many_slow_steps_may_use_up_the_margin(
         every.append(replace(each, score=replace(each.score, window_tgs=window_tgs)))
     (verdict,) = STUDY.conclude(every).verdicts
     assert verdict.kind == kind
-    assert any("straggle" in reason for reason in verdict.reasons) is (kind == "INCONCLUSIVE")
+    assert any("straggle" in sentence(reason) for reason in verdict.reasons) is (
+        kind == "INCONCLUSIVE"
+    )
 
 
 def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
@@ -237,7 +245,7 @@ def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
     ]
     (verdict,) = STUDY.conclude(every).verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert verdict.reasons[0].startswith("cannot tell: no block holds")
+    assert sentence(verdict.reasons[0]).startswith("cannot tell: no block holds")
 
 
 def test_the_scores_of_a_candidate_that_turned_out_unable_to_run_count_for_nothing() -> None:
@@ -245,7 +253,7 @@ def test_the_scores_of_a_candidate_that_turned_out_unable_to_run_count_for_nothi
     study, tgs = replace(STUDY, profiles=(NEW, other)), noisy(0.0)
     every = history(study, tgs)
     *_, last = [each for each in every if each.trial.profile.id == "new"]
-    oom = TrialResult(trial=last.trial, status=TrialStatus.DROPPED, reason="oom-gpu")
+    oom = TrialResult(trial=last.trial, status=TrialStatus.DROPPED, reason=verbatim("oom-gpu"))
     mixed = [oom if each is last else each for each in every]
     without = [each for each in mixed if each is oom or each.trial.profile.id != "new"]
     found = study.conclude(mixed)
@@ -265,21 +273,21 @@ def test_an_absolute_floor(floor: float, kind: str, words: str) -> None:
     study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=floor))
     (verdict,) = concluded(study, noisy(0.0)).verdicts
     assert verdict.kind == kind
-    assert verdict.reasons[0].startswith(words)
+    assert sentence(verdict.reasons[0]).startswith(words)
 
 
 def test_a_regression_is_told_though_something_else_cannot_be() -> None:
     study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=1100.0))
     (verdict,) = concluded(study, noisy(0.0, sigma=0.02)).verdicts
     assert verdict.kind is VerdictKind.SLOWER
-    assert verdict.reasons[0].startswith("regression: below the floor")
-    assert verdict.reasons[1].startswith("cannot tell: ")
+    assert sentence(verdict.reasons[0]).startswith("regression: below the floor")
+    assert sentence(verdict.reasons[1]).startswith("cannot tell: ")
 
 
 def test_candidates_share_the_risk_of_a_false_claim() -> None:
     study = replace(STUDY, profiles=(NEW, profile("other", "--xla_other=1")))
-    assert all("K=2," in each.method for each in concluded(study, noisy(0.0)).verdicts)
-    assert "K=1," in concluded(STUDY, noisy(0.0)).verdicts[0].method
+    assert all("K=2," in sentence(each.method) for each in concluded(study, noisy(0.0)).verdicts)
+    assert "K=1," in sentence(concluded(STUDY, noisy(0.0)).verdicts[0].method)
 
 
 def test_another_key_candidate_or_layout_is_another_gate() -> None:
@@ -307,8 +315,8 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     conclusion = concluded(study, noisy(0.0, seed=9))
     (verdict,) = conclusion.verdicts
     assert verdict.kind is VerdictKind.EQUIVALENT
-    assert "a drift since then is not excluded" in verdict.method
-    assert any("old.json of 2026-01-02" in note for note in conclusion.notes)
+    assert "a drift since then is not excluded" in sentence(verdict.method)
+    assert any("old.json of 2026-01-02" in sentence(note) for note in conclusion.notes)
     assert conclusion.baseline.n == 8
     assert study_of(study.name, study.to_json()) == study
     # other baselines make another gate; what they trained to is what a candidate is held against
@@ -317,7 +325,7 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     other = [result(trial, 1000.0, loss=9.0) for trial in study.propose([])]
     (verdict,) = study.conclude(other).verdicts
     assert (verdict.kind, verdict.can_run) == ("INVALID", True)
-    assert "its loss is 9, the baseline's 7" in verdict.reasons[0]
+    assert "its loss is 9, the baseline's 7" in sentence(verdict.reasons[0])
 
 
 @pytest.mark.parametrize(
@@ -406,7 +414,7 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
     ]
     conclusion = study.conclude(every)
     assert conclusion.noise.sigma == pytest.approx(0.006, rel=0.5)
-    assert "36 jobs" in conclusion.notes[0]
+    assert "36 jobs" in sentence(conclusion.notes[0])
     assert conclusion.complete
     assert study.conclude(every[:3]).noise.sigma is None
     # a sweep does not take them for its own baselines

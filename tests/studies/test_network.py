@@ -24,6 +24,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import live_line, standing
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.network_check import (
     CONCLUSION,
@@ -114,7 +115,7 @@ def test_a_healthy_network_says_what_is_excluded(count: int) -> None:
     assert found.link_loss is not None
     assert 0 < found.node_loss < 0.02
     assert 0 < found.link_loss < 0.05
-    assert f"{math.ceil(1000 * found.link_loss) / 10:.1f} %" in found.said[0]
+    assert f"{math.ceil(1000 * found.link_loss) / 10:.1f} %" in sentence(found.summary[0])
 
 
 @pytest.mark.parametrize("count", [4, 5, 8, 9, 16])
@@ -141,7 +142,9 @@ def test_a_slow_link_is_named_and_its_nodes_are_not_accused(count: int, effect: 
     assert said.pop(CONCLUSION) == "LINK node002-node004"
     assert [said.pop(name) for name in ("node002", "node004")] == ["LINK", "LINK"]
     assert set(said.values()) == {"NO FAULT"}
-    assert any("alone healthy and slow in pairs is a network card" in n for n in concluded.notes)
+    assert any(
+        "alone healthy and slow in pairs is a network card" in sentence(n) for n in concluded.notes
+    )
     kinds = {each.arm: each.kind for each in concluded.verdicts}
     assert kinds["node002"] is VerdictKind.EQUIVALENT
     assert kinds[CONCLUSION] is VerdictKind.SLOWER
@@ -192,7 +195,7 @@ def test_a_node_that_cannot_communicate_ends_its_rounds(cls: FailureClass) -> No
     unhealthy = concluded.verdict("node003")
     assert unhealthy is not None
     assert not unhealthy.can_run
-    assert cls.meaning in unhealthy.reasons[0]
+    assert cls.meaning in sentence(unhealthy.reasons[0])
 
 
 def test_three_nodes_that_cannot_communicate_stop_the_study() -> None:
@@ -213,7 +216,7 @@ def test_where_everything_fails_no_node_is_accused() -> None:
     concluded, history = drive(study_of(8), lambda t, _: lost(t, FailureClass.HANG_INIT))
     said = words(concluded)
     assert said[CONCLUSION] == "STOP: THE CLUSTER"
-    assert "more pairs failed than were measured" in record(concluded).said[0]
+    assert "more pairs failed than were measured" in sentence(record(concluded).summary[0])
     assert len(history) <= 16
 
 
@@ -240,7 +243,7 @@ def test_what_a_person_cancelled_is_not_called_healthy() -> None:
     concluded, _ = drive(study_of(8), run)
     said = words(concluded)
     assert said[CONCLUSION] == "CANNOT TELL"
-    assert "27 of 28 pairs" in record(concluded).said[0]
+    assert "27 of 28 pairs" in sentence(record(concluded).summary[0])
     assert "UNHEALTHY" not in said.values()
 
 
@@ -453,7 +456,7 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
 def test_a_live_line_says_which_round_of_how_many() -> None:
     study = study_of(8)
     _, history = drive(study, speeds(links={("node002", "node003"): -0.10}))
-    places = list(dict.fromkeys(study.place(each.trial) for each in history))
+    places = list(dict.fromkeys(sentence(study.place(each.trial)) for each in history))
     assert places[:2] == ["round 1 of about 7, 4 pairs", "round 2 of about 7, 4 pairs"]
     assert "slow pairs again, wave 1" in places
     assert places[-1] == "the slowest pair again, wave 8"

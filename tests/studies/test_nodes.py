@@ -13,6 +13,7 @@ import pytest
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -24,6 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
 from pytest_xlatune.sweep.earlier import read_reference
@@ -112,8 +114,8 @@ def test_a_slow_node_is_run_again_beside_controls(
     assert (found.word, found.kind) == (word, kind)
     assert set(words(concluded).values()) <= {word, "HEALTHY"}
     if kind is VerdictKind.SLOWER:
-        assert found.reasons[0].startswith("a loss of "), found.reasons
-        assert "-" not in found.reasons[0], "a loss is written without a sign"
+        assert sentence(found.reasons[0]).startswith("a loss of "), found.reasons
+        assert "-" not in sentence(found.reasons[0]), "a loss is written without a sign"
     if "node002" in record(concluded).suspects:
         assert len(waves) == 5
         assert found.n == 5
@@ -152,7 +154,7 @@ def test_a_node_that_cannot_run_is_unhealthy_and_the_others_are_judged(cls: Fail
     assert set(said.values()) == {"HEALTHY"}
     unhealthy = concluded.verdict("node001")
     assert unhealthy is not None
-    assert cls.meaning in unhealthy.reasons[0]
+    assert cls.meaning in sentence(unhealthy.reasons[0])
     assert concluded.verdicts[0] == unhealthy, "the worst stands first"
 
 
@@ -194,7 +196,7 @@ def test_where_most_nodes_fail_none_is_accused() -> None:
     concluded, _, _ = drive(study_of(6), run)
     assert set(words(concluded).values()) == {"CANNOT TELL"}
     assert record(concluded).healthy == ()
-    assert "what the nodes share" in concluded.notes[0]
+    assert "what the nodes share" in sentence(concluded.notes[0])
 
 
 def test_a_node_of_another_loss_computes_something_else() -> None:
@@ -229,7 +231,8 @@ def test_a_hard_error_in_its_own_log_makes_a_node_unhealthy(effect: float, block
     assert set(said.values()) == {"HEALTHY"}
     found = concluded.verdict("node002")
     assert found is not None
-    assert ("its own log: Xid 79 GPU 3" in found.reasons) is was_told
+    own = Reason(Why.OWN_LOG, lines=("Xid 79 GPU 3",))
+    assert (own in found.reasons) is was_told
     assert ("node002" in record(concluded).healthy) is not was_told
     runs = [each.trial.block for each in history if each.trial.arm == "node002"]
     assert runs == ([0, 1] if block and was_told else [0]), "its fault is known: no further run"
@@ -252,10 +255,10 @@ def test_what_a_node_says_stands_beside_its_verdict_and_a_silent_command_is_told
     assert set(words(concluded).values()) == {"HEALTHY"}
     found = concluded.verdict("node001")
     assert found is not None
-    assert found.reasons[-1] == "its own log says: 3 corrected ECC errors"
-    silent = [each for each in concluded.notes if each.startswith("the own log of")]
-    assert "the own log of node002 is not known: no answer in 30 s" in silent[0]
-    assert "node003 is not known: the command ran on login1" in silent[1]
+    assert sentence(found.reasons[-1]) == "its own log says: 3 corrected ECC errors"
+    silent = [each for each in concluded.notes if sentence(each).startswith("the own log of")]
+    assert "the own log of node002 is not known: no answer in 30 s" in sentence(silent[0])
+    assert "node003 is not known: the command ran on login1" in sentence(silent[1])
     assert len(silent) == 2
 
 
@@ -268,7 +271,7 @@ def test_a_node_whose_own_runs_scatter_is_told() -> None:
         return scored(trial, found.score.value + off) if found.score else found
 
     concluded, _, _ = drive(study_of(12), run)
-    by_arm = {each.arm: "; ".join(each.reasons) for each in concluded.verdicts}
+    by_arm = {each.arm: "; ".join(map(sentence, each.reasons)) for each in concluded.verdicts}
     assert "its own runs scatter: 2." in by_arm["node002"], by_arm["node002"]
     assert ", all others 0." in by_arm["node002"]
     del by_arm["node002"]
@@ -287,7 +290,9 @@ def test_a_scatter_that_matters_to_no_run_is_not_told() -> None:
 
     concluded, _, _ = drive(study_of(4), run)
     assert {each.arm: each.word for each in concluded.verdicts}["node002"] == "DEGRADED"
-    assert not [each for each in concluded.verdicts if "scatter" in "; ".join(each.reasons)]
+    assert not [
+        each for each in concluded.verdicts if "scatter" in "; ".join(map(sentence, each.reasons))
+    ]
 
 
 def test_more_low_nodes_than_can_be_run_again_are_not_called_healthy() -> None:
@@ -296,7 +301,7 @@ def test_more_low_nodes_than_can_be_run_again_are_not_called_healthy() -> None:
     said = words(concluded)
     assert sum(said[name] == "DEGRADED" for name in slow) == 3
     assert sum(said[name] == "CANNOT TELL" for name in slow) == 2
-    assert any("reference_tgs" in note for note in concluded.notes)
+    assert any("reference_tgs" in sentence(note) for note in concluded.notes)
 
 
 def test_the_budget_is_never_exceeded() -> None:
@@ -351,7 +356,7 @@ def test_a_node_below_the_floor_is_not_healthy() -> None:
     found = concluded.verdict("node002")
     assert found is not None
     assert found.word == "MARGINAL"
-    assert "below the floor: " in found.reasons[0]
+    assert "below the floor: " in sentence(found.reasons[0])
     others = words(concluded)
     del others["node002"]
     assert set(others.values()) == {"HEALTHY"}
@@ -427,6 +432,6 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
 def test_a_live_line_says_which_round_of_how_many() -> None:
     study = study_of(12)
     _, history, _ = drive(study, speeds({"node002": -0.10}))
-    places = list(dict.fromkeys(study.place(each.trial) for each in history))
+    places = list(dict.fromkeys(sentence(study.place(each.trial)) for each in history))
     assert places[0] == "first run of 12 nodes"
     assert places[1:] == [f"round {at} of 4, suspects and controls" for at in range(1, 5)]

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
 from pytest_xlatune.model.result import TrialResult, VerdictKind
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -33,11 +34,11 @@ def test_where_it_is_not_decided_the_document_says_what_it_would_cost() -> None:
     history = drive(study, cluster({NO_ENV_ID: -0.05, "p3": 0.03}))
     conclusion = study.conclude(history)
     assert in_blocks(history) == []
-    (said,) = (each for each in conclusion.notes if ASKED in each)
+    (said,) = (each for each in conclusion.notes if ASKED in sentence(each))
     decided = [each for each in history if each.trial.design and each.trial.design.look == 1]
     blocks = max(each.trial.block for each in decided)
-    assert f"{blocks} more jobs, one in each block, would decide it" in said
-    assert "--xlatune-pair on, for a sweep of its own" in said
+    assert f"{blocks} more jobs, one in each block, would decide it" in sentence(said)
+    assert "--xlatune-pair on, for a sweep of its own" in sentence(said)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_it_stands_in_every_block_and_has_a_verdict(effect: float, kinds: set[Ve
     decided = [each for each in history if each.trial.design and each.trial.design.look == 1]
     last = max(each.trial.block for each in decided)
     assert in_blocks(history) == [*range(1, last + 1)]
-    assert not any(ASKED in each for each in conclusion.notes)
+    assert not any(ASKED in sentence(each) for each in conclusion.notes)
     # it takes no finalist's place, and the tests of finalists name the others
     own = [
         found.arm.id
@@ -82,4 +83,4 @@ def test_switched_on_when_blocks_have_begun_it_changes_nothing() -> None:
     later = replace(study, pair="on")
     assert later.propose(history) == ()
     assert in_blocks(history) == []
-    assert any("for a sweep of its own" in each for each in later.conclude(history).notes)
+    assert any("for a sweep of its own" in sentence(each) for each in later.conclude(history).notes)

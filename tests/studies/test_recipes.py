@@ -21,6 +21,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table
 from pytest_xlatune.report.recipes import recipe_blocks, recipe_remarks
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering, settings_of
@@ -239,4 +240,4 @@ def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
     stack = next(each for each in whole.propose(screened) if each.arm == "a+b")
     kept = whole.slots_of([*lucky, measured(stack, 6.95)])
     assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
-    assert any("confirmed to gain nothing: b" in each for each in whole.filled(lucky))
+    assert any("confirmed to gain nothing: b" in sentence(each) for each in whole.filled(lucky))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Around, Stacks
 from tests.helpers.candidates import (
@@ -37,10 +38,12 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
     held = replace(sweep, context=Context())
     done = led(held, ["mem", "client-mem", "plain"])
     assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
-    said = [each for each in held.conclude(done).notes if each.startswith("wave3: left out")]
-    (sentence,) = said
-    assert sentence.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
-    assert "which JAX refuses" in sentence
+    said = [
+        each for each in held.conclude(done).notes if sentence(each).startswith("wave3: left out")
+    ]
+    (why,) = map(sentence, said)
+    assert why.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
+    assert "which JAX refuses" in why
 
 
 RS = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -54,7 +57,7 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
         BASELINE.id,
         "ag-1g",
     }
-    assert sweep.filled([evidence()])[-1] == (
+    assert sentence(sweep.filled([evidence()])[-1]) == (
         f"wave2: left out: rs-1g (--{RS}={GIB} does nothing to this program: it has no "
         "reduce-scatter)"
     )
@@ -78,7 +81,9 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
     assert not sweep.slots_of([*done, gathers])
     (said,) = sweep.filled([*done, gathers])
-    assert said.startswith("wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does")
+    assert sentence(said).startswith(
+        "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
+    )
     # what has a trial stays, whatever is recorded since
     begun = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage != "confirm"]
     assert "stack-1" in sweep.slots_of([*begun, gathers])
@@ -95,8 +100,8 @@ def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
     )
     done = led(sweep, ["buffer", "buffer.16m", "buffer.33554432"])
     assert of_wave(done, "wave4") == set()
-    (said,) = (each for each in sweep.conclude(done).notes if each.startswith("wave4: "))
-    assert "NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216" in said
+    (said,) = (each for each in sweep.conclude(done).notes if sentence(each).startswith("wave4: "))
+    assert "NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216" in sentence(said)
 
 
 def test_a_value_that_is_deployed_already_is_no_candidate() -> None:

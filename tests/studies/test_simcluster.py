@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
@@ -121,13 +122,14 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     )
     conclusion, _ = simulated.sweep(world, 2)
     (told,) = (each for each in conclusion.verdicts if each.arm == "p000")
-    assert any(reason.startswith("its steps become steady later") for reason in told.reasons)
+    assert any(reason.kind is Why.STEADY_LATER for reason in told.reasons)
     assert any(
-        note.startswith("profiles differ in warm-up from the baseline: p000")
+        note.kind is Why.UNLIKE_WARMUPS and note.fields["arms"][0] == "p000"
         for note in conclusion.notes
     )
     plain, _ = simulated.sweep(replace(world, warming={}), 2)
-    assert not any("become steady" in " ".join(each.reasons) for each in plain.verdicts)
+    found = {why.kind for each in plain.verdicts for why in each.reasons}
+    assert not found & {Why.STEADY_LATER, Why.STEADY_EARLIER}
 
 
 def test_stacks_of_noise_win_no_more_often_than_anything_else() -> None:

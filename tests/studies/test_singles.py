@@ -16,6 +16,7 @@ from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import NO_AIM, Stacks, placed
@@ -44,11 +45,11 @@ def test_slots_go_where_time_is_lost_and_no_part_takes_them_all() -> None:
         "unheard-of",
         "ragged-off",  # last: the program has no such collective
     ]
-    why = {each.profile.id: each.why for each in order}
+    why = {each.profile.id: sentence(each.why) for each in order}
     assert why["permute-8g"] == "collective-permute alone, 20.0 % of a step"
     assert why["triton-off"] == "compute, 70.0 % of a step"
     assert why["ragged-off"] == "the program has no all-to-all"
-    assert why["unheard-of"] == NO_AIM
+    assert why["unheard-of"] == sentence(NO_AIM)
 
 
 def test_many_settings_of_one_part_leave_room_for_the_others() -> None:
@@ -65,7 +66,7 @@ def test_a_collective_counts_once_beside_all_communication() -> None:
     aims = {both.id: ("all-gather", "communication", "copies")}
     shares = Shares(of_step={"all-gather": 0.3, "communication": 0.5, "copies": 0.1})
     (only,) = placed(rule(candidates=(both,), aims=aims), evidence(shares))
-    assert only.why == "communication and copies alone, 60.0 % of a step"
+    assert sentence(only.why) == "communication and copies alone, 60.0 % of a step"
 
 
 @pytest.mark.parametrize("shares", [None, Shares(of_step={})], ids=["no evidence", "nothing told"])
@@ -76,7 +77,7 @@ def test_without_evidence_the_declared_order_stays(shares: Shares | None) -> Non
 def test_a_dump_alone_tells_which_collectives_there_are() -> None:
     order = placed(rule(), evidence(Shares(of_step={}, kinds=("all-gather",))))
     assert ids(order)[-2:] == ["permute-8g", "ragged-off"]
-    assert order[0].why == "all-gather: no trace tells the time that it costs"
+    assert sentence(order[0].why) == "all-gather: no trace tells the time that it costs"
 
 
 def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget() -> None:
@@ -143,7 +144,7 @@ def test_an_evidence_run_without_a_record_leaves_the_declared_order_and_says_so(
     assert {each.profile.id for each in sweep.propose([lost])} > {"ag-1g", "ag-2g", "permute-8g"}
     notes = sweep.conclude([lost]).notes
     said = f"wave2: candidates in declared order, for the evidence run {RUN.id}: out of memory"
-    assert any(each.startswith(said) for each in notes), notes
+    assert any(sentence(each).startswith(said) for each in notes), notes
 
 
 def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
@@ -155,14 +156,15 @@ def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
     assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.propose(())}
     (first, _) = ahead.filled(())
-    assert first == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
+    assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 
 
 def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
     sweep = study(context=Context())
     done = run(sweep)
-    notes = [each for each in sweep.conclude(done).notes if each.startswith("wave2: ")]
+    every = map(sentence, sweep.conclude(done).notes)
+    notes = [each for each in every if each.startswith("wave2: ")]
     assert notes[0] == (
         f"wave2: candidates by the evidence of {RUN.id}: "
         "1 overlap-2 (communication alone, 24.0 % of a step); "
@@ -171,10 +173,12 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
     )
     assert notes[1] == (
         "wave2: cut at 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
-        f"unheard-of ({NO_AIM}); ragged-off (the program has no all-to-all)"
+        f"unheard-of ({sentence(NO_AIM)}); ragged-off (the program has no all-to-all)"
     )
     first = sweep.slots_of(done)["single-1"]
-    assert first.note == ("number 1 of 7 by the evidence (communication alone, 24.0 % of a step)")
+    assert sentence(first.origin) == (
+        "number 1 of 7 by the evidence (communication alone, 24.0 % of a step)"
+    )
 
 
 def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None:
@@ -190,7 +194,7 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
         "ragged-off",
     ]
     notes = sweep.conclude(done).notes
-    assert notes[-1] == (
+    assert sentence(notes[-1]) == (
         "wave2: left out: deployed (the same settings as baseline-deployed); "
         "ag-1g (the sweep declares it itself); overlap-2 (the same settings as as-overlap)"
     )

@@ -12,8 +12,10 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.blocks import SlotScore, fit_slots
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -29,7 +31,7 @@ DEAD = Finding(cls=FailureClass.NODE_DRAIN, action=Action.NONE, text="drained")
 
 def lost(trial: Trial, finding: Finding = DEAD) -> TrialResult:
     return TrialResult(
-        trial=trial, status=TrialStatus.UNMEASURED, reason="drained", findings=(finding,)
+        trial=trial, status=TrialStatus.UNMEASURED, reason=verbatim("drained"), findings=(finding,)
     )
 
 
@@ -190,14 +192,14 @@ def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
     study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
     history, again = upto(study, cluster, "again")
     lost_one = next(each for each in again if each.arm != "p000")
-    oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason="oom")
+    oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason=verbatim("oom"))
     history += [oom, *cluster.run([each for each in again if each is not lost_one])]
     while trials := study.propose(history):
         history += cluster.run(trials)
     conclusion = study.conclude(history)
     assert conclusion.complete
     assert lost_one.arm not in conclusion.tuning.finalists
-    assert not [each for each in conclusion.notes if "would be confirmed by now" in each]
+    assert not [each for each in conclusion.notes if each.kind is Why.CAME_TOO_LATE]
 
 
 @pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
@@ -241,7 +243,7 @@ def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() 
     history, blocks = upto(study, cluster, "confirm")
     arm = next(each.arm for each in blocks if not each.is_baseline)
     for each in blocks:
-        oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason="oom")
+        oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason=verbatim("oom"))
         history += [oom] if each.arm == arm else cluster.run([each])
     while trials := study.propose(history):
         history += cluster.run(trials)
@@ -311,7 +313,7 @@ def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int)
     assert [whole[number] for number in (1, 2, 3, 4, 5)] == [5, 5, 5, 5, 5]
     screened = Counter(each.trial.stage for each in history if each.score and not each.trial.block)
     assert screened == {"wave2": 32, "again": 8}
-    assert any("takes no trial: drained" in note for note in conclusion.notes)
+    assert any("takes no trial: drained" in sentence(note) for note in conclusion.notes)
 
 
 def test_an_arm_that_is_lost_on_two_slots_kills_neither() -> None:
@@ -337,10 +339,12 @@ def test_no_slot_is_left_and_nothing_is_proposed() -> None:
 def test_a_slot_that_is_slower_is_told() -> None:
     study, cluster = study_of(EIGHT, 0), Cluster(EIGHT, 0)
     usual = drive(study_of(EIGHT, 0), Cluster(EIGHT, 0), 0)[0]
-    assert not any("is slower than the others" in note for note in usual.notes)
+    assert not any(note.kind is Why.SLOT_STAYS_SLOWER for note in usual.notes)
     cluster.of_slots[2] = -0.06
     told = [
-        note for note in drive(study, cluster, 0)[0].notes if "is slower than the others by" in note
+        sentence(note)
+        for note in drive(study, cluster, 0)[0].notes
+        if note.kind is Why.SLOT_STAYS_SLOWER
     ]
     assert len(told) == 1
     assert told[0].startswith("slot 3 (s2) ")
@@ -386,7 +390,9 @@ def test_slots_are_refused(slots: tuple[tuple[str, ...], ...], said: str) -> Non
 
 
 def test_a_plan_says_how_many_trials_follow_one_another() -> None:
-    (said,) = [each for each in study_of(EIGHT, 0).outline([]) if "side by side" in each]
+    (said,) = [
+        text for text in map(sentence, study_of(EIGHT, 0).outline([])) if "side by side" in text
+    ]
     assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
     assert "10 trials follow one another" in said
 
@@ -403,7 +409,7 @@ def test_a_plan_says_with_how_many_jobs_it_would_find_more(
     change: dict[str, Any], said: str
 ) -> None:
     study = replace(study_of(EIGHT, 0), **change)
-    hints = [each for each in study.outline([]) if "a second time" in each]
+    hints = [each for each in map(sentence, study.outline([])) if "a second time" in each]
     assert len(hints) == bool(said)
     for each in hints:
         assert each.startswith(said)

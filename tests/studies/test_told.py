@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -23,6 +24,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.leaderboard import headline
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.verdicts import level_kind
@@ -88,7 +90,9 @@ def test_what_alone_makes_fresh_blocks_faster_acts(
     best, said = verdict(found, own.id), headline(found)
     assert best.kind is VerdictKind.FASTER
     assert found.winner is not None
-    stop_rule = [note.split()[3] for note in found.notes if note.startswith("stop rule")]
+    stop_rule = [
+        sentence(note).split()[3] for note in found.notes if sentence(note).startswith("stop rule")
+    ]
     if wins:
         assert (best.effect, best.unproved) == (Effect.ACTS, ())
         assert found.winner.arm == own.id
@@ -186,7 +190,7 @@ def test_an_arm_in_a_spare_block_has_one_figure_of_all_its_runs() -> None:
             spared += 1
             assert each.n == len(own)
             low, high = each.ci95
-            assert f"{100 * low:+.1f} % to {100 * high:+.1f} %" in each.reasons[0]
+            assert f"{100 * low:+.1f} % to {100 * high:+.1f} %" in sentence(each.reasons[0])
     assert spared
 
 
@@ -254,14 +258,14 @@ def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
         if each.kind is VerdictKind.FASTER:
             assert each.delta is not None
             assert 0 < low < each.delta < high
-            assert each.against == "the next, 8"
+            assert sentence(each.against) == "the next, 8"
         elif each.kind is VerdictKind.EQUIVALENT:
             assert -0.013 < low < high < 0.013
         elif each.word != "BEST" and each.kind is VerdictKind.INCONCLUSIVE:
             assert each.word == "CANNOT TELL"
     best = next(each for each in found if each.word == "BEST")
     for each in found:
-        if each.against == "the best" and each.delta is not None:
+        if each.against == Reason(Why.THE_BEST) and each.delta is not None:
             assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))
 
 
@@ -307,7 +311,12 @@ def test_what_is_faster_than_the_recipe_is_named_with_the_reason(
 def test_a_gain_that_is_withheld_is_named_with_its_reason() -> None:
     why = "9 of its 40 steps straggle against 1 of 80 of the baselines (p = 0.001)"
     withheld = Verdict(
-        arm="b", kind=VerdictKind.INCONCLUSIVE, n=4, delta=0.05, ci95=(0.04, 0.06), reasons=(why,)
+        arm="b",
+        kind=VerdictKind.INCONCLUSIVE,
+        n=4,
+        delta=0.05,
+        ci95=(0.04, 0.06),
+        reasons=(verbatim(why),),
     )
     text = headline(Conclusion(verdicts=(withheld,), record=TuningRecord()))
     assert (

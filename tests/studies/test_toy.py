@@ -12,6 +12,7 @@ import pytest
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,
@@ -22,6 +23,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.studies.verdicts import Losses
@@ -108,7 +110,9 @@ def test_it_answers_not_yet_then_the_verdict_and_never_of_what_it_has_not() -> N
 def test_what_a_node_could_not_run_is_the_answer_for_its_arm() -> None:
     done = [run(trial) for trial in study().propose(())]
     lost = [
-        replace(each, status=TrialStatus.UNMEASURED, score=None, reason="node002 went down")
+        replace(
+            each, status=TrialStatus.UNMEASURED, score=None, reason=verbatim("node002 went down")
+        )
         if each.trial.arm == "b"
         else each
         for each in done
@@ -117,7 +121,7 @@ def test_what_a_node_could_not_run_is_the_answer_for_its_arm() -> None:
     assert found.state is Answered.UNMEASURED
     assert found.verdict is not None
     assert found.verdict.kind is VerdictKind.INVALID
-    assert "node002 went down" in found.verdict.reasons[0]
+    assert "node002 went down" in sentence(found.verdict.reasons[0])
 
 
 def test_study_and_conclusion_survive_json() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Effect,
@@ -24,6 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import runs_lost, sentence
 from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
@@ -40,7 +41,7 @@ def test_winners_are_found_and_come_first() -> None:
         assert each.ci95[0] < (each.delta or 0) < each.ci95[1]
         assert each.n == 4
         assert len(each.job_ids) == 4
-        assert "Dunnett, K=5, 4 blocks" in each.method
+        assert "Dunnett, K=5, 4 blocks" in sentence(each.method)
     rest = conclusion.verdicts[3:]
     assert {(v.kind, v.ci95) for v in rest} == {(VerdictKind.SCREENED, None)}
     assert sorted(v.n for v in rest) == [1] * 20 + [2] * 2
@@ -62,11 +63,10 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert sum(map(bool, held)) >= 26, "95 % of 30 are 28.5"
 
 
-def at_stop_rule(notes: Sequence[str]) -> dict[str, float]:
+def at_stop_rule(notes: Sequence[Reason]) -> dict[str, float]:
     """Return the profiles that reached it, and their change in percent, as the notes say."""
-    # stop rule reached: p8 is at +8.1 %, and less than +4.0 % is ruled out
-    said = (re.match(r"stop rule reached: (\S+) is at \+([0-9.]+) %, and less", n) for n in notes)
-    return {each[1]: float(each[2]) for each in said if each}
+    fields = [each.fields for each in notes if each.kind is Why.STOP_RULE]
+    return {each["arm"]: 100 * each["change"] for each in fields}
 
 
 def test_the_stop_rule_and_the_bound_are_notes() -> None:
@@ -76,8 +76,8 @@ def test_the_stop_rule_and_the_bound_are_notes() -> None:
     nothing = study().conclude(drive(study(), cluster({}, sigma=0.002)))
     assert nothing.tuning.bound is not None
     assert 0 < nothing.tuning.bound < 0.02
-    assert any("bounded at +2.0 %" in note for note in nothing.notes)
-    assert any("ruled out (95 %): that any tested" in note for note in nothing.notes)
+    assert any("bounded at +2.0 %" in sentence(note) for note in nothing.notes)
+    assert any("ruled out (95 %): that any tested" in sentence(note) for note in nothing.notes)
 
 
 def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
@@ -138,7 +138,7 @@ def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
         assert kinds <= {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE}
         assert all(v.ci95 is None for v in partial.verdicts)
     assert "a finalist: 3 of 4 confirming trials" in " ".join(
-        reason for v in sweep.conclude(done[:-4]).verdicts for reason in v.reasons
+        sentence(each) for v in sweep.conclude(done[:-4]).verdicts for each in v.reasons
     )
 
 
@@ -151,7 +151,9 @@ def test_an_empty_history_tells_what_the_plan_can_see() -> None:
     )
     assert conclusion.tuning.from_start80 == pytest.approx(0.0158, abs=2e-4)
     (outlook,) = study(0, sigma_prior=None).conclude([]).notes
-    assert outlook.startswith("at an assumed job noise of 0.60 % (this cell was not calibrated")
+    assert sentence(outlook).startswith(
+        "at an assumed job noise of 0.60 % (this cell was not calibrated"
+    )
     assert {(v.kind, v.n) for v in conclusion.verdicts} == {(VerdictKind.INCONCLUSIVE, 0)}
     assert conclusion.baseline.n == 0
 
@@ -168,12 +170,12 @@ def test_trials_without_a_score(status: TrialStatus, reason: str, *, can_run: bo
 
     def failing(trial: Trial) -> TrialResult:
         if trial.profile.id == "p4":
-            return TrialResult(trial=trial, status=status, reason=reason, job_ids=("17",))
+            return TrialResult(trial=trial, status=status, reason=verbatim(reason), job_ids=("17",))
         return run(trial)
 
     found = verdict(sweep.conclude(drive(sweep, failing)), "p4")
     assert (found.kind, found.can_run, found.job_ids) == (VerdictKind.INVALID, can_run, ("17",))
-    assert reason in found.reasons[0]
+    assert reason in sentence(found.reasons[0])
     assert found.delta is None
 
 
@@ -188,7 +190,7 @@ def test_another_loss_makes_no_winner() -> None:
 
     found = verdict(sweep.conclude(drive(sweep, careless)), "p7")
     assert found.kind is VerdictKind.INVALID
-    assert "its loss is 8, the baseline's 9.5" in found.reasons[0]
+    assert "its loss is 8, the baseline's 9.5" in sentence(found.reasons[0])
 
 
 def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
@@ -207,7 +209,7 @@ def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
     conclusion = sweep.conclude(drive(sweep, stalling))
     found = verdict(conclusion, "p7")
     assert found.kind is VerdictKind.INCONCLUSIVE
-    assert "15 of its 50 steps straggle against 0 of 110" in found.reasons[0]
+    assert "15 of its 50 steps straggle against 0 of 110" in sentence(found.reasons[0])
     assert verdict(conclusion, "p8").kind is VerdictKind.FASTER
 
 
@@ -248,9 +250,11 @@ def test_settings_of_the_baseline_are_an_a_a_trial_and_no_candidate() -> None:
     conclusion = sweep.conclude(drive(sweep, cluster({"same": 0.05, "twin": 0.05})))
     found = verdict(conclusion, "same")
     assert found.kind is VerdictKind.SCREENED
-    assert "same effective flags and environment as baseline-deployed" in found.reasons[-1]
+    assert "same effective flags and environment as baseline-deployed" in sentence(
+        found.reasons[-1]
+    )
     assert "same effective flags and environment as p0" in " ".join(
-        verdict(conclusion, "twin").reasons
+        map(sentence, verdict(conclusion, "twin").reasons)
     )
 
 
@@ -259,12 +263,12 @@ def broken(trials: Sequence[Trial], how: str) -> list[TrialResult]:
     run = cluster({"p7": 0.05})
     results = {
         "no baseline was scored": lambda t: (
-            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("gone"))
             if t.is_baseline
             else run(t)
         ),
         "one baseline was scored": lambda t: (
-            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("gone"))
             if t.is_baseline and (t.position or t.block)
             else run(t)
         ),
@@ -272,12 +276,12 @@ def broken(trials: Sequence[Trial], how: str) -> list[TrialResult]:
         "scores are NaN": lambda t: measured(t, math.nan) if t.block else run(t),
         "scores are infinite": lambda t: measured(t, math.inf, tgs=1.0) if t.block else run(t),
         "nothing was measured": lambda t: TrialResult(
-            trial=t, status=TrialStatus.UNMEASURED, reason="gone"
+            trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("gone")
         ),
         "one block survived": lambda t: (
             run(t)
             if t.block < 2
-            else TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="gone")
+            else TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("gone"))
         ),
     }
     return [results[how](trial) for trial in trials]
@@ -348,7 +352,7 @@ def test_a_block_that_a_node_swap_or_another_allocation_cuts_compares_nothing_ac
 
     found = verdict(sweep.conclude(drive(sweep, swapped)), "p7")
     assert found.kind is VerdictKind.INCONCLUSIVE
-    assert found.reasons[0].startswith("no block holds both this profile and a baseline")
+    assert sentence(found.reasons[0]).startswith("no block holds both this profile and a baseline")
 
 
 def test_while_the_finalists_are_being_planned_none_of_them_is_late() -> None:
@@ -356,7 +360,7 @@ def test_while_the_finalists_are_being_planned_none_of_them_is_late() -> None:
     screened = [run(trial) for trial in sweep.propose([])]
     first = next(trial for trial in sweep.propose(screened) if not trial.is_baseline)
     begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
-    assert not any("would be confirmed" in note for note in sweep.conclude(begun).notes)
+    assert not any("would be confirmed" in sentence(note) for note in sweep.conclude(begun).notes)
 
 
 def test_a_drift_is_followed_by_when_trials_ran_and_not_by_when_they_were_planned() -> None:
@@ -421,7 +425,7 @@ def test_a_sweep_without_profiles_calibrates_the_cell() -> None:
     assert len(done) == 12
     conclusion = sweep.conclude(done)
     assert conclusion.noise.sigma == pytest.approx(0.005, rel=0.5)
-    assert "36 jobs: +" in conclusion.notes[0]
+    assert "36 jobs: +" in sentence(conclusion.notes[0])
     assert (conclusion.verdicts, conclusion.baseline.n, conclusion.complete) == ((), 12, True)
 
 
@@ -450,16 +454,16 @@ def test_an_arm_that_loses_runs_is_not_called_faster_on_those_that_ended(case: s
         if not is_lost:
             return run(trial)
         return TrialResult(
-            trial=trial, status=TrialStatus.UNMEASURED, reason="it stood still twice",
+            trial=trial, status=TrialStatus.UNMEASURED, reason=verbatim("it stood still twice"),
             findings=(stood_still, stood_still), job_ids=(f"{trial.id}.1", f"{trial.id}.2"),
         )  # fmt: skip
 
     found = verdict(sweep.conclude(drive(sweep, hanging)), "p7")
     assert found.kind is kind
     assert found.lost is not None
-    assert found.lost.words == words
+    assert sentence(runs_lost(found.lost)) == words
     assert (found.hangs, found.retries) == (2 * len(blocks), len(blocks))
-    assert any(reason.startswith(words) for reason in found.reasons)
+    assert any(sentence(reason).startswith(words) for reason in found.reasons)
     assert found.kind is not VerdictKind.FASTER or found.n >= 3
     whole = verdict(sweep.conclude(drive(sweep, run)), "p7")
     assert (whole.kind, whole.lost, whole.hangs) == (VerdictKind.FASTER, None, 0)
@@ -501,7 +505,7 @@ def test_of_a_setting_that_may_not_have_been_in_effect_nothing_is_ruled_out() ->
     conclusion = sweep.conclude(drive(sweep, every))
     assert conclusion.nothing_in_effect
     assert conclusion.tuning.bound is None
-    assert not [note for note in conclusion.notes if "ruled out" in note]
+    assert not [note for note in conclusion.notes if "ruled out" in sentence(note)]
     some = sweep.conclude(drive(sweep, unseen_of("p3", run=run)))
     assert some.tuning.bound is not None
     assert "of p3 nothing is ruled out: not known to have been in effect" in some.notes
@@ -519,12 +523,12 @@ def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:
 
     conclusion = sweep.conclude(drive(sweep, shaky))
     noisy = verdict(conclusion, "p3")
-    assert "its own noise" in noisy.method
+    assert "its own noise" in sentence(noisy.method)
     assert noisy.ci95 is not None
     assert conclusion.tuning.bound is not None
     # a one-sided 95 % bound lies inside of the two-sided interval, and not far
     assert conclusion.tuning.bound > 0.5 * noisy.ci95[1]
-    assert any("so far reaches the interval of p3" in note for note in conclusion.notes)
+    assert any("so far reaches the interval of p3" in sentence(note) for note in conclusion.notes)
 
 
 def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:
@@ -534,10 +538,10 @@ def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:
         for note in study(budget=65)
         .conclude(drive(study(budget=65), cluster({}, sigma=0.006, seed=seed)))
         .notes
-        if "spare block" in note
+        if "spare block" in sentence(note)
     ]
     assert told
-    assert all("followed those that decide" in note for note in told)
+    assert all("followed those that decide" in sentence(note) for note in told)
 
 
 def test_a_loser_of_one_run_is_told_where_noise_hardly_explains_it() -> None:
@@ -546,14 +550,14 @@ def test_a_loser_of_one_run_is_told_where_noise_hardly_explains_it() -> None:
     lost, near = (verdict(sweep.conclude(done), each) for each in ("p1", "p2"))
     assert (lost.is_likely_slower, near.is_likely_slower) == (True, False)
     assert lost.kind is VerdictKind.SCREENED
-    assert lost.reasons[0].startswith("very likely slower (1 run)")
+    assert sentence(lost.reasons[0]).startswith("very likely slower (1 run)")
 
 
 def test_a_tie_of_the_best_two_is_told() -> None:
     def notes(second: float) -> str:
         sweep = study()
         done = drive(sweep, cluster({"p1": 0.05, "p2": second}, sigma=0.002))
-        return " ".join(sweep.conclude(done).notes)
+        return " ".join(map(sentence, sweep.conclude(done).notes))
 
     assert "a tie: p" in notes(0.05)
     assert "a tie" not in notes(0.03)
@@ -564,7 +568,10 @@ def test_a_machine_is_called_too_noisy_where_idle_settings_moved() -> None:
     for effect, is_told in ((-0.3, True), (0.0, False)):
         sweep = study(profiles=(*knobs(10), idle), budget=60)
         notes = sweep.conclude(drive(sweep, cluster({"idle": effect}, sigma=0.002))).notes
-        assert any("too noisy: settings that do nothing" in note for note in notes) is is_told
+        assert (
+            any("too noisy: settings that do nothing" in sentence(note) for note in notes)
+            is is_told
+        )
 
 
 def test_two_baselines_of_a_busy_machine_make_no_figure_of_a_profile_behind_them() -> None:

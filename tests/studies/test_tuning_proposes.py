@@ -10,8 +10,10 @@ import pytest
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -139,7 +141,7 @@ def test_the_cut_is_by_screen_and_first_block_together() -> None:
     for arm in ("p1", "p5"):
         cut = verdict(sweep.conclude(done), arm)
         assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
-        assert cut.reasons[0] == "measured twice: ranks only"
+        assert sentence(cut.reasons[0]) == "measured twice: ranks only"
 
 
 def test_the_cut_waits_for_its_block_and_never_changes_afterwards() -> None:
@@ -169,7 +171,7 @@ def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave(
 
     def lose(arms: set[str]) -> set[str]:
         lost = [
-            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason="hang")
+            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("hang"))
             if t.arm in arms
             else run(t)
             for t in first
@@ -188,7 +190,10 @@ def test_jobs_that_compiling_freed_go_to_the_finalists() -> None:
     def needless(trial: Trial) -> TrialResult:
         if trial.profile.id in {f"p{at}" for at in range(10, 18)}:
             return TrialResult(
-                trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.NEEDLESS, reason="no run"
+                trial=trial,
+                status=TrialStatus.DROPPED,
+                not_run=NotRun.NEEDLESS,
+                reason=verbatim("no run"),
             )
         return run(trial)
 
@@ -219,10 +224,12 @@ def test_jobs_that_are_left_become_further_blocks() -> None:
 
 def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
     said = study(budget=65).outline([])
-    assert said[1].startswith("8 jobs of 65 are kept for spare blocks")
-    assert not any("kept for spare" in each for each in study(budget=50).outline([]))
+    assert sentence(said[1]).startswith("8 jobs of 65 are kept for spare blocks")
+    assert not any("kept for spare" in sentence(each) for each in study(budget=50).outline([]))
     stated = study(budget=65, finalists=3).outline([])
-    assert not any("kept for spare" in each for each in stated), "stated blocks have no others"
+    assert not any("kept for spare" in sentence(each) for each in stated), (
+        "stated blocks have no others"
+    )
 
 
 def test_finalists_are_frozen_once_one_was_planned() -> None:
@@ -252,9 +259,9 @@ def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
     assert arms == {"p0", "baseline-aa", BASELINE_ID}
     conclusion = sweep.conclude(done)
     assert conclusion.tuning.finalists == ("p0",)
-    assert any("A/A control" in note for note in conclusion.notes)
+    assert any("A/A control" in sentence(note) for note in conclusion.notes)
     assert verdict(conclusion, "p0").kind is VerdictKind.FASTER
-    assert "K=1," in verdict(conclusion, "p0").method, "the control shares no alpha"
+    assert "K=1," in sentence(verdict(conclusion, "p0").method), "the control shares no alpha"
 
 
 def one_profile(distance: float, *, sigma: float, noise: float = 0.0) -> set[str]:
@@ -302,7 +309,7 @@ def test_what_could_not_run_is_not_confirmed_in_another_wave_either() -> None:
     screened = [run(trial) for trial in sweep.propose([])]
     (own,) = [each.trial for each in screened if each.trial.profile.id == "p7"]
     elsewhere = replace(own, stage="wave1")
-    oom = TrialResult(trial=elsewhere, status=TrialStatus.DROPPED, reason="out of memory")
+    oom = TrialResult(trial=elsewhere, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
     assert "p7" in {trial.profile.id for trial in sweep.propose(screened)}
     assert "p7" not in {trial.profile.id for trial in sweep.propose([*screened, oom])}
 
@@ -318,17 +325,19 @@ def test_a_dropped_finalist_leaves_its_blocks() -> None:
 
     def failing(trial: Trial) -> TrialResult:
         if trial.profile.id == "p8" and trial.block:
-            return TrialResult(trial=trial, status=TrialStatus.DROPPED, reason="out of memory")
+            return TrialResult(
+                trial=trial, status=TrialStatus.DROPPED, reason=verbatim("out of memory")
+            )
         return run(trial)
 
     conclusion = sweep.conclude(drive(sweep, failing))
     assert verdict(conclusion, "p7").kind is VerdictKind.FASTER
-    assert "K=4" in verdict(conclusion, "p7").method
+    assert "K=4" in sentence(verdict(conclusion, "p7").method)
     gone = verdict(conclusion, "p8")
     assert (gone.kind, gone.can_run, gone.reasons[0]) == (
         VerdictKind.INVALID,
         False,
-        "out of memory",
+        verbatim("out of memory"),
     )
     assert conclusion.complete
 
@@ -338,7 +347,7 @@ def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() 
     done = [run(trial) for trial in sweep.propose([])]
     planned = sweep.propose(done)
     (first,) = [t for t in planned if t.profile.id == "p8" and t.block == 1]
-    oom = TrialResult(trial=first, status=TrialStatus.DROPPED, reason="out of memory")
+    oom = TrialResult(trial=first, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
     left = sweep.propose([*done, oom])
     assert left == tuple(t for t in planned if t.profile.id != "p8")
     assert sweep.left([*done, oom]) == len(left) + 15
@@ -356,7 +365,7 @@ def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
     sweep = study(3, budget=20, finalists=1, blocks=4, block_baselines=1)
     found = verdict(sweep.conclude(drive(sweep, cluster({"p1": 0.05}))), "p1")
     assert found.kind is VerdictKind.FASTER
-    assert "4 blocks, 4 baselines" in found.method
+    assert "4 blocks, 4 baselines" in sentence(found.method)
 
 
 def test_small_sweeps_state_their_own_layout() -> None:
@@ -397,7 +406,7 @@ def test_a_budget_that_only_ranks_says_so() -> None:
     done = drive(sweep, cluster({"p1": 0.05}))
     conclusion = sweep.conclude(done)
     assert len(done) <= 36
-    assert conclusion.notes[0].startswith("ranking only: 36 jobs screen 30 profiles")
+    assert sentence(conclusion.notes[0]).startswith("ranking only: 36 jobs screen 30 profiles")
     assert {v.kind for v in conclusion.verdicts} == {VerdictKind.SCREENED}
     assert conclusion.complete
 
@@ -412,7 +421,7 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     strangers = [measured(t, 9.9) for t in (other_cell, profiled, edited, gone)]
     conclusion = sweep.conclude([*strangers, *done])
     assert conclusion.verdicts == sweep.conclude(done).verdicts
-    notes = " ".join(conclusion.notes)
+    notes = " ".join(map(sentence, conclusion.notes))
     assert "2 trials of another cell" in notes
     assert "no longer declared, ignored: gone" in notes
     assert "old trials ignored: " in notes
@@ -437,7 +446,7 @@ def test_a_profile_that_sets_something_else_now_is_measured_again(
     again = study(profiles=(now,), budget=20)
     assert {t.profile.id for t in old.propose(done)} == set()
     assert "p1" in {t.profile.id for t in again.propose(done)}
-    assert "old trials ignored: p1" in " ".join(again.conclude(done).notes)
+    assert "old trials ignored: p1" in " ".join(map(sentence, again.conclude(done).notes))
 
 
 def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
@@ -450,8 +459,10 @@ def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_basel
     assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
     conclusion = again.conclude(later)
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
-    assert conclusion.notes[0].startswith("p1 would be confirmed by now, but the finalists were")
-    assert "old trials ignored: p1" in " ".join(conclusion.notes)
+    assert sentence(conclusion.notes[0]).startswith(
+        "p1 would be confirmed by now, but the finalists were"
+    )
+    assert "old trials ignored: p1" in " ".join(map(sentence, conclusion.notes))
     # the settings that were confirmed have their verdict back where they are declared again
     assert (
         study(profiles=(before,), budget=20).conclude(later).verdicts

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.trials import AGAIN, place
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import Answer, cluster, drive, study, verdict
@@ -31,14 +33,14 @@ def test_a_second_stage_spends_the_rest_of_alpha_once() -> None:
     first = through_first_look(sweep, run, screened)
     middle = sweep.conclude([*screened, *first])
     assert middle.alpha == 0.04
-    assert "alpha 0.04" in verdict(middle, middle.tuning.finalists[0]).method
+    assert "alpha 0.04" in sentence(verdict(middle, middle.tuning.finalists[0]).method)
     second = sweep.propose([*screened, *first])
     assert {(t.design.look, t.design.looks) for t in second if t.design} == {(2, 2)}
     assert {t.block for t in second} == {6, 7, 8, 9}
     done = drive(sweep, run, [*screened, *first])
     after = sweep.conclude(done)
     assert after.alpha == 0.05
-    assert "alpha 0.01" in verdict(after, after.tuning.finalists[0]).method
+    assert "alpha 0.01" in sentence(verdict(after, after.tuning.finalists[0]).method)
     assert verdict(after, after.tuning.finalists[0]).n == 9, "the last look is at all blocks"
     assert len(done) <= 60
     # what was spent at once is not there to be spent again
@@ -59,9 +61,9 @@ def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() ->
     assert "p9" not in conclusion.tuning.finalists
     assert conclusion.alpha == 0.05
     assert len(conclusion.notes) > 1
-    assert conclusion.notes[0].startswith("p9 would be confirmed by now")
+    assert sentence(conclusion.notes[0]).startswith("p9 would be confirmed by now")
     assert not any(
-        "would be confirmed" in note for note in study(8, budget=60).conclude(done).notes
+        "would be confirmed" in sentence(note) for note in study(8, budget=60).conclude(done).notes
     )
 
 
@@ -77,8 +79,8 @@ def test_what_the_first_look_decided_stays_decided() -> None:
     assert any(r.trial.design and r.trial.design.look == 2 for r in done)
     found = verdict(sweep.conclude(done), "p1")
     assert found.kind is VerdictKind.FASTER
-    assert found.reasons[0].startswith("faster: ")
-    assert found.reasons[1] == "decided at the first look, with alpha 0.04"
+    assert sentence(found.reasons[0]).startswith("faster: ")
+    assert sentence(found.reasons[1]) == "decided at the first look, with alpha 0.04"
 
 
 def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
@@ -150,7 +152,7 @@ def test_where_there_is_a_winner_the_worst_single_run_is_measured_again() -> Non
     done = drive(sweep, cluster({"p3": 0.05, "p1": -0.06, "p2": -0.04}))
     assert {each.arm for each in spare(done)} == {"p1", "baseline-deployed"}
     lost, other = (verdict(sweep.conclude(done), each) for each in ("p1", "p2"))
-    assert lost.reasons[0].startswith("very likely slower (2 runs)")
+    assert sentence(lost.reasons[0]).startswith("very likely slower (2 runs)")
     assert (lost.n, other.n, lost.is_likely_slower) == (2, 1, True)
 
 
@@ -205,15 +207,17 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
         result = run(trial)
         if trial.arm != "p7" or (trial.block and not is_lost_again):
             return result
-        return replace(result, status=TrialStatus.UNMEASURED, score=None, reason="node failure")
+        return replace(
+            result, status=TrialStatus.UNMEASURED, score=None, reason=verbatim("node failure")
+        )
 
     tight, roomy = study(budget=50), study(budget=65)
     without = tight.conclude(drive(tight, losing))
     assert verdict(without, "p7").kind is VerdictKind.INVALID
     assert without.complete
     assert without.tuning.bound is None
-    assert any("nothing is ruled out: p7 has no score" in note for note in without.notes)
-    assert not any("bounded at" in note for note in without.notes)
+    assert any("nothing is ruled out: p7 has no score" in sentence(note) for note in without.notes)
+    assert not any("bounded at" in sentence(note) for note in without.notes)
     # jobs that are left measure it once more, and no third time where it has no score again
     done = drive(roomy, losing)
     assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}

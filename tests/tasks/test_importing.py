@@ -16,8 +16,10 @@ from pytest_xlatune.ledger import find_ledgers
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import parse_flags
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 from pytest_xlatune.tasks.publish import Known, document_of, read_known
@@ -70,8 +72,8 @@ def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: P
     assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
     assert overlap.n == 3
     assert overlap.job_ids == ("14005", "14006", "14007")
-    assert "outside the noise of one comparison" in overlap.reasons[0]
-    assert "the baseline's own runs are -1.0 % from it" in " ".join(conclusion.notes)
+    assert "outside the noise of one comparison" in sentence(overlap.reasons[0])
+    assert "the baseline's own runs are -1.0 % from it" in " ".join(map(sentence, conclusion.notes))
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
@@ -82,8 +84,10 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     conclusion = known(tmp_path, table, no_ops=()).conclusion
     assert conclusion.noise.sigma is None
     assert conclusion.noise.mde80 is None
-    assert "its noise is not known" in conclusion.verdicts[0].reasons[0]
-    assert "one baseline run: every change has its error in it" in " ".join(conclusion.notes)
+    assert "its noise is not known" in sentence(conclusion.verdicts[0].reasons[0])
+    assert "one baseline run: every change has its error in it" in " ".join(
+        map(sentence, conclusion.notes)
+    )
 
 
 def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
@@ -97,14 +101,14 @@ def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> No
 
 
 def test_contradictions_of_the_invariant_are_listed_and_rounding_is_none(tmp_path: Path) -> None:
-    notes = [each for each in known(tmp_path).conclusion.notes if "contradiction" in each]
+    notes = [each for each in known(tmp_path).conclusion.notes if "contradiction" in sentence(each)]
     assert len(notes) == 1
-    assert "job 14007 (overlap2)" in notes[0]
-    assert "989.2 TGS x 29.99 s = 29666.1" in notes[0]
+    assert "job 14007 (overlap2)" in sentence(notes[0])
+    assert "989.2 TGS x 29.99 s = 29666.1" in sentence(notes[0])
     coarse = "job,profile,flags,tgs,seconds\n1,baseline,,955,30\n2,a,--xla_a=1,972,29\n"
     table = coarse + "3,b,--xla_b=1,961,30\n"
     found = known(tmp_path / "coarse", table, no_ops=()).conclusion.notes
-    assert not [each for each in found if "contradiction" in each]
+    assert not [each for each in found if "contradiction" in sentence(each)]
 
 
 def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
@@ -113,9 +117,9 @@ def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
     assert oom is not None
     assert tree is not None
     assert not oom.can_run
-    assert oom.reasons == ("the table says: oom",)
+    assert oom.reasons == (Reason(Why.TABLE_SAYS, status="oom"),)
     assert tree.can_run
-    assert tree.reasons == ("the table says: node failed",)
+    assert tree.reasons == (Reason(Why.TABLE_SAYS, status="node failed"),)
 
 
 def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None:
@@ -235,12 +239,12 @@ def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
     winner = conclusion.verdict("ag-1g")
     assert winner is not None
     assert winner.delta == pytest.approx(1267.5 / 1136.0 - 1)
-    assert winner.reasons == ("nothing in the table was run twice: its noise is not known",)
-    notes = " ".join(conclusion.notes)
+    assert winner.reasons == (Reason(Why.NOTHING_RUN_TWICE),)
+    notes = " ".join(map(sentence, conclusion.notes))
     assert "the table does not tell the settings of ag-1g, async, db" in notes
     said = known(tmp_path / "2", PRINTED, no_ops=("async",)).conclusion
     assert said.noise.sigma is not None
-    assert "settings of ag-1g, db:" in " ".join(said.notes)
+    assert "settings of ag-1g, db:" in " ".join(map(sentence, said.notes))
 
 
 def test_an_empty_cell_beside_the_same_profile_takes_its_settings(tmp_path: Path) -> None:
@@ -264,7 +268,9 @@ def test_rows_that_disagree_with_each_other_tell_no_truth(tmp_path: Path) -> Non
     table = "job,profile,flags,tgs,s\n1,baseline,,100,2\n2,a,--xla_a=1,100,3\n".replace(
         ",s\n", ",seconds\n"
     )
-    assert "contradiction" not in " ".join(known(tmp_path, table, no_ops=()).conclusion.notes)
+    assert "contradiction" not in " ".join(
+        map(sentence, known(tmp_path, table, no_ops=()).conclusion.notes)
+    )
 
 
 CONTROLS = """\
@@ -296,7 +302,7 @@ def control_group(deployed: str | None) -> tuple[set[str], str]:
         )
         found = read_known(folder)
     assert isinstance(found.study, ImportedStudy)
-    return set(found.study.idle), " ".join(found.conclusion.notes)
+    return set(found.study.idle), " ".join(map(sentence, found.conclusion.notes))
 
 
 def test_what_the_catalog_knows_to_do_nothing_is_a_control_where_what_is_deployed_is_known() -> (

@@ -15,6 +15,7 @@ from pytest_xlatune.model.errors import Exit, of_command
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep, load_sweep
@@ -60,7 +61,9 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     fewest = study.layout.jobs
     assert (study.left(()), study.at_most(())) == (fewest, 50)
     assert fewest < 50
-    assert f"{fewest} to 50 jobs, the more where nothing is faster" in study.outline(())[0]
+    assert f"{fewest} to 50 jobs, the more where nothing is faster" in sentence(
+        study.outline(())[0]
+    )
     # a sweep that states its blocks has no others
     stated = replace(study, finalists=2, blocks=4)
     assert stated.at_most(()) == stated.left(())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.compare_logs import compare_sides
 
 
@@ -55,7 +56,7 @@ def test_several_jobs_a_side(
     assert (found.verdict.kind, found.passes) == (kind, passes)
     assert found.verdict.n == 4
     assert found.exit == {True: 0, False: 1, None: 10}[passes]
-    assert "order of these jobs is unknown" in found.verdict.reasons[0]
+    assert "order of these jobs is unknown" in sentence(found.verdict.reasons[0])
 
 
 @pytest.mark.parametrize(
@@ -77,8 +78,8 @@ def test_too_few_jobs_are_no_verdict_and_it_says_what_is_missing(
     assert found.verdict.kind is VerdictKind.INCONCLUSIVE
     assert found.verdict.ci95 is None
     assert found.passes is None
-    assert words in found.verdict.reasons[0]
-    assert "5 in all are needed" in found.verdict.reasons[0]
+    assert words in sentence(found.verdict.reasons[0])
+    assert "5 in all are needed" in sentence(found.verdict.reasons[0])
     assert found.ratio == pytest.approx(1.2, rel=0.01)
 
 
@@ -196,8 +197,8 @@ def test_another_loss_is_another_training(tmp_path: Path) -> None:
     b = written(tmp_path / "b", *(log(1050.0 + at, seed=at, loss="7.9") for at in range(4)))
     found = compare_sides(a, b, margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INVALID, None)
-    assert found.verdict.reasons[0].startswith("not the same training: ")
-    assert "7.9" in found.verdict.reasons[0]
+    assert sentence(found.verdict.reasons[0]).startswith("not the same training: ")
+    assert "7.9" in sentence(found.verdict.reasons[0])
 
 
 def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     odd = [log(1000.0 + at).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for at in (0, 1)]
     found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
-    assert found.verdict.reasons[0].startswith(
+    assert sentence(found.verdict.reasons[0]).startswith(
         "no verdict: B has 0 scored jobs (no score: no step in the window prints Tokens/s/device"
     )
 
@@ -248,7 +249,7 @@ def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:
     b = written(tmp_path / "b", *(cold(1001.0 + at, at) for at in range(6)))
     found = compare_sides(a, b)
     assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(8, 24)}
-    assert "the window of all trials starts at step 8" in found.verdict.reasons[0]
+    assert "the window of all trials starts at step 8" in sentence(found.verdict.reasons[0])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

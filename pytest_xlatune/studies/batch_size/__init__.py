@@ -19,6 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion
@@ -415,28 +416,21 @@ class BatchStudy(RankedCells):
         """Return how many trials are likely still to come, the blocks included."""
         return self._findings(history).left
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
         del history
         asked, count = self.asked, len(self.values)
         first = self.values[self.start]
         if self.is_listed:
-            how = f"{count} values of {asked.key}, each once"
-            if asked.grows:
-                how += ", from the smallest up, until one does not fit"
+            kind = Why.VALUES_UPWARDS if asked.grows else Why.VALUES_ONCE
+            how = Reason(kind, values=count, key=asked.key)
         else:
-            how = (
-                f"{asked.key} from {first}, in steps of {asked.step:g} between {self.values[0]} "
-                f"and {self.values[-1]}: the ceiling first, then around the best; about 5 to 8 jobs"
-            )
-        compiled = "first a compiler says which sizes fit: it costs no job"
+            ends = {"least": self.values[0], "most": self.values[-1]}
+            how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
         return (
-            *([compiled] if self.asks_compiler else []),
+            *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
-            (
-                f"then {asked.blocks} complete blocks of the leading sizes, four at most: "
-                f"at most {self.budget} jobs in all"
-            ),
+            Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
 
     @remembered

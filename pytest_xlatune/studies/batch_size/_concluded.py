@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -19,7 +20,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, interval, percent, size
 from pytest_xlatune.stats.compare import is_within
 from pytest_xlatune.studies.batch_size._findings import (
     ALPHA,
@@ -31,6 +31,8 @@ from pytest_xlatune.studies.batch_size._findings import (
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     EQUIVALENCE,
+    NO_SCORE,
+    NOT_FINITE,
     beside,
     job_ids_of,
     lost_runs,
@@ -40,7 +42,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 KIND = "batch"
-_BEST = "the best"
+_BEST = Reason(Why.THE_BEST)
 BEST_FILE = "batch.best"  # in the work directory: the setting, one line
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
 
@@ -73,11 +75,12 @@ class BatchRecord(CellsRecord):
         largest, unfit: the largest that ran, the smallest that did not fit; "" is unknown.
         is_at_end: whether the largest that may be tried ran, so that the ceiling is above it.
         blocks: complete blocks behind the recommendation; 0 is a single run.
-        sentence: of the answer.
+        answer: what is recommended, or why nothing is.
         ranks: whether its values are ranked at all.
     """
 
     kind: ClassVar[str] = KIND
+    renamed: ClassVar[Mapping[str, str]] = {"sentence": "answer"}
     key: str = PER_DEVICE
     arm: str = ""
     value: str = ""
@@ -86,7 +89,7 @@ class BatchRecord(CellsRecord):
     unfit: str = ""
     is_at_end: bool = False
     blocks: int = 0
-    sentence: str = ""
+    answer: Reason | None = None
     ranks: bool = True
 
     @property
@@ -95,27 +98,27 @@ class BatchRecord(CellsRecord):
         return f"{self.key}={self.value}" if self.value else ""
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[Reason, ...]:
         """The recommendation, what cannot be told from it, the ceiling."""
         others = [each for each in self.same if each != self.value]
-        same = f"cannot be told from it: {', '.join(others)}" if others else ""
-        return tuple(filter(None, (self.sentence, same, self.ceiling)))
+        same = Reason(Why.SAME_AS_IT, values=others) if others else None
+        return tuple(filter(None, (self.answer, same, self.ceiling)))
 
     @property
-    def objection(self) -> str:
+    def objection(self) -> tuple[Reason, ...]:
         """That nothing can be recommended, once the study is over and was to rank."""
-        return "" if self.value or not self.ranks else self.sentence
+        return (self.answer,) if self.answer and self.ranks and not self.value else ()
 
     @property
-    def ceiling(self) -> str:
-        """The ceiling, in words; "" where memory does not grow along the values."""
+    def ceiling(self) -> Reason | None:
+        """The ceiling; None where memory does not grow along the values."""
         if self.largest and self.unfit:
-            return f"ceiling: {self.largest} ran, {self.unfit} did not fit"
+            return Reason(Why.CEILING, ran=self.largest, unfit=self.unfit)
         if self.unfit:
-            return f"ceiling: none ran, {self.unfit} did not fit"
+            return Reason(Why.CEILING_BELOW, unfit=self.unfit)
         if self.largest and self.is_at_end:
-            return f"ceiling: {self.largest} ran, and no larger one may be tried"
-        return ""
+            return Reason(Why.CEILING_ABOVE, ran=self.largest)
+        return None
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -148,7 +151,7 @@ def conclusion(found: BatchFindings) -> Conclusion:
         unfit="" if unfit is None else value_of[unfit],
         is_at_end=grows and largest is not None and largest >= found.top,
         blocks=found.fit.n_blocks if found.fit is not None else 0,
-        sentence=_sentence(found, verdicts) if is_over else "",
+        answer=_answer(found, verdicts) if is_over else None,
         ranks=not study.changes_loss,
         peak_tflops=study.asked.peak_tflops,
     )
@@ -168,16 +171,16 @@ def _at_the_best(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
         yield beside(each, best) if each.against == _BEST else each
 
 
-def _sentence(found: BatchFindings, verdicts: Sequence[Verdict]) -> str:
+def _answer(found: BatchFindings, verdicts: Sequence[Verdict]) -> Reason:
     study, chosen = found.study, found.recommended
     if chosen is None:
         if found.stopped:
-            return f"no value of {study.asked.key} is recommended: {found.stopped}"
+            return Reason(Why.NO_VALUE_FOR, key=study.asked.key, why=found.stopped)
         if study.changes_loss and found.scores:
-            return f"{study.asked.key} changes the computation: its values are not ranked by speed"
+            return Reason(Why.VALUES_NOT_RANKED, key=study.asked.key)
         if found.unfit and not found.scores:
-            return f"no value of {study.asked.key} fits"
-        return f"no value of {study.asked.key} is recommended: none was measured"
+            return Reason(Why.NO_VALUE_FITS, key=study.asked.key)
+        return Reason(Why.NO_VALUE_MEASURED, key=study.asked.key)
     setting = f"{study.asked.key}={study.values[chosen]}"
     own = next(each for each in verdicts if each.arm == study.every_arm[chosen].id)
     in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
@@ -189,16 +192,17 @@ def _sentence(found: BatchFindings, verdicts: Sequence[Verdict]) -> str:
         and (in_blocks is None or each.arm in in_blocks)
     ]
     second = max(others, key=lambda each: each.delta or 0.0, default=None)
-    how = f"{counted(found.fit.n_blocks, 'block')}" if found.fit else "single runs"
-    tail = ""
+    how = Reason(Why.BLOCKS, blocks=found.fit.n_blocks) if found.fit else Reason(Why.SINGLE_RUNS)
+    behind = None
     if second is not None:
         value = study.values[found.place_of[second.arm]]
-        told = f"{interval(second.ci95)} % against it (95 %, {how})"
         if second.ci95 is None:
-            told = f"{percent(second.delta)} ({how}, too few for an interval)"
-        tail = f"; the next is {value}, {told}"
-    speed = f" with {own.tgs:.1f} TGS" if own.tgs is not None else ""
-    return f"recommended: {setting}{speed}{tail}"
+            behind = Reason(Why.NEXT_IS_ABOUT, value=value, change=second.delta, how=how)
+        else:
+            low, high = second.ci95
+            behind = Reason(Why.NEXT_IS, value=value, low=low, high=high, how=how)
+    speed = Reason(Why.WITH_TGS, tgs=own.tgs) if own.tgs is not None else None
+    return Reason(Why.SIZE_RECOMMENDED, setting=setting, speed=speed, next=behind)
 
 
 def _verdict(found: BatchFindings, at: int) -> Verdict:
@@ -216,21 +220,21 @@ def _verdict(found: BatchFindings, at: int) -> Verdict:
     if at in found.lost:
         return _lost(base, found.lost[at])
     if at not in found.scores:
-        return replace(base, kind=VerdictKind.SCREENED, method="it stood still; it is run again")
+        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.STOOD_STILL))
     reasons = score_flags([each for each in own if usable(each)])
     base = replace(
         base, reasons=reasons, lost=lost_runs([each for each in own if each.trial.block])
     )
     if at in found.another_loss:
-        why = f"{found.another_loss[at]}: it computes something else, and is not ranked"
+        why = Reason(Why.NOT_RANKED_FOR, why=found.another_loss[at])
         return _word(base, SizeWord.OTHER_LOSS, VerdictKind.INCONCLUSIVE, why)
     if study.changes_loss:
-        why = f"{study.asked.key} changes the computation: a finding, not a ranking"
+        why = Reason(Why.FINDING_ONLY, key=study.asked.key)
         return _word(base, SizeWord.OTHER_LOSS, VerdictKind.INCONCLUSIVE, why)
     if found.pending or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
         delta = relative(found.scores[at] - found.scores[lead])
-        return replace(base, kind=VerdictKind.SCREENED, delta=delta, method="so far")
+        return replace(base, kind=VerdictKind.SCREENED, delta=delta, method=Reason(Why.SO_FAR))
     return _of_speed(found, base, at)
 
 
@@ -242,10 +246,10 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     if is_block:
         blocks = [each for each in found.of(at) if each.trial.block and usable(each)]
         n = len(blocks)
-        how = f"{counted(fit.n_blocks if fit else 0, 'block')}, Bonferroni"
+        how = Reason(Why.BLOCKS_BONFERRONI, blocks=fit.n_blocks if fit else 0)
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
     else:
-        base = replace(base, method="its first run")
+        base = replace(base, method=Reason(Why.ITS_FIRST_RUN))
     if at == found.lead:
         return _leading(found, base, at, is_block=is_block)
     lead = found.lead
@@ -260,8 +264,8 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
         )
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
-        delta, few = relative(fit.arms[base.arm].estimate), pair.reason if pair is not None else ""
-        return _word(replace(base, delta=delta), *_OPEN, few)
+        base = replace(base, delta=relative(fit.arms[base.arm].estimate))
+        return _word(base, *_OPEN, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
         base = replace(base, delta=relative(gap))
@@ -272,9 +276,9 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
         kind = VerdictKind.SLOWER if is_block else VerdictKind.SCREENED
         return _word(base, SizeWord.WORSE, kind)
     if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
-        same = f"a difference of {size(EQUIVALENCE)} is excluded"
+        same = Reason(Why.DIFFERENCE_EXCLUDED, difference=EQUIVALENCE)
         return _word(base, SizeWord.SAME, VerdictKind.EQUIVALENT, same)
-    why = (f"within {size(CUT_AT)} or three standard deviations of it",) if not is_block else ()
+    why = [] if is_block else [Reason(Why.WITHIN_NOISE, cut=CUT_AT)]
     return _word(base, *_OPEN, *why)
 
 
@@ -284,15 +288,15 @@ def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) ->
     Its change is then against the next of its blocks. Where one of them cannot be told from it, or
     it ran once, nothing is shown.
     """
-    why = () if is_block else (_ALONE,)
+    why = [] if is_block else [Reason(Why.LEADS_ALONE)]
     if at != found.recommended:
-        why = (*why, "a smaller size cannot be told from it, and is recommended")
+        why.append(Reason(Why.SMALLER_RECOMMENDED))
     others = [each for each in found.compared if each != at and each in found.told_apart]
     pairs = {each: found.against_lead(each) for each in others}
     told = {each: pair for each, pair in pairs.items() if isinstance(pair, Comparison)}
     if not is_block or not told or not all(found.told_apart.values()):
         kind = VerdictKind.INCONCLUSIVE if is_block else VerdictKind.SCREENED
-        return _word(replace(base, against=""), SizeWord.BEST, kind, *why)
+        return _word(replace(base, against=None), SizeWord.BEST, kind, *why)
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
@@ -300,23 +304,17 @@ def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) ->
         base,
         delta=relative(-pair.estimate),
         ci95=(relative(-high), relative(-low)),
-        against=f"the next, {found.study.values[following]}",
+        against=Reason(Why.THE_NEXT, value=found.study.values[following]),
     )
     return _word(base, SizeWord.BEST, VerdictKind.FASTER, *why)
 
 
 _OPEN = SizeWord.CANNOT_TELL, VerdictKind.INCONCLUSIVE
-_ALONE = "it leads by more than three standard deviations, so no block was run"
-_UNFIT_WORDS: Mapping[str, str] = {
-    FailureClass.OOM_RCCL_HEADROOM: (
-        "memory outside XLA's pool: at this memory fraction RCCL or NCCL gets too little; a "
-        "smaller fraction leaves them more"
-    ),
-    FailureClass.HANG_SILENT_OOM: (
-        "it stood still between Memstats and the first step, twice, and a smaller size did not"
-    ),
-    FailureClass.KILLED: "it was killed twice by SIGKILL, as the kernel does for want of memory",
-    FailureClass.OOM_HOST: "the host's memory: the kernel, the scheduler or the allocator refused",
+_UNFIT: Mapping[str, Why] = {
+    FailureClass.OOM_RCCL_HEADROOM: Why.UNFIT_HEADROOM,
+    FailureClass.HANG_SILENT_OOM: Why.UNFIT_HUNG,
+    FailureClass.KILLED: Why.UNFIT_KILLED,
+    FailureClass.OOM_HOST: Why.UNFIT_HOST,
 }
 
 
@@ -324,20 +322,22 @@ def _unfit(found: BatchFindings, base: Verdict, ended: Sequence[TrialResult]) ->
     base = replace(base, can_run=False)
     if not ended:
         smaller = found.study.values[min(found.unfit)]
-        why = f"it ran, but {smaller} did not fit: it is too near to the ceiling to be relied on"
+        why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
         return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, why)
     last = ended[-1]
     classes = [each for each in last.findings if each.cls in NO_FIT]
     cls = classes[0].cls if classes else ""
     detail = next((each.detail for each in classes if each.detail), "")
-    head = FailureClass(cls).meaning if cls else last.reason
-    why = _UNFIT_WORDS.get(cls, head) + (f" ({detail})" if detail else "")
+    head = Reason(Why.CLASS_MEANS, cls=cls) if cls else last.reason or NO_SCORE
+    why = Reason(_UNFIT[cls]) if cls in _UNFIT else head
+    if detail:
+        why = Reason(Why.WITH_DETAIL, why=why, detail=detail)
     if cls == FailureClass.HANG_SILENT_OOM and len(found.probes.get(
         found.place_of[base.arm], ())) < 2:  # noqa: PLR2004  # fmt: skip
         why = head
     reasons = [why]
     if any(usable(each) for each in found.of(found.place_of[base.arm])):
-        reasons.append("it ran at other times: it is too near to the ceiling to be relied on")
+        reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
     return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, *reasons)
 
 
@@ -346,77 +346,68 @@ def _untried(found: BatchFindings, base: Verdict, at: int) -> Verdict:
         return base
     smallest = min(found.unfit, default=None)
     if smallest is not None and at > smallest and found.study.asked.grows:
-        why = f"larger than {found.study.values[smallest]}, which did not fit"
+        why = Reason(Why.LARGER_THAN_UNFIT, unfit=found.study.values[smallest])
     elif at > found.top:
         limit = found.study.asked.compiled_ceiling or found.study.numbers[found.top]
-        why = f"compiled memory says that no size above {limit:g} fits"
+        why = Reason(Why.ABOVE_COMPILED, limit=limit)
     else:
-        why = found.stopped or f"the budget of {found.study.budget} jobs left no job"
+        why = found.stopped or Reason(Why.BUDGET_SPENT, budget=found.study.budget)
     return _word(base, SizeWord.NOT_TRIED, VerdictKind.SCREENED, why)
 
 
 def _lost(base: Verdict, result: TrialResult) -> Verdict:
-    why = result.reason or "its score is not finite"
+    why = result.reason or NOT_FINITE
     if result.status is TrialStatus.DROPPED:
         return _word(replace(base, can_run=False), SizeWord.CANNOT_RUN, VerdictKind.INVALID, why)
     return _word(base, SizeWord.NOT_MEASURED, VerdictKind.INVALID, why)
 
 
-def _word(verdict: Verdict, word: SizeWord, kind: VerdictKind, *reasons: str) -> Verdict:
+def _word(verdict: Verdict, word: SizeWord, kind: VerdictKind, *reasons: Reason) -> Verdict:
     return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
 
 
-def _of_compiling(found: BatchFindings) -> str:
-    """Say what a compiler told of the ceiling, or why it told nothing; "" where that is no news."""
+def _of_compiling(found: BatchFindings) -> Reason | None:
+    """Return what a compiler told of the ceiling, or why it told nothing; None: no news."""
     study, compiled, answers = found.study, found.compiled, found.answers
     if not study.asks_compiler:
         is_news = found.unfit and study.asked.grows and study.asked.compiled_ceiling is None
-        return _NOT_ASKED if is_news else ""
+        return Reason(Why.NO_COMPILER_ASKED) if is_news else None
     unknown = next((each.said for each in answers.values() if each.fits is None), "")
     if unknown:
-        return f"no compiled memory, so jobs looked for the ceiling: {unknown}"
-    told = ", ".join(
-        f"{study.values[at]}: " + (f"{needed / 2**30:.3g}" if needed else "more than there is")
+        return Reason(Why.NO_COMPILED_MEMORY, why=unknown)
+    told = [
+        Reason(Why.SIZE_TAKES, value=study.values[at], needed_bytes=needed or None)
         for at, needed in sorted((at, answers[at].needed_bytes) for at in answers)
-    )
-    by = next((each.by for each in answers.values()), "")
-    limit = f"{(compiled.limit or 0) / 2**30:.3g} GiB"
-    said = f"compiled memory of one device in GiB, of {limit}, by {by}: {told}"
+    ]
     if not compiled.grows:
-        return f"{said}; it does not grow with {study.asked.key}, so it says nothing of the ceiling"
-    if compiled.top is None:
-        return f"{said}; the largest that may be tried fits"
-    if compiled.top < 0:
-        return f"{said}; by that none fits"
-    return f"{said}; no size above {study.values[compiled.top]} was run"
+        follows = Reason(Why.MEMORY_DOES_NOT_GROW, key=study.asked.key)
+    elif compiled.top is None:
+        follows = Reason(Why.LARGEST_FITS)
+    elif compiled.top < 0:
+        follows = Reason(Why.NONE_FITS)
+    else:
+        follows = Reason(Why.NONE_ABOVE_RUN, top=study.values[compiled.top])
+    return Reason(
+        Why.COMPILED_MEMORY,
+        limit_bytes=compiled.limit or 0,
+        by=next((each.by for each in answers.values()), ""),
+        sizes=told,
+        follows=follows,
+    )
 
 
-_NOT_ASKED = (
-    "no compiler was asked, so jobs that did not fit found the ceiling: "
-    "Sweep(compile_check=...) asks one first"
-)
-
-
-def _notes(found: BatchFindings) -> list[str]:
+def _notes(found: BatchFindings) -> list[Reason]:
     study, notes = found.study, list(filter(None, [_of_compiling(found)]))
     if found.stopped:
-        notes.append(f"stopped: {found.stopped}")
+        notes.append(Reason(Why.STOPPED, why=found.stopped))
     if found.is_cut_short:
-        notes.append(
-            f"the budget of {study.budget} jobs ended the search: a larger one may find better"
-        )
+        notes.append(Reason(Why.BUDGET_ENDED_SEARCH, budget=study.budget))
     if found.leaders and found.affordable[1] < study.asked.blocks:
         width, blocks = found.affordable
-        notes.append(
-            f"the budget allows {blocks} of {study.asked.blocks} blocks, of {width} of "
-            f"{counted(len(found.leaders), 'leading size')}"
-        )
+        asked = {"blocks": study.asked.blocks, "leading": len(found.leaders)}
+        notes.append(Reason(Why.BUDGET_ALLOWS_BLOCKS, allowed=blocks, width=width, **asked))
     if study.asked.sigma is None and found.scores:
-        notes.append(
-            "the noise between jobs was not known before; blocks measured it"
-            if found.noise is not None
-            else "the noise between jobs is not known: give BatchSize(sigma=...) from a calibration"
-        )
+        notes.append(Reason(Why.NOISE_MEASURED if found.noise is not None else Why.NOISE_UNKNOWN))
     elif found.noise is not None:
-        notes.append(f"noise of one job's score: {fine(found.noise)}")
+        notes.append(Reason(Why.NOISE_OF_A_JOB, sigma=found.noise))
     return notes

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Action,
     Comparison,
@@ -302,19 +303,21 @@ class BatchFindings:
         return least if self.study.budget >= 2 * least else 0
 
     @cached_property
-    def stopped(self) -> str:
-        """Why no other size is tried: what failed is no matter of size; "" where it is not so."""
+    def stopped(self) -> Reason | None:
+        """Why no other size is tried: what failed is no matter of size; None: it is one."""
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:
-                return f"{cause}: {each.reason}: no other size would mend it"
+                return Reason(Why.NO_SIZE_MENDS, cause=cause, why=each.reason)
         if self.scores or len(self.lost) < _SAME_FAILURE:
-            return ""
-        causes = Counter(cause_of(each) or each.reason for each in self.lost.values())
-        cause, count = causes.most_common(1)[0]
+            return None
+        causes = Counter[str | Reason | None](
+            cause_of(each) or each.reason for each in self.lost.values()
+        )
+        common, count = causes.most_common(1)[0]
         if count < _SAME_FAILURE:
-            return ""
-        return f"the first {count} sizes all ended in {cause}: the configuration, not the size"
+            return None
+        return Reason(Why.ALL_SIZES_FAIL, sizes=count, cause=common)
 
     @cached_property
     def next_probe(self) -> Trial | None:
@@ -347,7 +350,7 @@ class BatchFindings:
         return more is not None or bool(self.hung)
 
     @cached_property
-    def another_loss(self) -> Mapping[int, str]:
+    def another_loss(self) -> Mapping[int, Reason]:
         """Place -> how its loss differs from the first value's, where all must compute the same."""
         if not self.study.keeps_loss:
             return {}
@@ -503,7 +506,7 @@ class BatchFindings:
     def against_lead(self, at: int) -> Comparison | NoComparison:
         """Compare a leader with the best of them."""
         if self.fit is None:
-            return NoComparison(reason="no block holds it and the best")
+            return NoComparison(reason=Reason(Why.NO_BLOCK_WITH_BEST))
         family = max(len(self.compared) - 1, 1)
         return compare(self.fit, self.study.every_arm[at].id, family=family, alpha=ALPHA)
 

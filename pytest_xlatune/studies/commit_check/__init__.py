@@ -17,6 +17,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, digest, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion
@@ -272,28 +273,28 @@ class CommitStudy(CellArms):
         """Return how many trials are likely still to come."""
         return self._found(history).left
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
         del history
-        most = f"at most {min(self.most_jobs, self.budget)} jobs in all"
+        most = min(self.most_jobs, self.budget)
         if self.is_search:
             pairs = _halving.PAIRS
-            span = counted(self.commits, "commit")
             return (
-                f"{2 * pairs} jobs: {pairs} interleaved pairs of the first and the last of {span}",
-                f"{2 * pairs} more where they cannot tell; without a change that is all",
-                "then the commit that halves the rest, one job after the other on all nodes",
-                f"then {pairs} fresh pairs of the likeliest and its parent: {most}",
+                Reason(Why.PAIRS_OF_ENDS, jobs=2 * pairs, pairs=pairs, commits=self.commits),
+                Reason(Why.MORE_WHERE_OPEN, jobs=2 * pairs),
+                Reason(Why.HALVES_THE_REST),
+                Reason(Why.PAIRS_OF_LIKELIEST, pairs=pairs, most=most),
             )
-        pairs, every = _table.PAIRS, counted(len(self.cells), "job")
-        loads, span = counted(len(self.loads), "load"), counted(self.commits, "commit")
-        waves = counted(self._waves, "wave")
+        pairs = _table.PAIRS
         return (
-            f"{every} in {waves}: {loads} on {span}, those on disjoint nodes at the same time",
-            (
-                f"then {pairs} fresh pairs of each that looks slower, {2 * pairs} waves where "
-                f"their nodes are disjoint: {most}"
+            Reason(
+                Why.LOADS_ON_COMMITS,
+                jobs=len(self.cells),
+                waves=self._waves,
+                loads=len(self.loads),
+                commits=self.commits,
             ),
+            Reason(Why.PAIRS_OF_SLOWER, pairs=pairs, waves=2 * pairs, most=most),
         )
 
     @property

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
-from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
@@ -28,6 +28,7 @@ from pytest_xlatune.studies.commit_check._record import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
+    NO_SCORE,
     beside,
     job_ids_of,
     level_kind,
@@ -44,8 +45,8 @@ JOBS_PER_DOUBLING = 6
 _CONFIRMED = 0.975  # two-sided 95 %
 _EXCLUDED = 0.95  # one-sided
 _MIN_EACH = 2  # scored runs of a side
-_PARENT = "its parent"
-_SLIGHT = "shown, but below 1 %: a search takes up no change that small"
+_PARENT = Reason(Why.ITS_PARENT)
+_SLIGHT = Reason(Why.SLIGHT_CHANGE)
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 
 
@@ -447,14 +448,14 @@ def _excluded(search: Search) -> float | None:
     return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
 
 
-def _why_not(search: Search, by_place: Mapping[int, Sequence[TrialResult]]) -> str:
+def _why_not(search: Search, by_place: Mapping[int, Sequence[TrialResult]]) -> Reason | None:
     if search.answer is not Found.CANNOT_TELL:
-        return ""
-    for at, name in ((0, "first"), (search.count - 1, "last")):
+        return None
+    for at, kind in ((0, Why.FIRST_WITHOUT_SCORE), (search.count - 1, Why.LAST_WITHOUT_SCORE)):
         lost = [e for e in by_place.get(at, ()) if e.status.is_final and usable(e) is None]
         if lost:
-            return f"the {name} commit {search.study.ids[at]} has no score: {lost[0].reason}"
-    return "an end has no score"
+            return Reason(kind, commit=search.study.ids[at], why=lost[0].reason)
+    return Reason(Why.END_WITHOUT_SCORE)
 
 
 def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
@@ -468,14 +469,14 @@ def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
             base,
             kind=VerdictKind.INVALID,
             word=str(CommitWord.BROKEN_BEFORE),
-            reasons=(lost[0].reason or "no score",),
+            reasons=(lost[0].reason or NO_SCORE,),
         )
     return replace(
         measured(base, scored),
         kind=VerdictKind.EQUIVALENT,
         word=str(CommitWord.OK),
         delta=0.0,
-        method="the reference",
+        method=Reason(Why.THE_REFERENCE),
         job_ids=base.job_ids,
     )
 
@@ -490,11 +491,10 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
         return base
     scored = [each for each in final if usable(each)]
     if not scored:
-        why = final[0].reason or "no score"
+        why = final[0].reason or NO_SCORE
         if is_of_the_site(final[0]):
-            return replace(
-                base, word=str(CommitWord.CANNOT_TELL), reasons=(f"not measured: {why}",)
-            )
+            reasons = (Reason(Why.NOT_MEASURED_FOR, why=why),)
+            return replace(base, word=str(CommitWord.CANNOT_TELL), reasons=reasons)
         is_new = reference.n > 0
         word = CommitWord.BROKEN if is_new else CommitWord.BROKEN_BEFORE
         return replace(
@@ -504,7 +504,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
         level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
-        base = replace(base, delta=relative(mean - level), against="the first commit")
+        base = replace(base, delta=relative(mean - level), against=Reason(Why.THE_FIRST_COMMIT))
     kind = VerdictKind.FASTER if search.study.asked.is_faster_sought else VerdictKind.SLOWER
     if at == search.suspect and search.is_confirmed and search.confirmed is not None:
         estimate, ends = search.confirmed
@@ -517,8 +517,9 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
                 delta=relative(search.sign * estimate),
                 against=_PARENT,
                 ci95=(low, high),
-                method=f"beside its parent {search.study.ids[search.parent]} in {PAIRS} fresh "
-                "pairs, noise pooled with the ends'",
+                method=Reason(
+                    Why.BESIDE_PARENT, parent=search.study.ids[search.parent], pairs=PAIRS
+                ),
             )
     if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
         sides = search.of_ends
@@ -535,52 +536,42 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             reasons=(*((_SLIGHT,) if search.is_slight else ()), *base.reasons),
             delta=relative(middle),
             ci95=(relative(middle - reach), relative(middle + reach)),
-            method=f"beside the first commit in {len(sides.after)} interleaved pairs",
+            method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)),
         )
         return told if search.is_changed else replace(told, kind=level_kind(told))
-    return replace(base, kind=VerdictKind.SCREENED, method="measured to halve the range")
+    return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.TO_HALVE_RANGE))
 
 
-def _notes(search: Search) -> list[str]:
-    study, notes = search.study, list[str]()
+def _notes(search: Search) -> list[Reason]:
+    study, notes = search.study, list[Reason]()
     if not search.is_compared or not search.of_ends.is_enough:
         return notes
     sides = search.of_ends
-    notes.append(
-        f"the ends differ by {percent(relative(search.sign * sides.estimate))} in "
-        f"{counted(len(sides.after), 'pair')}; a run's noise is {fine(search.sigma)}"
-    )
+    change = relative(search.sign * sides.estimate)
+    notes.append(Reason(Why.ENDS_DIFFER, change=change, pairs=len(sides.after), sigma=search.sigma))
     if not search.is_changed:
-        return [*notes, f"the difference is {_SLIGHT}"] if search.is_slight else notes
+        is_slight = search.is_slight
+        return [*notes, Reason(Why.DIFFERENCE_IS, what=_SLIGHT)] if is_slight else notes
     if search.steps:
-        notes.append(
-            f"{counted(len(search.steps), 'run')} halved the range; at most {search.most_steps} do"
-        )
+        notes.append(Reason(Why.RANGE_HALVED, runs=len(search.steps), most=search.most_steps))
     if search.answer is Found.RANGE:
         if search.suspect is None and search.belief.most >= SURE:
-            notes.append(
-                f"the budget of {study.budget} jobs leaves none to confirm commit "
-                f"{study.ids[search.belief.likeliest]}"
-            )
+            likeliest = study.ids[search.belief.likeliest]
+            notes.append(Reason(Why.NO_JOB_TO_CONFIRM, budget=study.budget, commit=likeliest))
         elif search.suspect is not None and not search.is_confirmed:
             told = search.confirmed
-            saw = "" if told is None else f": {percent(relative(search.sign * told[0]))}"
-            notes.append(
-                f"commit {study.ids[search.suspect]} was likeliest, and {PAIRS} fresh pairs with "
-                f"its parent do not show a change of 1 % or more{saw}"
-            )
+            named = {"commit": study.ids[search.suspect], "pairs": PAIRS}
+            if told is None:
+                notes.append(Reason(Why.LIKELIEST_NOT_SHOWN, **named))
+            else:
+                saw = relative(search.sign * told[0])
+                notes.append(Reason(Why.LIKELIEST_NOT_SHOWN_BY, change=saw, **named))
         elif search.suspect is not None:
-            notes.append("the commits between the two could not be measured: one of them it is")
+            notes.append(Reason(Why.BETWEEN_NOT_MEASURED))
         else:
-            notes.append("the runs that the search may take are spent")
+            notes.append(Reason(Why.SEARCH_SPENT))
     if search.unexplained:
-        rest = size(search.unexplained)
-        notes.append(
-            "the ends differ by more than this commit explains: "
-            + (
-                f"about {rest} more lies elsewhere in the range; search the rest again without it"
-                if search.answer is Found.FIRST
-                else f"about {rest} lies elsewhere, so several commits changed it"
-            )
-        )
+        is_first = search.answer is Found.FIRST
+        kind = Why.MORE_LIES_ELSEWHERE if is_first else Why.SEVERAL_CHANGED_IT
+        notes.append(Reason(kind, rest=search.unexplained))
     return notes

@@ -11,9 +11,9 @@ from typing import ClassVar, Protocol
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Action, State, TrialResult, VerdictKind
-from pytest_xlatune.model.text import counted, percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies.trials import usable
@@ -68,10 +68,10 @@ class CommitsRecord(CellsRecord):
         excluded: the change that is excluded where none is shown.
         commits: all, as people read them, the first one first.
         skipped: those that could not be measured.
-        losses: commits that compute something else, in sentences.
+        losses: commits that compute something else.
         words: of a table: verdict -> how many.
-        left_out: of a table: what was not submitted, in sentences.
-        why: why nothing can be told.
+        left_out: of a table: what was not submitted.
+        why: why nothing can be told; None where something is.
         chances: of each commit, how likely it is the first that changed it; () before a search.
     """
 
@@ -84,45 +84,50 @@ class CommitsRecord(CellsRecord):
     excluded: float | None = None
     commits: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()
+    losses: tuple[Reason, ...] = ()
     words: tuple[tuple[str, int], ...] = ()
-    left_out: tuple[str, ...] = ()
-    why: str = ""
+    left_out: tuple[Reason, ...] = ()
+    why: Reason | None = None
     chances: tuple[float, ...] = field(default=(), metadata=LATER)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[Reason, ...]:
         """The answer, then what else was found."""
-        return (*self._answer, *self.left_out, *self.losses)
+        return (self._answer, *self.left_out, *self.losses)
 
     @property
-    def _answer(self) -> tuple[str, ...]:
+    def _answer(self) -> Reason:
         named = {each.partition(" ")[0]: each for each in self.commits}
-        change = "" if self.delta is None else f", {percent(self.delta)}"
-        what = "gain" if self.is_faster else "loss"
+        count = len(self.commits)
+        change = None if self.delta is None else Reason(Why.BY_CHANGE, change=self.delta)
         match Found(self.found) if self.found else Found.NOT_YET:
             case Found.FIRST:
-                word = CommitWord.FIRST_FASTER if self.is_faster else CommitWord.FIRST_BAD
-                return (f"{word} {named.get(self.first, self.first)}{change}",)
+                kind = Why.FIRST_FASTER if self.is_faster else Why.FIRST_BAD
+                return Reason(kind, commit=named.get(self.first, self.first), change=change)
             case Found.RANGE:
-                skipped = f"; not measured: {', '.join(self.skipped)}" if self.skipped else ""
-                return (f"RANGE {self.first}..{self.last}{change} between the ends{skipped}",)
+                ends = {"first": self.first, "last": self.last, "change": change}
+                skipped = Reason(Why.COMMITS_SKIPPED, commits=self.skipped)
+                return Reason(Why.RANGE, skipped=skipped if self.skipped else None, **ends)
             case Found.NO_CHANGE:
-                least = f": a {what} of {size(self.excluded or 0.0)} or more is excluded (95 %)"
-                return (f"NO CHANGE among {counted(len(self.commits), 'commit')}{least}",)
+                kind = Why.NO_GAIN_AMONG if self.is_faster else Why.NO_LOSS_AMONG
+                return Reason(kind, commits=count, excluded=self.excluded or 0.0)
             case Found.CANNOT_TELL:
-                return (f"CANNOT TELL: {self.why}",)
+                return Reason(Why.WORD_FOR, word=Found.CANNOT_TELL, why=self.why)
             case Found.TABLE:
-                counts = ", ".join(f"{number} {word}" for word, number in self.words)
-                return (f"{counted(len(self.commits), 'commit')}: {counts or 'no verdict'}",)
+                counts = [
+                    Reason(Why.COUNTED, number=number, word=word) for word, number in self.words
+                ]
+                if not counts:
+                    return Reason(Why.COMMITS_OPEN, commits=count)
+                return Reason(Why.COMMITS_COUNTED, commits=count, counts=counts)
             case _:
-                return ("the search is not over",)
+                return Reason(Why.SEARCH_NOT_OVER)
 
     @property
-    def objection(self) -> str:
+    def objection(self) -> tuple[Reason, ...]:
         """That a commit, or one of a range, made it slower; or that commits compute otherwise."""
         is_slower = self.found in (Found.FIRST, Found.RANGE) and not self.is_faster
-        return "; ".join((*(self._answer if is_slower else ()), *self.losses))
+        return (*([self._answer] if is_slower else []), *self.losses)
 
 
 class CommitAsks(Protocol):
@@ -195,14 +200,12 @@ def median_of_losses(own: Sequence[TrialResult]) -> float | None:
 
 def loss_finding(
     study: CommitPlan, before: int, after: int, by_place: Mapping[int, Sequence[TrialResult]]
-) -> str:
-    """Return how the loss at a commit differs from that at another; "" where it does not."""
+) -> Reason | None:
+    """Return how the loss at a commit differs from that at another; None where it does not."""
     one, other = (median_of_losses(by_place.get(at, ())) for at in (before, after))
     if one is None or other is None:
-        return ""
+        return None
     if not different_loss(other, one, tolerance=study.loss_tolerance):
-        return ""
-    return (
-        f"{study.ids[after]} computes something else than {study.ids[before]}: its loss is "
-        f"{other:.6g}, not {one:.6g}"
-    )
+        return None
+    named = {"commit": study.ids[after], "before": study.ids[before]}
+    return Reason(Why.COMMIT_OTHER_LOSS, loss=other, loss_before=one, **named)

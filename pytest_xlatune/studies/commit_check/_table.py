@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
-from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.commit_check._record import (
@@ -28,6 +28,7 @@ from pytest_xlatune.studies.commit_check._record import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
+    NO_SCORE,
     beside,
     job_ids_of,
     level_kind,
@@ -262,8 +263,8 @@ def conclusion(table: CommitTable) -> Conclusion:
     )
 
 
-def _left_out(table: CommitTable) -> tuple[str, ...]:
-    said = []
+def _left_out(table: CommitTable) -> tuple[Reason, ...]:
+    found = []
     for commit in range(1, table.study.commits):
         if table.is_given_up(commit):
             models = table.newly_broken[commit]
@@ -271,12 +272,9 @@ def _left_out(table: CommitTable) -> tuple[str, ...]:
                 table.result(table.first_of(load, commit)) is None
                 for load in range(len(table.models))
             )
-            said.append(
-                f"{table.study.labels[commit].partition(' ')[0]} breaks {', '.join(models)}, which "
-                f"ran on the commit before: {counted(left, 'further run')} of it "
-                f"{'was' if left == 1 else 'were'} not submitted"
-            )
-    return tuple(said)
+            name = table.study.labels[commit].partition(" ")[0]
+            found.append(Reason(Why.COMMIT_BREAKS, commit=name, models=models, runs=left))
+    return tuple(found)
 
 
 def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
@@ -288,9 +286,7 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
     first = table.result(table.first_of(load, commit))
     if first is None:
         if table.is_given_up(commit):
-            return _word(
-                base, CommitWord.CANNOT_TELL, "not submitted: the commit breaks other models"
-            )
+            return _word(base, CommitWord.CANNOT_TELL, Reason(Why.BREAKS_OTHERS))
         return base
     if usable(first) is None:
         return _lost(table, base, first, (load, commit))
@@ -299,9 +295,9 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
 
 def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int, int]) -> Verdict:
     """Return what follows from a first run that is over and has no score."""
-    (load, commit), why = key, first.reason or "no score"
+    (load, commit), why = key, first.reason or NO_SCORE
     if is_of_the_site(first):
-        return _word(base, CommitWord.CANNOT_TELL, f"not measured: {why}; run it again")
+        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
         return _word(base, CommitWord.BROKEN_BEFORE, why)
@@ -316,19 +312,20 @@ def _of_speed(
     scored = [each for each in own if usable(each)]
     base = replace(measured(base, scored), job_ids=base.job_ids)
     if key not in table.differences:
-        why = "it runs" if commit == 0 else "it runs, and did on no commit before"
+        why = Reason(Why.IT_RUNS if commit == 0 else Why.RUNS_FIRST_TIME)
         return _word(base, CommitWord.OK, why)
-    base = replace(base, delta=relative(table.differences[key]), against="the commit before")
+    base = replace(
+        base, delta=relative(table.differences[key]), against=Reason(Why.THE_COMMIT_BEFORE)
+    )
     if not table.is_screened:
-        return replace(base, kind=VerdictKind.SCREENED, method="its first run")
+        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
         return _word(
             base,
             CommitWord.CANNOT_TELL,
-            f"{percent(base.delta)} in its first run; the budget of {study.budget} jobs leaves "
-            "none to run it again beside the commit before",
+            Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget),
         )
     if table.sigma is not None:
         middle = table.differences[key]
@@ -336,19 +333,17 @@ def _of_speed(
         base = replace(
             base,
             ci95=(relative(middle - reach), relative(middle + reach)),
-            method="first runs, noise from the spread of all differences",
+            method=Reason(Why.FIRST_RUNS_DIFFERENCES),
         )
-    return _word(base, CommitWord.OK, "no loss in its first run that calls for another")
+    return _word(base, CommitWord.OK, Reason(Why.NO_LOSS_AT_FIRST))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
     if table.pending:
-        return replace(base, kind=VerdictKind.SCREENED, method="its first run; it is run again")
+        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
-        return _word(
-            base, CommitWord.CANNOT_TELL, f"{counted(len(values), 'fresh pair')} have scores"
-        )
+        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.PAIRS_SCORED, pairs=len(values)))
     middle, error = fmean(values), sigma / math.sqrt(len(values))
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
@@ -357,35 +352,30 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
         delta=relative(middle),
         ci95=(relative(middle - reach), relative(middle + reach)),
         n=len(values),
-        method=f"{len(values)} fresh pairs with the commit before, Bonferroni over "
-        f"{len(table.suspects)}",
+        method=Reason(Why.PAIRS_BONFERRONI, pairs=len(values), family=len(table.suspects)),
     )
     upper, lower = middle + critical * error, middle - critical * error
     if upper < 0 and middle < SLOWER_AT:
-        return _word(base, CommitWord.SLOWER, f"a loss of more than {size(-relative(upper))}")
+        return _word(base, CommitWord.SLOWER, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
     if lower > 0 and middle > FASTER_AT:
-        return _word(base, CommitWord.FASTER, f"a gain of more than {size(relative(lower))}")
+        return _word(base, CommitWord.FASTER, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
     if not SLOWER_AT <= middle <= FASTER_AT:
-        return _word(base, CommitWord.CANNOT_TELL, "a change of 2 % is neither shown nor excluded")
-    return _word(base, CommitWord.OK, "unlike in its first run, not in fresh pairs")
+        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.CHANGE_OPEN))
+    return _word(base, CommitWord.OK, Reason(Why.UNLIKE_ONCE_ONLY))
 
 
-def _word(verdict: Verdict, word: CommitWord, *reasons: str) -> Verdict:
+def _word(verdict: Verdict, word: CommitWord, *reasons: Reason) -> Verdict:
     kind = level_kind(verdict) if word is CommitWord.OK else KINDS[word]
     return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
 
 
-def _notes(table: CommitTable) -> Sequence[str]:
+def _notes(table: CommitTable) -> Sequence[Reason]:
     notes = []
     if table.is_screened and table.sigma is not None:
-        notes.append(
-            f"first runs of adjacent commits differ by {fine(table.sigma)} (one standard "
-            "deviation, changed loads hardly counted)"
-        )
+        notes.append(Reason(Why.COMMITS_DIFFER, sigma=table.sigma))
     if table.is_screened and len(table.unlike) > len(table.suspects):
-        notes.append(
-            f"the budget of {table.study.budget} jobs allows {len(table.suspects)} of "
-            f"{counted(len(table.unlike), 'suspect')} to be run again; "
-            f"{len(table.screen) + 2 * PAIRS * len(table.unlike)} jobs allow all"
-        )
+        suspects = {"allowed": len(table.suspects), "suspects": len(table.unlike)}
+        every = len(table.screen) + 2 * PAIRS * len(table.unlike)
+        budget = table.study.budget
+        notes.append(Reason(Why.BUDGET_ALLOWS_SUSPECTS, budget=budget, every=every, **suspects))
     return notes

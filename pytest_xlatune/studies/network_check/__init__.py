@@ -18,6 +18,7 @@ from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
@@ -66,7 +67,7 @@ MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
 BY_RACKS_FROM = 17  # nodes from which racks, or the bandwidth test, save most of the cost
 _SLUG_CHARS = 64
 # what runs again in a stage after the rounds
-_AGAIN = {NODES: "slow nodes again", AGAIN: "slow pairs again", LINK: "the slowest pair again"}
+_AGAIN = {NODES: Why.SLOW_NODES_AGAIN, AGAIN: Why.SLOW_PAIRS_AGAIN, LINK: Why.LINK_AGAIN}
 
 
 @written("network")
@@ -256,38 +257,29 @@ class NetworkStudy(CellArms):
             return 0
         return len(found.pending) + found.still
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
         del history
         layout, nodes = self.layout, len(self.cell.nodelist)
         rounds = len(layout.inside) + len(layout.between)
         lines = [
-            (
-                f"{self.all_pairs} jobs of two nodes in {rounds} rounds, each node once a round; "
-                f"after {FIRST_ROUNDS} of them a node that is slow with all its partners is found"
+            Reason(Why.JOBS_OF_PAIRS, jobs=self.all_pairs, rounds=rounds, first=FIRST_ROUNDS),
+            Reason(
+                Why.FRESH_RUNS_OF_SLOW,
+                jobs=min(self.most_jobs, self.budget),
+                waves=rounds + 16,
             ),
-            (
-                f"then fresh runs of what looks slow: at most {min(self.most_jobs, self.budget)} "
-                f"jobs in {rounds + 16} waves"
-            ),
-            f"the load is {load_of(self.cell)}",
+            Reason(Why.LOAD_IS, load=load_of(self.cell)),
         ]
         if layout.racks:
-            lines.append(
-                f"{len(layout.racks)} racks: every pair inside each, one pair between each two"
-            )
+            lines.append(Reason(Why.PAIRS_OF_RACKS, racks=len(layout.racks)))
         elif self.asked.groups:
-            lines.append(f"fewer than {MIN_RACKS} racks hold these nodes: every pair is run")
+            lines.append(Reason(Why.FEW_RACKS, least=MIN_RACKS))
         elif nodes >= BY_RACKS_FROM:
-            lines.append(
-                f"{nodes} nodes have {self.all_pairs} pairs: Network(racks=...) needs fewer, a "
-                "bandwidth test (metric='busbw') takes seconds a job"
-            )
+            lines.append(Reason(Why.MANY_PAIRS, nodes=nodes, pairs=self.all_pairs))
         if self.budget < self.all_pairs:
-            lines.append(
-                f"the budget of {self.budget} jobs does not cover every pair: links cannot all be "
-                f"judged; {self.most_jobs} jobs are the most that it takes"
-            )
+            asked = {"budget": self.budget, "ask": self.most_jobs}
+            lines.append(Reason(Why.BUDGET_NOT_ALL_PAIRS, **asked))
         return tuple(lines)
 
     @remembered
@@ -306,13 +298,13 @@ class NetworkStudy(CellArms):
             _pairs_of=self._pairs,
         ).begin()
 
-    def place(self, trial: Trial) -> str:
+    def place(self, trial: Trial) -> Reason | None:
         """Return where a run stands: `round 3 of about 7, 4 pairs`."""
         if trial.stage != ROUND:
-            return f"{_AGAIN[trial.stage]}, wave {trial.block}"
+            return Reason(_AGAIN[trial.stage], wave=trial.block)
         rounds = (*self.layout.inside, *self.layout.between)
-        pairs = counted(len(rounds[trial.block - 1]), "pair")
-        return f"round {trial.block} of about {len(rounds)}, {pairs}"
+        pairs = len(rounds[trial.block - 1])
+        return Reason(Why.ROUND_OF_PAIRS, round=trial.block, rounds=len(rounds), pairs=pairs)
 
     def pair_of(self, trial: Trial) -> Pair:
         """Return the nodes of a trial."""

@@ -1,4 +1,4 @@
-"""The words of a network check: a verdict on each node and on the network, the losses excluded.
+"""What a network check finds: a verdict on each node and on the network, the losses excluded.
 
 Everything follows from a walk through the history; nothing is planned here.
 """
@@ -15,6 +15,7 @@ from typing import Protocol
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.metric import BUSBW
 from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord, PairFound
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Conclusion,
     TrialResult,
@@ -22,7 +23,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import History
@@ -38,6 +38,7 @@ from pytest_xlatune.studies.network_check._walk import (
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     EQUIVALENCE,
+    NO_SCORE,
     at_level,
     job_ids_of,
     level_kind,
@@ -101,12 +102,13 @@ class Asking(Protocol):
     def arms(self, history: History) -> tuple[Arm, ...]: ...
 
 
-def load_of(cell: Cell) -> str:
-    """Say which load the pairs run."""
+def load_of(cell: Cell) -> Reason:
+    """Return which load the pairs run."""
     protocol = cell.protocol
     if protocol.scored_by is BUSBW:
-        return "a bandwidth test: bus bandwidth of one size, in GB/s"
-    return f"training, steps {protocol.first_step} to {protocol.last_step} of {protocol.steps}"
+        return Reason(Why.LOAD_BANDWIDTH)
+    steps = {"first": protocol.first_step, "last": protocol.last_step, "steps": protocol.steps}
+    return Reason(Why.LOAD_TRAINING, **steps)
 
 
 def conclusion(walk: Walk, *, study: Asking) -> Conclusion:
@@ -119,7 +121,7 @@ def conclusion(walk: Walk, *, study: Asking) -> Conclusion:
     whole = own.whole()
     if is_over:
         is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-        own.record = replace(own.record, answer=_sentence(whole), is_fault=is_fault)
+        own.record = replace(own.record, answer=_answer(whole), is_fault=is_fault)
     nodes = study.arms(())
     known = walk.of_nodes()
     results = _by_node(walk)
@@ -139,8 +141,10 @@ def conclusion(walk: Walk, *, study: Asking) -> Conclusion:
     )
 
 
-def _sentence(verdict: Verdict) -> str:
-    return verdict.word + (f": {verdict.reasons[0]}" if verdict.reasons else "")
+def _answer(verdict: Verdict) -> Reason:
+    if not verdict.reasons:
+        return Reason(Why.WORD, word=verdict.word)
+    return Reason(Why.WORD_FOR, word=verdict.word, why=verdict.reasons[0])
 
 
 def _by_node(walk: Walk) -> dict[str, list[TrialResult]]:
@@ -179,41 +183,34 @@ class _Verdicts:
             base = replace(base, delta=relative(known[0] - known[1]))
         if name in walk.out:
             failed = walk.out[name]
-            why = failed[0].reason or "no score"
-            return _as(base, NetworkWord.UNHEALTHY,
-                       f"{counted(len(failed), 'pair')} with it failed, each with another partner: "
-                       f"{why}")  # fmt: skip
+            why = failed[0].reason or NO_SCORE
+            found = Reason(Why.PAIRS_FAILED, pairs=len(failed), why=why)
+            return _as(base, NetworkWord.UNHEALTHY, found)
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
-            return replace(base, kind=VerdictKind.SCREENED, method="single runs of its pairs")
+            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.SINGLE_RUNS_OF_PAIRS))
         if walk.is_stopped:
-            return _as(base, NetworkWord.CANNOT_TELL, "the check was stopped: see the conclusion")
+            return _as(base, NetworkWord.CANNOT_TELL, Reason(Why.CHECK_STOPPED))
         shown = walk.nodes.get(name)
         if shown is not None:
             return self._confirmed(base, shown)
         if name in walk.nodes or name in walk.low:
             return _as(base, NetworkWord.CANNOT_TELL, self._unconfirmed(name))
         if known is None:
-            return _as(base, NetworkWord.CANNOT_TELL, "too few of its pairs have a score")
+            return _as(base, NetworkWord.CANNOT_TELL, Reason(Why.FEW_PAIRS_SCORED))
         kind = _level_kind(self.record.node_loss)
         if walk.is_link_accused and walk.link is not None and name in walk.link:
-            return replace(
-                _as(base, NetworkWord.LINK, f"slow with one partner alone: {_dash(walk.link)}"),
-                kind=kind,
-            )
-        return replace(_as(base, NetworkWord.NO_FAULT, "not low over its pairs"), kind=kind)
+            why = Reason(Why.SLOW_WITH_ONE, pair=walk.link)
+            return replace(_as(base, NetworkWord.LINK, why), kind=kind)
+        why = Reason(Why.NOT_LOW_IN_PAIRS)
+        return replace(_as(base, NetworkWord.NO_FAULT, why), kind=kind)
 
-    def _unconfirmed(self, name: str) -> str:
+    def _unconfirmed(self, name: str) -> Reason:
         if name in self.walk.unaffordable:
-            return (
-                f"low over its pairs; the budget of {self.study.budget} jobs leaves none to run it "
-                f"again, ask for {self.study.most_jobs}"
-            )
-        return (
-            "low over its pairs, and fresh runs with good partners beside a good pair are missing: "
-            "too many nodes are low at once, or those runs failed"
-        )
+            asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
+            return Reason(Why.LOW_PAIRS_NO_BUDGET, **asked)
+        return Reason(Why.FRESH_PAIRS_MISSING)
 
     def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
         base = replace(
@@ -221,14 +218,13 @@ class _Verdicts:
             delta=relative(shown.estimate),
             ci95=_ci(shown),
             n=shown.n,
-            method=f"{counted(shown.n, 'fresh pair')} with good partners beside good pairs",
+            method=Reason(Why.FRESH_PAIRS, pairs=shown.n),
         )
         if shown.accuses:
             return _as(base, NetworkWord.NODE, _at_least(shown))
         if shown.is_open:
-            return _as(base, NetworkWord.CANNOT_TELL, "low over its pairs, and a loss is neither "
-                       "shown nor excluded by fresh ones")  # fmt: skip
-        return _as(base, NetworkWord.NO_FAULT, "low over its pairs, not in fresh ones")
+            return _as(base, NetworkWord.CANNOT_TELL, Reason(Why.LOW_PAIRS_OPEN))
+        return _as(base, NetworkWord.NO_FAULT, Reason(Why.LOW_PAIRS_NOT_AGAIN))
 
     def whole(self) -> Verdict:  # noqa: PLR0911 - likewise
         """Return the verdict on the network."""
@@ -243,19 +239,21 @@ class _Verdicts:
         if walk.is_stopped:
             return _as(base, NetworkWord.CLUSTER, self._stopped())
         out, accused = tuple(walk.out), walk.accused
-        dead = [f"{_dash(pair)} cannot communicate, and both do with others"
-                for pair in walk.broken if walk.again.get(pair) == []]  # fmt: skip
-        slow = [f"{NetworkWord.NODE} {name}, {_at_least(walk.nodes[name])}" for name in accused]
+        dead = [
+            Reason(Why.PAIR_DEAD, pair=pair) for pair in walk.broken if walk.again.get(pair) == []
+        ]
+        slow = [
+            Reason(Why.NODE_SLOW, node=name, loss=_at_least(walk.nodes[name])) for name in accused
+        ]
         faults = [*slow, *dead]
         link = self._link()
         if link and walk.is_link_accused:
             faults.append(link)
         if len(out) + len(faults) > 1:
-            unwell = [f"{NetworkWord.UNHEALTHY} {name}" for name in out]
-            return _as(base, NetworkWord.SEVERAL, "; ".join((*unwell, *faults)))
+            unwell = [Reason(Why.NODE_UNHEALTHY, node=name) for name in out]
+            return _as(base, NetworkWord.SEVERAL, Reason(Why.SEVERAL, reasons=(*unwell, *faults)))
         if out:
-            found = _as(base, NetworkWord.UNHEALTHY, "it cannot communicate; the others were "
-                        "judged without it")  # fmt: skip
+            found = _as(base, NetworkWord.UNHEALTHY, Reason(Why.CANNOT_COMMUNICATE))
             return replace(found, word=f"{NetworkWord.UNHEALTHY} {out[0]}")
         if dead:
             found = _as(base, NetworkWord.UNHEALTHY, dead[0])
@@ -268,7 +266,7 @@ class _Verdicts:
                 found = replace(found, delta=relative(shown.estimate), ci95=_ci(shown))
             return replace(found, word=f"{NetworkWord.NODE} {accused[0]}")
         shown = _of_link(walk)
-        if walk.is_link_accused and shown is not None:
+        if walk.is_link_accused and shown is not None and link is not None:
             found = _as(base, NetworkWord.LINK, link)
             return replace(found, word=f"{NetworkWord.LINK} {'-'.join(self.record.link)}",
                            delta=relative(shown.estimate), ci95=_ci(shown))  # fmt: skip
@@ -276,59 +274,53 @@ class _Verdicts:
         if why:
             return _as(base, NetworkWord.CANNOT_TELL, why)
         losses = [x for x in (self.record.node_loss, self.record.link_loss) if x is not None]
-        found = _as(base, NetworkWord.NO_FAULT, "no node and no link is shown to be slow")
+        found = _as(base, NetworkWord.NO_FAULT, Reason(Why.NOTHING_SLOW))
         most = math.ceil(1000 * max(losses) - 1e-9) / 10 if losses else math.nan
         kind = _level_kind(max(losses, default=None))
         return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
 
-    def _stopped(self) -> str:
+    def _stopped(self) -> Reason:
         if self.walk.is_common:
-            return (
-                "more pairs failed than were measured: that is the load, or what all nodes share, "
-                "and no node is accused"
-            )
-        names = ", ".join(self.walk.out)
-        return f"{STOP_AT} nodes or more cannot communicate: {names}. Look at the cluster first"
+            return Reason(Why.ALL_PAIRS_FAIL)
+        return Reason(Why.LOOK_AT_CLUSTER, least=STOP_AT, nodes=tuple(self.walk.out))
 
-    def _link(self) -> str:
+    def _link(self) -> Reason | None:
         walk = self.walk
         shown = _of_link(walk)
         if walk.link is None or shown is None:
-            return ""
-        both = f"slower than both of its ends elsewhere, {_at_least(shown)}"
+            return None
+        loss = _at_least(shown)
         if self.record.link and set(self.record.link) != set(walk.link):
-            return f"{_dash(walk.link)} and other pairs of the same two racks are {both}"
-        return both
+            return Reason(Why.RACKS_SLOW, pair=walk.link, loss=loss)
+        return Reason(Why.LINK_SLOW, loss=loss)
 
-    def _open(self) -> str:
-        """Return why nothing is excluded; "" where it is."""
+    def _open(self) -> Reason | None:
+        """Return why nothing is excluded; None where it is."""
         walk, record = self.walk, self.record
         if walk.unaffordable:
-            return (
-                f"{', '.join(walk.unaffordable[:4])} look slow, and the budget of "
-                f"{self.study.budget} jobs leaves none to run them again; ask for "
-                f"{self.study.most_jobs}"
+            return Reason(
+                Why.SLOW_NO_BUDGET,
+                nodes=walk.unaffordable[:4],
+                budget=self.study.budget,
+                ask=self.study.most_jobs,
             )
         doubtful = [n for n, shown in walk.nodes.items() if shown is None or shown.is_open]
         if doubtful:
-            return f"{', '.join(doubtful)}: a loss is neither shown nor excluded"
+            return Reason(Why.LOSS_OF_OPEN, names=doubtful)
         if walk.link is not None and walk.ends is None:
-            return f"{_dash(walk.link)} looks slow, and its fresh runs have no score"
+            return Reason(Why.LINK_WITHOUT_SCORE, pair=walk.link)
         if walk.ends is not None and all(each.estimate < math.log1p(-0.01) for each in walk.ends):
-            return f"{_dash(walk.link or ())}: a loss is neither shown nor excluded"
+            return Reason(Why.LOSS_OF_OPEN, names=[_dash(walk.link or ())])
         if record.covered < record.of_pairs:
-            return (
-                f"{record.covered} of {record.of_pairs} pairs have a score; of the other links "
-                "nothing is known"
-            )
-        return ""
+            return Reason(Why.LINKS_UNKNOWN, covered=record.covered, pairs=record.of_pairs)
+        return None
 
 
-def _as(verdict: Verdict, word: NetworkWord, *reasons: str) -> Verdict:
-    said = (*reasons, *verdict.reasons)
+def _as(verdict: Verdict, word: NetworkWord, *reasons: Reason) -> Verdict:
+    told = (*reasons, *verdict.reasons)
     kind = level_kind(verdict) if word is NetworkWord.NO_FAULT else _KINDS[word]
     return replace(
-        verdict, kind=kind, word=str(word), reasons=said, can_run=word not in _CANNOT_RUN
+        verdict, kind=kind, word=str(word), reasons=told, can_run=word not in _CANNOT_RUN
     )
 
 
@@ -343,10 +335,11 @@ def _ci(shown: Slower) -> tuple[float, float]:
     return relative(low), relative(high)
 
 
-def _at_least(shown: Slower | None) -> str:
+def _at_least(shown: Slower | None) -> Reason:
     if shown is None:
-        return "not measured"
-    return f"{percent(relative(shown.estimate))}, a loss of {size(-relative(shown.bound))} or more"
+        return Reason(Why.NOT_MEASURED)
+    change, loss = relative(shown.estimate), -relative(shown.bound)
+    return Reason(Why.LOSS_AT_LEAST, change=change, loss=loss)
 
 
 def _dash(pair: Sequence[str]) -> str:
@@ -441,47 +434,24 @@ def _excluded(
     return -relative(worst), -relative(lowest)
 
 
-def _notes(walk: Walk, study: Asking, record: NetworkRecord) -> list[str]:
-    notes = [f"the load: {load_of(study.cell)}"]
+def _notes(walk: Walk, study: Asking, record: NetworkRecord) -> list[Reason]:
+    notes = [Reason(Why.LOAD_NOTED, load=load_of(study.cell))]
     if walk.is_stopped:
         return notes
     if not math.isnan(walk.sigma):
-        notes.append(
-            f"pairs of one round differ by {fine(walk.sigma)} (one standard deviation, slow pairs "
-            "hardly counted)"
-        )
+        notes.append(Reason(Why.PAIRS_DIFFER, sigma=walk.sigma))
     if record.covered < record.of_pairs:
-        ended = "the check ends with the accused node: its repair comes first. " if (
-            walk.accused
-        ) else ""  # fmt: skip
-        notes.append(
-            f"{ended}{record.covered} of {record.of_pairs} pairs have a score; of the other links "
-            "nothing is said"
-        )
+        kind = Why.ENDS_WITH_ACCUSED if walk.accused else Why.LINKS_UNSAID
+        notes.append(Reason(kind, covered=record.covered, pairs=record.of_pairs))
     if record.racks:
-        notes.append(
-            "between two racks one pair stands for all: a fault of a single cable that only other "
-            "pairs use is not seen"
-        )
+        notes.append(Reason(Why.ONE_PAIR_OF_RACKS))
     if walk.accused or walk.is_link_accused:
-        notes.append(
-            "cross-check with the check of nodes, which runs each node alone: alone healthy and "
-            "slow in pairs is a network card or a link; slow alone is not the network"
-        )
+        notes.append(Reason(Why.CROSS_CHECK))
     low = [pair for pair, own in walk.again.items() if own and pair != walk.link]
     if walk.is_link_accused and low:
-        notes.append(
-            "only the slowest link is confirmed; run the check again after its repair, with "
-            "another key"
-        )
+        notes.append(Reason(Why.SLOWEST_ONLY))
     excused = study.all_pairs - record.covered if not walk.accused else 0
     if excused and not walk.out and not walk.broken and walk.rounds:
-        notes.append(
-            f"{counted(excused, 'pair')} without a score: left out by the budget of "
-            f"{study.budget} jobs, cancelled, or lost by the scheduler"
-        )
-    notes.append(
-        f"an accusation rests on {REPEATS} fresh runs beside others, one-sided "
-        f"{100 * (1 - ALPHA):.1f} %, and a loss of 1 % at least"
-    )
+        notes.append(Reason(Why.PAIRS_EXCUSED, pairs=excused, budget=study.budget))
+    notes.append(Reason(Why.ACCUSATION_RESTS_ON, runs=REPEATS, level=1 - ALPHA))
     return notes

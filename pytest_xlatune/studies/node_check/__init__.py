@@ -16,6 +16,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm, Trial
@@ -201,16 +202,19 @@ class NodeStudy(CellArms):
         """Return how many trials are likely still to come: all rounds of the suspects so far."""
         return self._checked(history).left
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
         del history
         nodes, asked = len(self.cells), self.asked
         return (
-            f"{nodes} jobs, one on each node, all at once",
-            (
-                f"then {asked.rounds} rounds of the suspects (at most {self.most_suspects}) and "
-                f"{asked.controls} controls: at most {min(self.most_jobs, self.budget)} jobs in "
-                f"{1 + asked.rounds} waves"
+            Reason(Why.ONE_JOB_A_NODE, nodes=nodes),
+            Reason(
+                Why.ROUNDS_OF_SUSPECTS,
+                rounds=asked.rounds,
+                suspects=self.most_suspects,
+                controls=asked.controls,
+                jobs=min(self.most_jobs, self.budget),
+                waves=1 + asked.rounds,
             ),
         )
 
@@ -223,11 +227,11 @@ class NodeStudy(CellArms):
     def _checked(self, history: History) -> NodeFindings:
         return NodeFindings(study=self, results=results_of(self, history))
 
-    def place(self, trial: Trial) -> str:
+    def place(self, trial: Trial) -> Reason | None:
         """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
         if trial.stage == SCREEN:
-            return f"first run of {len(self.cells)} nodes"
-        return f"round {trial.block} of {self.asked.rounds}, suspects and controls"
+            return Reason(Why.FIRST_RUN_OF_NODES, nodes=len(self.cells))
+        return Reason(Why.ROUND_OF_SUSPECTS, round=trial.block, rounds=self.asked.rounds)
 
     def first_trials(self) -> tuple[Trial, ...]:
         """Return the first run of every node."""

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -24,7 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, percent, size
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, above, compare
@@ -36,6 +37,7 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.cell_arms import is_excused, spread_of
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
+    NOT_FINITE,
     beside,
     job_ids_of,
     level_kind,
@@ -58,7 +60,6 @@ ALPHA = 0.05
 SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
 SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
 _OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
-_MOST_LINES = 3  # of a node's own log, in its verdict
 _OF_LOG = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
 _MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
@@ -107,18 +108,25 @@ class NodesRecord(CellsRecord):
     words: tuple[tuple[str, int], ...] = ()
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[Reason, ...]:
         """How many nodes are what, and which ones can be recommended."""
-        counts = ", ".join(f"{number} {word}" for word, number in self.words) or "no verdict"
-        good = ",".join(self.healthy) or "none"
-        return (f"{counted(len(self.nodes), 'node')}: {counts}", f"recommended: {good}")
+        counts = [Reason(Why.COUNTED, number=number, word=word) for word, number in self.words]
+        nodes = {"nodes": len(self.nodes)}
+        return (
+            Reason(Why.NODES_COUNTED, counts=counts, **nodes)
+            if counts
+            else Reason(Why.NODES_OPEN, **nodes),
+            Reason(Why.RECOMMENDED, nodes=self.healthy)
+            if self.healthy
+            else Reason(Why.NONE_RECOMMENDED),
+        )
 
     @property
-    def objection(self) -> str:
+    def objection(self) -> tuple[Reason, ...]:
         """That no node can be recommended, once all were run."""
         if self.healthy or not self.words:
-            return ""
-        return f"no node of {len(self.nodes)} can be recommended; {'; '.join(self.said)}"
+            return ()
+        return (Reason(Why.NO_NODE_GOOD, nodes=len(self.nodes)), *self.summary)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -365,21 +373,24 @@ class OwnLog:
 
     hard: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
+    unasked: tuple[Reason, ...] = ()
 
 
 def _own_log(*results: TrialResult) -> OwnLog:
-    """Return what the node of these runs says, each sentence once."""
+    """Return what the node of these runs says, each line once."""
     found: dict[str, dict[str, None]] = {}
+    unasked: dict[Reason, None] = {}
     for result in results:
         name = result.trial.arm
         for each in result.findings:
-            cls, text = each.cls, each.text
-            if cls in _OF_LOG and each.source and each.source.lower() != name:
-                cls, text = FailureClass.NODE_UNASKED, f"the command ran on {each.source}"
-            found.setdefault(cls, {})[text] = None
-    hard, said, unasked = (tuple(found.get(each, ())) for each in _OF_LOG)
-    return OwnLog(hard=hard, said=said, unasked=unasked)
+            if each.cls in _OF_LOG and each.source and each.source.lower() != name:
+                unasked[Reason(Why.ASKED_ELSEWHERE, node=each.source)] = None
+            elif each.cls == FailureClass.NODE_UNASKED:
+                unasked[verbatim(each.text)] = None
+            else:
+                found.setdefault(each.cls, {})[each.text] = None
+    hard, said = (tuple(found.get(each, ())) for each in _OF_LOG[:2])
+    return OwnLog(hard=hard, said=said, unasked=tuple(unasked))
 
 
 def conclusion(checked: NodeFindings) -> Conclusion:
@@ -434,7 +445,7 @@ def _median_line(checked: NodeFindings) -> Verdict | None:
     else:
         value = line.figure.metric.figure(checked.level)
         line = replace(line, figure=replace(line.figure, value=value))
-    return replace(line, job_ids=(), step_s=None, method="the median of the first runs")
+    return replace(line, job_ids=(), step_s=None, method=Reason(Why.MEDIAN_OF_FIRST))
 
 
 def _verdict(checked: NodeFindings, name: str) -> Verdict:
@@ -454,9 +465,9 @@ def _verdict(checked: NodeFindings, name: str) -> Verdict:
     if wrong:
         return _word(base, Word.UNHEALTHY, wrong)
     if not checked.is_over(checked.first):
-        return replace(base, kind=VerdictKind.SCREENED, method="its first run")
+        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
     if checked.is_common:
-        return _word(base, Word.CANNOT_TELL, _COMMON)
+        return _word(base, Word.CANNOT_TELL, Reason(Why.ALL_NODES_FAIL))
     return _beside_reference(checked, _of_speed(checked, base, scored))
 
 
@@ -464,61 +475,47 @@ def _with_log(checked: NodeFindings, verdict: Verdict) -> Verdict:
     """Add what the node's own log says; a hard error makes it UNHEALTHY, however fast it is."""
     told = _own_log(*checked.by_arm[verdict.arm])
     if told.hard:
-        why = f"its own log: {_few(told.hard)}"
+        why = Reason(Why.OWN_LOG, lines=told.hard)
         verdict = _word(replace(verdict, reasons=()), Word.UNHEALTHY, why, *verdict.reasons)
     if told.said:
-        said = f"its own log says: {_few(told.said)}"
-        verdict = replace(verdict, reasons=(*verdict.reasons, said))
+        own = Reason(Why.OWN_LOG_SAYS, lines=told.said)
+        verdict = replace(verdict, reasons=(*verdict.reasons, own))
     found = checked.scatter(verdict.arm) if not checked.pending else None
     if found is not None and found[0] > max(SCATTER * found[1], SCATTER_AT):
-        said = (
-            f"its own runs scatter: {fine(found[0])} (one standard deviation of its fresh runs), "
-            f"all others {fine(found[1])}"
-        )
-        verdict = replace(verdict, reasons=(*verdict.reasons, said))
+        own = Reason(Why.OWN_RUNS_SCATTER, own=found[0], others=found[1])
+        verdict = replace(verdict, reasons=(*verdict.reasons, own))
     return verdict
-
-
-def _few(lines: Sequence[str]) -> str:
-    more = len(lines) - _MOST_LINES
-    shown = " | ".join(lines[:_MOST_LINES])
-    return shown + (f" | and {counted(more, 'further line')}" if more > 0 else "")
-
-
-_COMMON = (
-    "more nodes failed than were measured: that is the load or what the nodes share, and no node "
-    "is accused"
-)
 
 
 def _lost(checked: NodeFindings, base: Verdict, lost: Sequence[TrialResult]) -> Verdict:
     """Return what follows from runs of a node that are over and have no score."""
-    why = lost[0].reason or "its score is not finite"
+    why = lost[0].reason or NOT_FINITE
     if checked.is_common and not lost[0].trial.block:
-        return _word(base, Word.CANNOT_TELL, f"{why}; {_COMMON}")
+        both = Reason(Why.SEVERAL, reasons=(why, Reason(Why.ALL_NODES_FAIL)))
+        return _word(base, Word.CANNOT_TELL, both)
     blamed = [each for each in lost if not is_excused(each)]
     if not blamed:
-        return _word(base, Word.CANNOT_TELL, f"not measured: {why}; run it again")
-    count = f"{len(lost)} of {counted(len(checked.by_arm[base.arm]), 'run')} failed: "
-    return _word(base, Word.UNHEALTHY, f"{count}{blamed[0].reason or why}")
+        return _word(base, Word.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
+    counts = {"failed": len(lost), "runs": len(checked.by_arm[base.arm])}
+    return _word(
+        base, Word.UNHEALTHY, Reason(Why.RUNS_FAILED, why=blamed[0].reason or why, **counts)
+    )
 
 
-def _wrong_loss(checked: NodeFindings, scored: Sequence[TrialResult]) -> str:
-    """Return how the loss of a node differs from that of all others, "" where it does not."""
+def _wrong_loss(checked: NodeFindings, scored: Sequence[TrialResult]) -> Reason | None:
+    """Return how the loss of a node differs from that of all others; None where it does not."""
     expected = median(checked.losses) if checked.losses else None
     tolerance = checked.study.loss_tolerance
     if expected is None or len(checked.values) < MIN_NODES:
-        return ""
+        return None
     for each in scored:
         loss = each.score.loss if each.score else None
         if loss is not None and different_loss(
             loss, expected, tolerance=checked.study.loss_tolerance
         ):
-            return (
-                f"its loss is {loss:.6g}, that of the median node {expected:.6g}, more than "
-                f"{tolerance:.0%} apart: it computes something else"
-            )
-    return ""
+            losses = {"loss": loss, "median": expected}
+            return Reason(Why.NODE_OTHER_LOSS, tolerance=tolerance, **losses)
+    return None
 
 
 def _of_speed(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -530,9 +527,12 @@ def _of_speed(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult
         return _word(
             base,
             Word.CANNOT_TELL,
-            f"low in its first run, and not run again: {len(checked.low)} of "
-            f"{counted(len(checked.values), 'node')} are low, at most "
-            f"{checked.study.most_suspects} are run again",
+            Reason(
+                Why.LOW_NOT_AGAIN,
+                low=len(checked.low),
+                nodes=len(checked.values),
+                most=checked.study.most_suspects,
+            ),
         )
     df = max(_MAD_DF * (len(checked.values) - 1), 1.0)
     reach = t_quantile(0.975, df) * checked.sigma
@@ -540,9 +540,9 @@ def _of_speed(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult
     base = replace(
         base,
         ci95=(relative(at - reach), relative(at + reach)),
-        method="first runs of all nodes, noise from their spread",
+        method=Reason(Why.FIRST_RUNS_SPREAD),
     )
-    return _word(base, Word.HEALTHY, "not low in its first run")
+    return _word(base, Word.HEALTHY, Reason(Why.NOT_LOW))
 
 
 def _suspect(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -550,15 +550,12 @@ def _suspect(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult]
         return _word(
             base,
             Word.CANNOT_TELL,
-            f"low in its first run; the budget of {checked.study.budget} jobs leaves none to run "
-            f"it again, ask for {checked.study.most_jobs}",
+            Reason(Why.LOW_NO_BUDGET, budget=checked.study.budget, ask=checked.study.most_jobs),
         )
     if checked.pending:
-        return replace(base, kind=VerdictKind.SCREENED, method="its first run; it is run again")
+        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
     fit = checked.fit
-    found: Comparison | NoComparison = NoComparison(
-        reason="no control beside it has a score: more nodes are low than are not"
-    )
+    found: Comparison | NoComparison = NoComparison(reason=Reason(Why.NO_CONTROL_BESIDE))
     if fit is not None:
         found = compare(fit, base.arm, family=len(checked.suspects), alpha=ALPHA)
     if isinstance(found, NoComparison):
@@ -566,26 +563,30 @@ def _suspect(checked: NodeFindings, base: Verdict, scored: Sequence[TrialResult]
     else:
         word, why = _told(found)
         base = with_comparison(base, found, kind=base.kind, reasons=())
-        rule = found.method.partition(",")[0]
-        controls = counted(len(checked.controls), "control")
-        method = f"{fit.n_blocks if fit else 0} rounds beside {controls}, {rule}"
+        is_dunnett = found.method.kind is Why.DUNNETT
+        method = Reason(
+            Why.ROUNDS_BESIDE,
+            rounds=fit.n_blocks if fit else 0,
+            controls=len(checked.controls),
+            rule=Reason(Why.BY_DUNNETT if is_dunnett else Why.BY_BONFERRONI),
+        )
         base = replace(base, n=len(scored), method=method)
     return _floor(checked, _word(base, word, why), scored)
 
 
-def _told(found: Comparison) -> tuple[Word, str]:
+def _told(found: Comparison) -> tuple[Word, Reason]:
     """Return the word for a comparison with the controls, and why."""
     upper = 2 * found.estimate - found.lower
     low, high = found.ci95
-    limit, worse = size(-relative(MARGINAL_AT)), size(-relative(DEGRADED_AT))
+    limit, worse = -relative(MARGINAL_AT), -relative(DEGRADED_AT)
     if upper < MARGINAL_AT:
         word = Word.DEGRADED if found.estimate <= DEGRADED_AT else Word.MARGINAL
-        return word, f"a loss of {size(-relative(upper))} or more, 95 % over all suspects"
+        return word, Reason(Why.LOSS_OF_SUSPECT, loss=-relative(upper))
     if low < DEGRADED_AT and high > MARGINAL_AT:
-        return Word.CANNOT_TELL, f"its interval holds losses of {limit} and of {worse}"
+        return Word.CANNOT_TELL, Reason(Why.INTERVAL_HOLDS_BOTH, loss=limit, worse=worse)
     if found.estimate < MARGINAL_AT:
-        return Word.CANNOT_TELL, f"a loss of {limit} is neither shown nor excluded"
-    return Word.HEALTHY, "low in its first run, not when run again beside controls"
+        return Word.CANNOT_TELL, Reason(Why.LOSS_OPEN, loss=limit)
+    return Word.HEALTHY, Reason(Why.LOW_ONCE_ONLY)
 
 
 def _floor(checked: NodeFindings, verdict: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -598,12 +599,12 @@ def _floor(checked: NodeFindings, verdict: Verdict, scored: Sequence[TrialResult
     if kind is VerdictKind.EQUIVALENT:
         return verdict
     mean = math.exp(fmean(fresh)) if fresh else math.nan
-    said = f"{mean:.1f} TGS in {counted(len(fresh), 'fresh run')}, the floor is {floor:g}"
+    told = {"tgs": mean, "runs": len(fresh), "floor": floor}
     if kind is VerdictKind.SLOWER:
-        return _word(verdict, Word.MARGINAL, f"below the floor: {said}")
+        return _word(verdict, Word.MARGINAL, Reason(Why.NODE_BELOW_FLOOR, **told))
     if verdict.word == Word.MARGINAL:
         return verdict
-    return _word(verdict, Word.CANNOT_TELL, f"cannot tell whether it is above the floor: {said}")
+    return _word(verdict, Word.CANNOT_TELL, Reason(Why.NODE_FLOOR_OPEN, **told))
 
 
 def _beside_reference(checked: NodeFindings, verdict: Verdict) -> Verdict:
@@ -614,60 +615,49 @@ def _beside_reference(checked: NodeFindings, verdict: Verdict) -> Verdict:
     return _word(
         verdict,
         Word.CANNOT_TELL,
-        f"like the other nodes, but their median is {percent(relative(shift))} from the reference "
-        f"of {checked.study.asked.reference_tgs:g} TGS: all are slow, or the load has changed",
+        Reason(
+            Why.LIKE_THE_OTHERS,
+            shift=relative(shift),
+            reference=checked.study.asked.reference_tgs,
+        ),
     )
 
 
-def _word(verdict: Verdict, word: Word, *reasons: str) -> Verdict:
-    said = (*reasons, *verdict.reasons)
+def _word(verdict: Verdict, word: Word, *reasons: Reason) -> Verdict:
+    told = (*reasons, *verdict.reasons)
     can_run = word is not Word.UNHEALTHY  # else its test would pass
     kind = level_kind(verdict) if word is Word.HEALTHY else _KINDS[word]
-    return replace(verdict, kind=kind, word=str(word), reasons=said, can_run=can_run)
+    return replace(verdict, kind=kind, word=str(word), reasons=told, can_run=can_run)
 
 
-def _unasked(checked: NodeFindings) -> list[str]:
-    """Say of which nodes the own log is not known, and why."""
-    nodes: dict[str, list[str]] = {}
+def _unasked(checked: NodeFindings) -> list[Reason]:
+    """Return of which nodes the own log is not known, and why."""
+    nodes: dict[Reason, list[str]] = {}
     for name, own in checked.by_arm.items():
         for why in _own_log(*own).unasked:
             nodes.setdefault(why, []).append(name)
-    return [
-        f"the own log of {_few(names)} is not known: {why}; its verdict rests on its runs alone"
-        for why, names in nodes.items()
-    ]
+    return [Reason(Why.OWN_LOG_UNKNOWN, nodes=names, why=why) for why, names in nodes.items()]
 
 
-def _notes(checked: NodeFindings) -> list[str]:
+def _notes(checked: NodeFindings) -> list[Reason]:
     study, notes = checked.study, _unasked(checked)
     if not checked.is_over(checked.first):
         return notes
     if checked.is_common:
-        return [*notes, _COMMON]
-    notes.append(
-        f"first runs of nodes differ by {fine(checked.sigma)} (one standard deviation, slow nodes "
-        "hardly counted); nodes differ for good by 0.2 to 0.5 %, which is no fault"
-    )
+        return [*notes, Reason(Why.ALL_NODES_FAIL)]
+    notes.append(Reason(Why.NODES_DIFFER, sigma=checked.sigma))
     if len(checked.low) > len(checked.suspects):
-        notes.append(
-            f"{len(checked.low)} of {counted(len(checked.values), 'node')} are low: the median is "
-            "not to be trusted. Say what a healthy node does: Nodes(reference_tgs=...), from an "
-            "earlier check"
-        )
+        low = {"low": len(checked.low), "nodes": len(checked.values)}
+        notes.append(Reason(Why.MEDIAN_NOT_TRUSTED, **low))
     if checked.suspects and checked.affordable < study.asked.rounds:
+        rounds = {"allowed": checked.affordable, "rounds": study.asked.rounds}
         notes.append(
-            f"the budget of {study.budget} jobs allows {checked.affordable} of "
-            f"{study.asked.rounds} rounds; {study.most_jobs} jobs are the most that all take"
+            Reason(Why.BUDGET_ALLOWS_ROUNDS, budget=study.budget, most=study.most_jobs, **rounds)
         )
     shift = checked.shift
     if shift is not None:
-        notes.append(
-            f"the median node is {percent(relative(shift))} from the reference of "
-            f"{study.asked.reference_tgs:g} TGS"
-        )
+        known = study.asked.reference_tgs
+        notes.append(Reason(Why.MEDIAN_SHIFT, shift=relative(shift), reference=known))
     else:
-        notes.append(
-            "nodes are held against their own median: where most of them are slow alike, only a "
-            "reference shows it"
-        )
+        notes.append(Reason(Why.NO_REFERENCE_OF_NODES))
     return notes

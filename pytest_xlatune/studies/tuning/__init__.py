@@ -20,10 +20,10 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_unique
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.trial import Arm, Behind, Trial
-from pytest_xlatune.stats.compare import MIN_TRIALS
 from pytest_xlatune.stats.design import (
     SECOND_RUNS,
     Plan,
@@ -64,7 +64,12 @@ from pytest_xlatune.studies.tuning._finalists import (
     pending_blocks,
 )
 from pytest_xlatune.studies.tuning._outline import capacity, check_layout, held
-from pytest_xlatune.studies.tuning._slots import Slots, check_slots, follow, said
+from pytest_xlatune.studies.tuning._slots import (
+    Slots,
+    check_slots,
+    follow,
+    notes_on_slots,
+)
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
@@ -297,9 +302,9 @@ class TuningStudy(OneCell):
         # a declaration is kept without its secrets: all but the noise stays our own
         return replace(self, sigma_prior=self.from_json(own | noise).sigma_prior)
 
-    def filled(self, history: History) -> tuple[str, ...]:
-        """Return how the slots of derived waves are filled, one sentence each."""
-        return self._known(history).moment.said
+    def filled(self, history: History) -> tuple[Reason, ...]:
+        """Return how the slots of derived waves are filled."""
+        return self._known(history).moment.told
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""
@@ -330,7 +335,7 @@ class TuningStudy(OneCell):
             if (trial.is_baseline or trial.arm in own) and not known.past.is_final(trial)
         )
 
-    def outline(self, history: History) -> tuple[str, ...]:
+    def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
         said = self.foreseen(history).filled(history)
         evidence = evidence_of(history, self._declaration.evidence_trial)
@@ -473,12 +478,12 @@ class TuningStudy(OneCell):
         )
         return max(left, self.budget - spent + (evidence is not None))
 
-    def why_more(self, history: History) -> str:
-        """Say which spare block is planned, and for which profiles."""
+    def why_more(self, history: History) -> Reason | None:
+        """Return which spare block is planned, and for which profiles."""
         if not self.confirm or self._is_exploring(history):
-            return ""
+            return None
         confirmation = self._confirmation(history)
-        return confirmation.added if confirmation is not None else ""
+        return confirmation.added if confirmation is not None else None
 
     def _is_exploring(self, history: History) -> bool:
         """Whether the screen is not over, so that no block can be planned."""
@@ -526,9 +531,9 @@ class TuningStudy(OneCell):
                 layout=self._blocks(known),
                 noise=self._noise(known.ranking),
                 losses=self._losses,
-                said=(
-                    *moment.said,
-                    *(said(past, known.slots, self._nodes) if is_screened else ()),
+                derived=(
+                    *moment.told,
+                    *(notes_on_slots(past, known.slots, self._nodes) if is_screened else ()),
                     *self._choice(known).undecided_pair(),
                 ),
                 is_screened=is_screened,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -24,7 +25,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
@@ -39,9 +39,10 @@ from pytest_xlatune.stats.score import ENDED_EARLY
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
+    CANNOT_RUN,
     Past,
     fitted,
-    unlike_words,
+    unlike_warmup,
     usable,
 )
 from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
@@ -58,6 +59,7 @@ from pytest_xlatune.studies.tuning._stages import (
 )
 from pytest_xlatune.studies.tuning.derived import Key, settings_of
 from pytest_xlatune.studies.verdicts import (
+    NOT_YET_MEASURED,
     Losses,
     acting,
     as_winner,
@@ -67,6 +69,7 @@ from pytest_xlatune.studies.verdicts import (
     lost_runs,
     measured,
     reference,
+    runs_lost,
     score_flags,
     straggler_veto,
     survivor_veto,
@@ -78,8 +81,6 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
-# what turns the assumption into a figure
-NOT_CALIBRATED = "this cell was not calibrated: `xlatune calibrate SWEEP_FILE`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +101,11 @@ class JobNoise:
         return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
 
     @property
-    def words(self) -> str:
-        """Say the value and where it is from; what was not measured is called assumed."""
-        value = fine(self.value)
+    def told(self) -> Reason:
+        """The value and where it is from; what was not measured is called assumed."""
         if self.seen is not None and self.seen >= self.value:
-            return f"the job noise of {value} that the screen shows"
-        if self.known:
-            return f"the known job noise of {value}"
-        return f"an assumed job noise of {value} ({NOT_CALIBRATED})"
+            return Reason(Why.NOISE_SEEN, sigma=self.value)
+        return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class Basis:
         layout: the plan of the sweep.
         noise: of a job, to plan with.
         losses: with what a trial's loss is compared.
-        said: how derived waves were filled, one sentence each.
+        derived: how derived waves were filled.
         is_screened, is_complete: whether this run's screen, and everything of it, is over.
     """
 
@@ -141,7 +139,7 @@ class Basis:
     losses: Losses
     is_screened: bool
     is_complete: bool
-    said: tuple[str, ...] = ()
+    derived: tuple[Reason, ...] = ()
 
     @property
     def looks(self) -> tuple[Look, ...]:
@@ -187,7 +185,7 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
     base = with_effect(base, everything)
     dropped = [each for each in everything if each.status is TrialStatus.DROPPED]
     if dropped:
-        why = dropped[0].reason or "it cannot run"
+        why = dropped[0].reason or CANNOT_RUN
         not_run = dropped[0].not_run
         return replace(base, can_run=False, not_run=not_run, reasons=(why, *base.reasons))
     differs = basis.losses.reason(past, profile_id)
@@ -207,43 +205,37 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     if not scored and final:
         return replace(base, reasons=(unmeasured(final), *base.reasons))
     if not scored:
-        why = "not measured yet"
-        return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=(why, *base.reasons))
+        reasons = (NOT_YET_MEASURED, *base.reasons)
+        return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
     standing = basis.screen.standings.get(base.arm)
     if standing is None:
-        reasons = ["no baseline of this wave and epoch has a score, so there is no delta"]
-    elif len(scored) == 1:
-        reasons = ["measured once: the delta ranks, is biased by selection and proves nothing"]
+        found = [Reason(Why.NO_BASELINE_BESIDE)]
     else:
-        reasons = ["measured in the screen only: the delta ranks and proves nothing"]
+        found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
     is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
     if is_likely_slower:
-        reasons.insert(0, _likely_slower(1))
-    reasons[:0] = _ended_early(scored)
+        found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
+    found[:0] = _ended_early(scored)
     if basis.confirmation and base.arm in basis.finalists:
-        reasons.append(_progress(basis.past, basis.confirmation, base.arm))
+        found.append(_progress(basis.past, basis.confirmation, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
         delta=relative(standing.estimate) if standing else None,
-        method="distance from the line of the screen's baselines",
+        method=Reason(Why.FROM_SCREEN_LINE),
         is_likely_slower=is_likely_slower,
-        reasons=(*reasons, *base.reasons, *score_flags(scored)),
+        reasons=(*found, *base.reasons, *score_flags(scored)),
     )
 
 
-def _ended_early(trials: Sequence[TrialResult]) -> tuple[str, ...]:
-    """Say after which step a trial of the screen was ended; () where none was."""
+def _ended_early(trials: Sequence[TrialResult]) -> tuple[Reason, ...]:
+    """Return after which step a trial of the screen was ended; () where none was."""
     steps = [
         score.window[1]
         for each in trials
         if (score := usable(each)) is not None and ENDED_EARLY in score.flags
     ]
-    return tuple(f"ended early after step {each}, too far behind to go on" for each in steps[:1])
-
-
-def _likely_slower(runs: int) -> str:
-    return f"very likely slower ({counted(runs, 'run')}): more than three standard deviations below"
+    return tuple(Reason(Why.ENDED_EARLY, step=each) for each in steps[:1])
 
 
 def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
@@ -256,11 +248,11 @@ def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
     return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
 
 
-def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> str:
+def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> Reason:
     own = [trial for trial in confirmation.trials if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
     total = max(confirmation.blocks, len(own))
-    return f"a finalist: {done} of {total} confirming trials are over"
+    return Reason(Why.FINALIST_SO_FAR, done=done, total=total)
 
 
 def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
@@ -268,22 +260,25 @@ def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     scored = [each for each in trials if usable(each) is not None]
     if not scored:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
-    times = _TIMES.get(len(scored), f"{len(scored)} times")
     known = measured(base, scored)
     mean = _mean(basis, base.arm)
     is_likely_slower = _is_likely_slower(basis, mean)
-    said = [*_ended_early(scored), *([_likely_slower(len(scored))] if is_likely_slower else [])]
+    found = [*_ended_early(scored)]
+    if is_likely_slower:
+        found.append(Reason(Why.LIKELY_SLOWER, runs=len(scored)))
     return replace(
         known,
         kind=VerdictKind.SCREENED,
         delta=relative(mean.estimate) if mean else None,
-        method="distance from the screen's baselines and from those beside it in blocks",
+        method=Reason(Why.FROM_SCREEN_AND_BLOCKS),
         is_likely_slower=is_likely_slower,
-        reasons=(*said, f"measured {times}: ranks only", *base.reasons, *score_flags(scored)),
+        reasons=(*found, _ranks_only(len(scored)), *base.reasons, *score_flags(scored)),
     )
 
 
-_TIMES = {1: "once", 2: "twice"}
+def _ranks_only(times: int) -> Reason:
+    kinds = {1: Why.RANKS_ONCE, 2: Why.RANKS_TWICE}
+    return Reason(kinds[times]) if times in kinds else Reason(Why.RANKS_TIMES, times=times)
 
 
 def _mean(basis: Basis, arm: str) -> Screened | None:
@@ -315,7 +310,7 @@ def _confirmed(
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
-        why = "it is not among the arms of the blocks" if comparison is None else comparison.reason
+        why = Reason(Why.NOT_AN_ARM) if comparison is None else comparison.reason
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     look = next((each for each in basis.looks if _decides(each, base.arm)), last)
@@ -337,16 +332,16 @@ def _confirmed(
     winner = None
     if kind is VerdictKind.FASTER and not vetoes and last.fit is not None:
         winner = told_as_winner(last.fit, told, base.arm, family=last.family)
-    reasons = [_sentence(kind, told, ends=winner.ci95 if winner else told.ci95)]
+    reasons = [_found(kind, told, ends=winner.ci95 if winner else told.ci95)]
     if look is not last:
-        reasons.append(f"decided at the first look, with alpha {look.alpha:g}")
+        reasons.append(Reason(Why.FIRST_LOOK, alpha=look.alpha))
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
-        reasons = [why, f"else {reasons[0]}", *reasons[1:]]
-    if base.lost is not None and not reasons[0].startswith(base.lost.words):
-        reasons.append(base.lost.words)
+        reasons = [why, Reason(Why.ELSE, reason=reasons[0]), *reasons[1:]]
+    if base.lost is not None and reasons[0].kind is not Why.SURVIVORS:
+        reasons.append(runs_lost(base.lost))
     if base.arm in last.unlike:
-        reasons.append(unlike_words(last.unlike[base.arm]))
+        reasons.append(unlike_warmup(last.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
     decided = with_comparison(base, told, kind=kind, reasons=reasons)
     return decided if winner is None else as_winner(decided, winner)
@@ -363,7 +358,7 @@ def _in_all_blocks(
     found = compared(fitted(basis.past.scored_in_blocks()), arm, family=1, alpha=ALPHA[1, 1])
     if not spare or not isinstance(found, Comparison):
         return None
-    method = f"{decided.method}; its figures with {counted(spare, 'spare block')}"
+    method = Reason(Why.WITH_SPARE_BLOCKS, method=decided.method, blocks=spare)
     return replace(found, lower=decided.lower, mde80=decided.mde80, method=method)
 
 
@@ -371,27 +366,23 @@ def _decides(look: Look, profile_id: str) -> bool:
     return look.kinds.get(profile_id) in (VerdictKind.FASTER, VerdictKind.SLOWER)
 
 
-def _sentence(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> str:
+def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> Reason:
     # one interval is shown of an arm; the bound of all at once decides, and is not shown
-    low, high = (percent(relative(end)) for end in ends)
-    narrow = " to ".join(percent(relative(end)) for end in interval90(comparison))
-    return {
-        VerdictKind.FASTER: f"faster: {low} to {high} (95 %)",
-        VerdictKind.SLOWER: f"slower: {low} to {high} (95 %)",
-        VerdictKind.EQUIVALENT: f"no relevant difference: {narrow} (90 %)",
-    }.get(
-        kind,
-        f"cannot tell: {low} to {high} (95 %); 80 % power begins at "
-        f"{percent(relative(comparison.mde80))}",
-    )
+    low, high = map(relative, ends)
+    if kind is VerdictKind.EQUIVALENT:
+        low, high = map(relative, interval90(comparison))
+        return Reason(Why.NO_DIFFERENCE, low=low, high=high)
+    if kind in (VerdictKind.FASTER, VerdictKind.SLOWER):
+        why = Why.FASTER if kind is VerdictKind.FASTER else Why.SLOWER
+        return Reason(why, low=low, high=high)
+    return Reason(Why.CANNOT_TELL, low=low, high=high, mde80=relative(comparison.mde80))
 
 
-def _repeat_reason(basis: Basis, profile_id: str) -> tuple[str, ...]:
+def _repeat_reason(basis: Basis, profile_id: str) -> tuple[Reason, ...]:
     owner = basis.repeats.get(profile_id)
     if owner is None:
         return ()
-    kind = "an A/A trial, no candidate" if owner == BASELINE_ID else "a repeat of it"
-    return (f"same effective flags and environment as {owner}: {kind}",)
+    return (Reason(Why.AA_TRIAL if owner == BASELINE_ID else Why.REPEAT, owner=owner),)
 
 
 _CONFIRMED = (
@@ -502,74 +493,67 @@ def _from_start80(basis: Basis) -> float | None:
 
 def _notes(
     basis: Basis, verdicts: Sequence[Verdict], bound: float | None, widest: str
-) -> list[str]:
+) -> list[Reason]:
     notes = [*_late_notes(basis)]  # first: it is news of a profile that a user just added
     if not basis.declared:
         seen, noise = basis.screen.sigma, basis.noise
-        notes.append(outlook(seen) if seen else outlook(noise.value, words=noise.words))
+        notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
     elif isinstance(basis.layout, Refusal):
-        notes.append(f"{basis.layout.what}: {basis.layout.why}")
+        notes.append(Reason(Why.RANKING_ONLY, why=basis.layout.why))
     elif not basis.looks:
-        planned = basis.layout.mde80(basis.noise.value)
-        start = basis.layout.from_start80(basis.noise.value)
         notes.append(
-            f"with {basis.noise.words} this plan ({basis.layout.jobs} jobs) finds one winner of "
-            f"{percent(start)} with 80 % power; once it is a finalist, one of {percent(planned)}"
+            Reason(
+                Why.PLAN_FINDS,
+                noise=basis.noise.told,
+                jobs=basis.layout.jobs,
+                start=basis.layout.from_start80(basis.noise.value),
+                finalist=basis.layout.mde80(basis.noise.value),
+            )
         )
     may_win = {
         each.arm for each in verdicts if each.wins and not basis.declared[each.arm].is_control
     }
     for look in basis.looks[-1:]:
         notes += [
-            f"stop rule reached: {each} is at {percent(relative(found.estimate))}, and less than "
-            f"{percent(STOP_FLOOR)} is ruled out"
+            Reason(Why.STOP_RULE, arm=each, change=relative(found.estimate), excluded=STOP_FLOOR)
             for each, found in look.comparisons.items()
             if each in may_win and isinstance(found, Comparison) and stops(found)
         ]
         control = look.comparisons.get(ALIAS.id)
         notes += _tie(look)
         if isinstance(control, Comparison):
-            low, high = (percent(relative(end)) for end in control.ci95)
-            notes.append(f"A/A control: the baseline against itself is between {low} and {high}")
+            low, high = map(relative, control.ci95)
+            notes.append(Reason(Why.AA_CONTROL, low=low, high=high))
     if bound is not None:
-        text = f"ruled out (95 %): that any tested setting gains more than {percent(bound)}"
-        once = "" if basis.past.confirms_of(widest) else ", which was screened once"
-        is_bounded = bound < BOUND
+        reaches = Why.BOUND_REACHES if basis.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
         notes.append(
-            f"{text}; bounded at {percent(BOUND)}"
-            if is_bounded
-            else f"{text}: so far reaches the interval of {widest}{once}"
+            Reason(Why.BOUNDED, bound=bound, limit=BOUND)
+            if bound < BOUND
+            else Reason(reaches, bound=bound, arm=widest)
         )
         unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
         if unseen:
-            notes.append(
-                f"of {', '.join(unseen)} nothing is ruled out: not known to have been in effect"
-            )
+            notes.append(Reason(Why.NOT_BOUNDED, arms=unseen))
         spare = {key.block for key, each in basis.past.confirm.items() if is_spare(each.trial)}
         if spare:
-            notes.append(
-                f"{counted(len(spare), 'spare block')} followed those that decide: they count in "
-                "M and in the figures of the profiles that ran in them, and decide no verdict"
-            )
+            notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
     elif widest:
-        notes.append(
-            f"nothing is ruled out: {widest} has no score, and may gain anything; measure it again"
-        )
+        notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
     notes += _early_notes(basis)
     notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)
     if basis.screen.baselines == 1 and basis.screen.standings:
-        notes.append("the screen has a single baseline: drift and noise cannot be told apart")
+        notes.append(Reason(Why.SINGLE_BASELINE))
     notes += _history_notes(basis)
-    notes += basis.said
+    notes += basis.derived
     absent = len(basis.declared) - len(verdicts)
     if absent:
-        notes.append(f"{absent} declared profiles are neither selected nor measured")
+        notes.append(Reason(Why.NEITHER_SELECTED, profiles=absent))
     return notes
 
 
-def _tie(look: Look) -> Iterator[str]:
-    """Say where the best two winners cannot be told apart."""
+def _tie(look: Look) -> Iterator[Reason]:
+    """Yield where the best two winners cannot be told apart."""
     fit = look.fit
     won = [arm for arm, kind in look.kinds.items() if kind is VerdictKind.FASTER]
     if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
@@ -579,73 +563,54 @@ def _tie(look: Look) -> Iterator[str]:
     gap = one.estimate - other.estimate
     reach = t_quantile(0.975, fit.df) * fit.sigma * math.sqrt(1 / one.n + 1 / other.n)
     if gap < reach:
-        low, high = percent(relative(gap - reach)), percent(relative(gap + reach))
-        yield (
-            f"a tie: {first} and {second} are both faster, and which of the two is faster cannot "
-            f"be told ({low} to {high}, 95 %)"
-        )
+        low, high = relative(gap - reach), relative(gap + reach)
+        yield Reason(Why.TIE, first=first, second=second, low=low, high=high)
 
 
 TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
 
 
-def _noise_notes(basis: Basis, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Say where settings that do nothing moved by more than the effects that are looked for."""
+def _noise_notes(basis: Basis, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
+    """Yield where settings that do nothing moved by more than the effects that are looked for."""
     idle = {each.id for each in basis.declared.values() if each.is_control}
     idle |= {name for name, owner in basis.repeats.items() if owner == BASELINE_ID}
     moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
     if max(moved, default=0.0) >= TOO_NOISY:
-        yield (
-            f"this machine is too noisy: settings that do nothing moved by up to {size(max(moved))}"
-        )
+        yield Reason(Why.MACHINE_TOO_NOISY, moved=max(moved))
 
 
-def _window_notes(basis: Basis) -> Iterator[str]:
-    """Say where steady state begins, and which profiles warm up unlike the baseline."""
+def _window_notes(basis: Basis) -> Iterator[Reason]:
+    """Yield where steady state begins, and which profiles warm up unlike the baseline."""
     window = basis.past.window
     if window.note:
         yield window.note
     for look in basis.looks[-1:]:
         unlike = [each for each in look.unlike if each != ALIAS.id]
         if unlike:
-            yield (
-                f"profiles differ in warm-up from the baseline: {', '.join(unlike)}; the window of "
-                f"all trials starts at step {window.first_step}"
-            )
+            yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
 
 
-def _early_notes(basis: Basis) -> Iterator[str]:
-    """Say which profiles were ended early, and what their values are good for."""
+def _early_notes(basis: Basis) -> Iterator[Reason]:
+    """Yield which profiles were ended early, and what their values are good for."""
     short = [arm for arm in basis.declared if _ended_early(basis.past.screens_of(arm))]
     if short:
-        yield (
-            f"ended early, too far behind to become finalists: {', '.join(short)}; what their "
-            "first steps show ranks them, and decides nothing (--xlatune-early-end)"
-        )
+        yield Reason(Why.WERE_ENDED_EARLY, arms=short)
 
 
-def _late_notes(basis: Basis) -> Iterator[str]:
-    """Say which profiles came too late for the confirmation."""
+def _late_notes(basis: Basis) -> Iterator[Reason]:
+    """Yield which profiles came too late for the confirmation."""
     if basis.late:
-        yield (
-            f"{', '.join(basis.late)} would be confirmed by now, but the finalists were fixed "
-            "when the confirmation began, and its alpha is spent once: a sweep of its own may "
-            "confirm it (another name=, or --xlatune-fresh)"
-        )
+        yield Reason(Why.CAME_TOO_LATE, arms=basis.late)
 
 
-def _history_notes(basis: Basis) -> Iterator[str]:
-    """Say what of the history is not compared, or no longer decided, and why."""
+def _history_notes(basis: Basis) -> Iterator[Reason]:
+    """Yield what of the history is not compared, or no longer decided, and why."""
     past = basis.past
     if past.epochs > 1:
-        yield (
-            f"the nodes or what runs on them changed on the way: {past.epochs} epochs, and nothing "
-            "is compared across"
-        )
+        yield Reason(Why.EPOCHS, epochs=past.epochs)
     if past.undeclared:
-        yield f"no longer declared, ignored: {', '.join(sorted(past.undeclared))}"
+        yield Reason(Why.UNDECLARED, arms=sorted(past.undeclared))
     if past.changed:
-        names = ", ".join(sorted(past.changed))
-        yield f"settings changed since they were measured, old trials ignored: {names}"
+        yield Reason(Why.SETTINGS_CHANGED, arms=sorted(past.changed))
     if past.foreign:
-        yield f"{past.foreign} trials of another cell, protocol or study were ignored"
+        yield Reason(Why.FOREIGN_TRIALS, trials=past.foreign)

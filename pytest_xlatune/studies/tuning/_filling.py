@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
@@ -24,9 +25,9 @@ from pytest_xlatune.studies.tuning.derived import (
     Key,
     Placed,
     Singles,
+    choices,
     is_part,
     placed,
-    sentences,
     settings_of,
 )
 
@@ -41,7 +42,7 @@ class Filled:
         is_open: whether more could come.
         is_begun: whether those that there are run before more can come.
         awaits_evidence: whether an evidence run has to say so.
-        said: one sentence each.
+        told: how, and what was passed over.
     """
 
     profiles: tuple[Profile, ...]
@@ -49,7 +50,7 @@ class Filled:
     is_open: bool = False
     is_begun: bool = False
     awaits_evidence: bool = False
-    said: tuple[str, ...] = ()
+    told: tuple[Reason, ...] = ()
 
 
 def choose(
@@ -59,7 +60,7 @@ def choose(
     planned: Mapping[str, TrialResult],
     profiles: Sequence[Profile],
     effective: Effective,
-    why_not: Callable[[Profile], str],
+    why_not: Callable[[Profile], Reason | None],
 ) -> Filled:
     """Return the candidates that have a slot, in their order, and those that need none.
 
@@ -69,7 +70,7 @@ def choose(
         planned: profile -> its trial in the wave.
         profiles: those that the sweep has besides.
         effective: of the cell.
-        why_not: says why a candidate is not worth a trial; "" where nothing says so.
+        why_not: why a candidate is not worth a trial; None where nothing says so.
     """
     order = placed(rule, evidence)
     kept = {
@@ -86,7 +87,7 @@ def choose(
         return Filled(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
     ids = {each.id for each in profiles}
     seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
-    refused: dict[str, str] = {}
+    refused: dict[str, Reason] = {}
     chosen: list[Profile] = []
     for number, each in enumerate(order, start=1):
         profile, key = each.profile, effective.key(each.profile)
@@ -94,10 +95,12 @@ def choose(
             chosen.append(kept[profile.id].trial.profile)
         else:
             if profile.id in ids:
-                why = "the sweep declares it itself"
+                why: Reason | None = Reason(Why.DECLARED_ITSELF)
+            elif key in seen:
+                why = Reason(Why.SAME_SETTINGS, profile=seen[key])
             else:
-                why = f"the same settings as {seen[key]}" if key in seen else why_not(profile)
-            if why:
+                why = why_not(profile)
+            if why is not None:
                 refused[profile.id] = why
                 continue
             if free <= 0:
@@ -105,11 +108,11 @@ def choose(
             free -= 1
             chosen.append(_noted(each, number=number, of=len(order)))
         seen.setdefault(key, profile.id)
-    said = sentences(
+    told = choices(
         rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
     )
     slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
-    return Filled(profiles=tuple(chosen), slotted=slotted, said=said)
+    return Filled(profiles=tuple(chosen), slotted=slotted, told=told)
 
 
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
@@ -145,12 +148,11 @@ def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
 
 
 def _noted(placed: Placed, *, number: int, of: int) -> Profile:
-    """Return a candidate with its place in its note; without evidence as it was declared."""
-    profile = placed.profile
-    if not placed.why:
-        return profile
-    place = f"number {number} of {of} by the evidence ({placed.why})"
-    return replace(profile, note="; ".join(filter(None, (profile.note, place))))
+    """Return a candidate with its place; without evidence as it was declared."""
+    if placed.why is None:
+        return placed.profile
+    place = Reason(Why.PLACED_BY_EVIDENCE, number=number, of=of, why=placed.why)
+    return replace(placed.profile, origin=place)
 
 
 def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import TrialStatus
-from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.studies.trials import ALIAS, Orders, Past
@@ -93,8 +93,8 @@ class FinalistChoice:
         is_out = is_dropped or is_repeat or pair.id in past.dropped
         return None if is_out or self.losses.reason(past, pair.id) else pair
 
-    def undecided_pair(self) -> tuple[str, ...]:
-        """Say what it would cost to decide the pair of wave 1, where the blocks do not."""
+    def undecided_pair(self) -> tuple[Reason, ...]:
+        """Return what it would cost to decide the pair of wave 1, where the blocks do not."""
         layout, past = self.layout, self.known.past
         standing = None
         if self.pair is not None:
@@ -105,11 +105,8 @@ class FinalistChoice:
         decided = any(not is_spare(each.trial) for each in past.confirms_of(NO_ENV_ID))
         if NO_ENV_ID in ids or decided:
             return ()
-        of = "a sweep of its own (--xlatune-fresh)" if past.confirm else "this sweep"
-        jobs = counted(layout.blocks, "more job")
-        cost = f"{jobs}, one in each block, would decide it: --xlatune-pair on, for {of}"
-        what = f"whether the deployed flags help is not decided: {NO_ENV_ID} was only screened"
-        return (f"{what}. {cost}",)
+        kind = Why.PAIR_NEEDS_SWEEP if past.confirm else Why.PAIR_UNDECIDED
+        return (Reason(kind, arm=NO_ENV_ID, jobs=layout.blocks),)
 
     def _frozen(self) -> tuple[str, ...]:
         """Return the arms with confirming trials, the pair left out: it has a place of its own."""

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.text import counted, size
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, unused
-from pytest_xlatune.studies.tuning._conclude import DEFAULT_SIGMA, NOT_CALIBRATED
+from pytest_xlatune.studies.tuning._conclude import DEFAULT_SIGMA
 from pytest_xlatune.studies.tuning._slots import outlined
 from pytest_xlatune.studies.tuning.derived import DerivedRule, Singles
 
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
-_ONCE = "in brackets: once it is a finalist"
-_ADDED = "the more where nothing is faster: added blocks narrow the gain that is ruled out"
 
 
 def check_layout(
@@ -49,8 +47,8 @@ def capacity(
     budget: int,
     at_most: int,
     is_stated: bool,
-) -> tuple[str, ...]:
-    """Return the trials of a sweep, its slots, and the smallest effect it finds, in lines.
+) -> tuple[Reason, ...]:
+    """Return the trials of a sweep, its slots, and the smallest effect it finds.
 
     Args:
         cells: of its node slots.
@@ -63,50 +61,56 @@ def capacity(
         is_stated: whether the sweep states its blocks.
     """
     slots = [
-        f"{rule.wave}: {counted(rule.slots, 'slot')} for {rule.words}; {known_when(rule)}"
+        Reason(
+            Why.RULE_SLOTS,
+            wave=rule.wave,
+            slots=rule.slots,
+            fills=rule.fills,
+            known=known_when(rule),
+        )
         for rule in rules
     ]
     is_derived = any(not isinstance(rule, Singles) for rule in rules)
-    more = ", and those of derived waves" if is_derived else ""
+    more = Reason(Why.AND_DERIVED) if is_derived else None
     if not isinstance(layout, Plan):
-        return (f"{screened} trials{more}", *slots, f"{layout.what}: {layout.why}")
-    found = ((layout.from_start80(each), each) for each in (_SIGMAS if sigma is None else (sigma,)))
-    seen = ", ".join(
-        f"{size(start)} ({size(layout.mde80(each))}) at {size(each)} job noise"
-        for start, each in found
-    )
-    if sigma is None:
-        seen += f"; {size(DEFAULT_SIGMA)} is assumed: {NOT_CALIBRATED}"
-    jobs = f"{layout.jobs} jobs of {budget}"
+        trials = Reason(Why.TRIALS_OF_PLAN, trials=screened, more=more)
+        return (trials, *slots, Reason(Why.RANKING_ONLY, why=layout.why))
+    seen = [
+        Reason(
+            Why.FINDS_AT,
+            start=layout.from_start80(each),
+            finalist=layout.mde80(each),
+            sigma=each,
+        )
+        for each in (_SIGMAS if sigma is None else (sigma,))
+    ]
+    jobs = Reason(Why.JOBS_OF_BUDGET, jobs=layout.jobs, budget=budget)
     if at_most > layout.jobs:
-        jobs = f"{layout.jobs} to {at_most} jobs, {_ADDED}"
-    left = "" if is_stated else unused(layout, budget)
+        jobs = Reason(Why.JOBS_UP_TO, jobs=layout.jobs, most=at_most)
+    left = None if is_stated else unused(layout, budget)
     return (
-        f"{screened} trials of the screen{more}, then {layout.words}: {jobs}",
+        Reason(Why.PLAN, screened=screened, more=more, blocks=layout.shape, jobs=jobs),
         *([left] if left else []),
         *outlined(cells, layout, rules, is_stated=is_stated),
         *slots,
-        f"smallest effect of one winner that is found with 80 % power ({_ONCE}): {seen}",
+        Reason(Why.SMALLEST_ASSUMED, seen=seen, sigma=DEFAULT_SIGMA)
+        if sigma is None
+        else Reason(Why.SMALLEST, seen=seen),
     )
 
 
-def held(rules: Sequence[DerivedRule], kinds: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Name the collectives of the program that derived profiles must act on; None is unknown."""
+def held(rules: Sequence[DerivedRule], kinds: tuple[str, ...] | None) -> tuple[Reason, ...]:
+    """Return the collectives of the program that derived profiles must act on; None is unknown."""
     if not rules:
         return ()
     if kinds is not None:
-        must = "derived profiles must act on the collectives of the baseline's program"
-        return (f"{must}: {', '.join(kinds) or 'none'}",)
+        return (Reason(Why.ACTS_ON, collectives=kinds) if kinds else Reason(Why.ACTS_ON_NONE),)
     is_run = any(isinstance(each, Singles) and each.evidence for each in rules)
-    how = "" if is_run else ": `xlatune evidence SWEEP_FILE`"
-    what = "an evidence run of the baseline will show which derived settings do nothing"
-    return (f"{what} to its program{how}",)
+    return (Reason(Why.EVIDENCE_COMES if is_run else Why.EVIDENCE_WOULD_SHOW),)
 
 
-def known_when(rule: DerivedRule) -> str:
-    """Say when it is known what fills the slots of a rule."""
+def known_when(rule: DerivedRule) -> Reason:
+    """Return when it is known what fills the slots of a rule."""
     if not isinstance(rule, Singles):
-        return "their results decide which profiles"
-    if not rule.evidence:
-        return "a profile that is left out, or needs no run, gives its slot to the next"
-    return "until that evidence run, one more job, they are in declared order"
+        return Reason(Why.RESULTS_DECIDE)
+    return Reason(Why.UNTIL_EVIDENCE if rule.evidence else Why.NEXT_TAKES_SLOT)

@@ -23,9 +23,10 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
-from pytest_xlatune.model.text import counted, size
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
 from pytest_xlatune.stats.design import (
@@ -281,7 +282,7 @@ def follow(sweep: _Swept, history: History) -> int:
 
 def outlined(
     cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
-) -> tuple[str, ...]:
+) -> tuple[Reason, ...]:
     """Return what a plan says of node slots; () where there is one.
 
     Unless the sweep states its blocks, with the jobs for which it would find more.
@@ -289,22 +290,21 @@ def outlined(
     if len(cells) < _PAIR:
         return ()
     screen, blocks = rounds(layout, len(cells), rules)
-    of_nodes = counted(len(cells[0].nodelist), "node")
-    idle = len(cells) - screen_slots(len(cells), layout.profiles)
-    beside = f" (the screen uses {len(cells) - idle} of them)" if idle else ""
-    said = (
-        f"{len(cells)} slots of {of_nodes} side by side{beside}: {screen} rounds of the screen and "
-        f"{blocks} of the blocks, so that {screen + blocks} trials follow one another and not "
-        f"{layout.jobs}"
+    used = screen_slots(len(cells), layout.profiles)
+    beside = Reason(
+        Why.SLOTS_BESIDE,
+        slots=len(cells),
+        nodes=len(cells[0].nodelist),
+        used=Reason(Why.SCREEN_USES, slots=used) if used < len(cells) else None,
+        screen=screen,
+        blocks=blocks,
+        rounds=screen + blocks,
+        jobs=layout.jobs,
     )
     jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
     if not jobs:
-        return (said,)
-    more = (
-        f"with {jobs} jobs (--xlatune-budget {jobs}) the best {SECOND_RUNS} of the screen run a "
-        "second time, and the sweep finds smaller effects"
-    )
-    return (said, more)
+        return (beside,)
+    return (beside, Reason(Why.MORE_JOBS_FIND, jobs=jobs, again=SECOND_RUNS))
 
 
 def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:
@@ -421,7 +421,7 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
     return found
 
 
-def said(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[str, ...]:
+def notes_on_slots(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[Reason, ...]:
     """Return what a report tells of the slots: those that are slower, and those that died.
 
     Args:
@@ -434,10 +434,8 @@ def said(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[str
     notes = []
     standing = {id(each) for each in slots.standing}
     for slot, change in slower(past, slots).items():
-        notes.append(
-            f"slot {slots.number(slot)} ({nodes[slot]}) is slower than the others by "
-            f"{size(-change)}, more than noise explains; no comparison rests on it"
-        )
+        named = {"slot": slots.number(slot), "nodes": nodes[slot]}
+        notes.append(Reason(Why.SLOT_STAYS_SLOWER, loss=-change, **named))
     for slot in slots.names:
         if slot not in slots.dead:
             continue
@@ -447,13 +445,14 @@ def said(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[str
                 for each in slots.history
                 if each.trial.cell_digest == slot and _is_lost_to_nodes(each)
             ),
-            "",
+            None,
         )
         lost = sum(
             each.trial.cell_digest == slot and each.trial.block > 0 and each.status.is_final
             for each in slots.history
             if id(each) not in standing
         )
-        with_block = f", and {counted(lost, 'trial')} of its block went with it" if lost else ""
-        notes.append(f"slot {slots.number(slot)} ({nodes[slot]}) takes no trial: {why}{with_block}")
+        with_block = Reason(Why.BLOCK_WENT_TOO, trials=lost) if lost else None
+        named = {"slot": slots.number(slot), "nodes": nodes[slot]}
+        notes.append(Reason(Why.SLOT_DEAD, why=why, block=with_block, **named))
     return tuple(notes)

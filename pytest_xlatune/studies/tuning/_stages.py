@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import median
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Score,
@@ -314,7 +315,6 @@ def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapp
 
 
 _SECOND = 2  # look
-_NAMED = 4  # arms that a sentence lists by name
 _SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
 FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
@@ -360,7 +360,7 @@ class Confirmation:
         alpha_spent: by trials that exist.
         has_pair: whether `baseline-no-env` stands in every block.
         may_grow: whether spare blocks may follow those that are planned.
-        added: the last spare block and why it was added; "" without one.
+        added: the last spare block and why it was added; None without one.
     """
 
     trials: tuple[Trial, ...]
@@ -371,7 +371,7 @@ class Confirmation:
     alpha_spent: float
     has_pair: bool = False
     may_grow: bool = True
-    added: str = ""
+    added: Reason | None = None
 
 
 def begun(past: Past) -> Mapping[int, ConfirmDesign]:
@@ -497,7 +497,7 @@ def confirm(
             trials += more
             if are_over(more):
                 looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
-    is_won, added = False, ""
+    is_won, added = False, None
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
         is_won = VerdictKind.FASTER in found
@@ -537,16 +537,10 @@ def confirm(
     )
 
 
-def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> str:
-    """Say which spare block was added, and why."""
-    more = f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else ""
-    names = ", ".join(sorted(arms)[:_NAMED]) + more
-    if is_won:
-        return f"block {number} is added: {names} ran once, far below the baseline"
-    return (
-        f"block {number} is added: nothing is faster, and what {names} may gain or lose is not "
-        "narrow yet"
-    )
+def _why_spare(number: int, arms: Sequence[str], *, is_won: bool) -> Reason:
+    """Return which spare block was added, and why."""
+    kind = Why.BLOCK_FOR_WORST if is_won else Why.BLOCK_FOR_BOUND
+    return Reason(kind, block=number, arms=sorted(arms))
 
 
 def _spared(

@@ -21,6 +21,7 @@ from pytest_xlatune.catalog.context import Context, Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
@@ -92,13 +93,13 @@ class Offered:
         most: how many slots at most, those that are filled included.
         candidates: the best first; those that have trials among them.
         objections: why -> the settings that no new profile may hold.
-        said: one sentence each.
+        told: what was passed over, and why.
     """
 
     most: int
     candidates: Iterator[Profile]
-    objections: Mapping[str, Mapping[Key, str]] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
+    objections: Mapping[Reason, Mapping[Key, str]] = field(default_factory=dict)
+    told: tuple[Reason, ...] = ()
 
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
@@ -118,7 +119,7 @@ class Moment:
         begun: those of them of which a part runs first.
         unfilled: how many slots of them are not filled.
         evidence: the run of the baseline that they wait for; None where they wait for none.
-        said: how slots were filled, what was passed over and why, one sentence each.
+        told: how slots were filled, what was passed over and why.
     """
 
     profiles: Mapping[str, Profile]
@@ -130,7 +131,7 @@ class Moment:
     begun: frozenset[str] = frozenset()
     unfilled: int = 0
     evidence: Trial | None = None
-    said: tuple[str, ...] = ()
+    told: tuple[Reason, ...] = ()
 
     @property
     def plannable(self) -> tuple[Segment, ...]:
@@ -176,7 +177,7 @@ class Declaration:
         profiles = list(self.profiles)
         slots: dict[str, Profile] = {}
         opens: list[str] = []
-        said: list[str] = []
+        told: list[Reason] = []
         evidence: Trial | None = None
         begun: set[str] = set()
         unfilled = 0
@@ -187,7 +188,7 @@ class Declaration:
             named = zip(self.slots[rule], found.slotted, strict=False)
             slots |= {slot.name: each for slot, each in named}
             profiles += found.profiles
-            said += found.said
+            told += found.told
             waits += [rule.wave] * found.is_open
             if found.is_open and self._asks_for(rule):
                 opens.append(rule.wave)
@@ -201,7 +202,7 @@ class Declaration:
             begun=frozenset(begun),
             unfilled=unfilled,
             evidence=evidence,
-            said=tuple(said),
+            told=tuple(told),
         )
 
     @cached_property
@@ -306,7 +307,7 @@ class Declaration:
         most = offered.most
         free = most - len(kept)
         made = []
-        refused: dict[str, str] = {}
+        refused: dict[str, Reason] = {}
         ids = {each.id for each in profiles}
         seen = set(map(self._effective.key, (*profiles, ALIAS)))
         critic = self._critic(history)
@@ -318,10 +319,10 @@ class Declaration:
                 made.append(as_kept)
             elif free and self._effective.key(each) not in seen:
                 settings = settings_of(each)
-                against = (
+                against = [
                     why for why, part in offered.objections.items() if is_part(part, settings)
-                )
-                if why := "; ".join(against) or critic(each):
+                ]
+                if why := several(against) or critic(each):
                     refused[each.id] = why
                     continue
                 made.append(each)
@@ -340,7 +341,7 @@ class Declaration:
             slotted=slotted,
             is_open=is_open,
             is_begun=is_open,
-            said=(*offered.said, *left_out(rule.wave, refused)),
+            told=(*offered.told, *left_out(rule.wave, refused)),
         )
 
     def _offered(
@@ -356,19 +357,18 @@ class Declaration:
         if len(kept) >= rule.slots:
             return Offered(most=rule.slots, candidates=candidates)
         idle = self._useless(rule, history)
-        objections = {f"confirmed to gain nothing: {each}": idle[each] for each in idle}
+        objections = {Reason(Why.GAINS_NOTHING, arm=each): idle[each] for each in idle}
         if isinstance(rule, Stacks) and self._is_first_look(rule, kept, history):
             return Offered(most=rule.first, candidates=candidates, objections=objections)
         short = self._short(rule, pool, kept, history) if isinstance(rule, Stacks) else {}
-        said: tuple[str, ...] = ()
+        told: tuple[Reason, ...] = ()
         if isinstance(rule, Stacks) and short:
             ran = {each.id for each in kept}
             own = (each for each in candidates if each.id in ran)
             more = rule.again(leaders, pool=pool, short=short.values())
             candidates = itertools.chain(own, more)
-            names = ", ".join(short)
-            said = (f"{rule.wave}: {names} fell short of its parts: no further stack holds all",)
-        return Offered(most=rule.slots, candidates=candidates, objections=objections, said=said)
+            told = (Reason(Why.FELL_SHORT, wave=rule.wave, arms=tuple(short)),)
+        return Offered(most=rule.slots, candidates=candidates, objections=objections, told=told)
 
     def _is_first_look(self, rule: Stacks, kept: Sequence[Profile], history: History) -> bool:
         """Whether the first stacks have to run before the others are chosen."""
@@ -425,29 +425,30 @@ class Declaration:
         """The evidence run of the cell as deployed."""
         return EvidenceStudy(cell=self.orders.cell, profile=BASELINE).trial
 
-    def _critic(self, history: History) -> Callable[[Profile], str]:
+    def _critic(self, history: History) -> Callable[[Profile], Reason | None]:
         """Return what says why a derived profile is not worth a trial.
 
         The program is asked too, once an evidence run of the baseline has named its collectives.
         """
         context = self.context
         if context is None:
-            return lambda _: ""
+            return lambda _: None
         kinds = kinds_of(evidence_of(history, self.evidence_trial))
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
         known = self._objections.setdefault(kinds, {})
 
-        def say(profile: Profile) -> str:
+        def why(profile: Profile) -> Reason | None:
             key = f"{profile.id} {profile.settings_text}"
             if key not in known:
-                known[key] = why_not(profile, context)
+                text = why_not(profile, context)
+                known[key] = verbatim(text) if text else None  # the catalog's own words
             return known[key]
 
-        return say
+        return why
 
     @cached_property
-    def _objections(self) -> dict[tuple[str, ...] | None, dict[str, str]]:
+    def _objections(self) -> dict[tuple[str, ...] | None, dict[str, Reason | None]]:
         return {}
 
     def _kept(

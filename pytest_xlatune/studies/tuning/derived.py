@@ -34,14 +34,14 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     settings_digest,
 )
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, canonical, digest, written
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
-from pytest_xlatune.model.text import percent, size, whole
+from pytest_xlatune.model.text import whole
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1
-NO_AIM = "an evidence run does not show what it acts on"
-_NAMED = 6  # profiles that a sentence lists by name
+NO_AIM = Reason(Why.NO_AIM)
 
 
 @written("singles")
@@ -85,18 +85,18 @@ class Singles(Record):
         return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
 
     @property
-    def words(self) -> str:
+    def fills(self) -> Reason:
         """What fills the slots."""
-        by = "by an evidence run of the baseline" if self.evidence else "in declared order"
-        return f"single settings out of {len(self.candidates)}, {by}"
+        kind = Why.FILLS_SINGLES_BY_EVIDENCE if self.evidence else Why.FILLS_SINGLES
+        return Reason(kind, candidates=len(self.candidates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A candidate in its place, and why it is there; "" where it is the declared order."""
+    """A candidate in its place, and why it is there; None where it is the declared order."""
 
     profile: Profile
-    why: str = ""
+    why: Reason | None = None
 
 
 def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
@@ -123,15 +123,15 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
     return tuple(order)
 
 
-def sentences(
+def choices(
     rule: Singles,
     order: Sequence[Placed],
     *,
     evidence: EvidenceResult | None,
     chosen: Iterable[str],
-    refused: Mapping[str, str],
-) -> tuple[str, ...]:
-    """Say which candidates are measured and which are cut, and why.
+    refused: Mapping[str, Reason],
+) -> tuple[Reason, ...]:
+    """Return which candidates are measured and which are cut, and why.
 
     Args:
         rule: of the wave.
@@ -143,30 +143,34 @@ def sentences(
     kept = set(chosen)
     own = [each for each in order if each.profile.id in kept]
     cut = [each for each in order if each.profile.id not in kept and each.profile.id not in refused]
-    said = f"{rule.wave}: {_by(rule, evidence)}"
-    if own:
-        numbered = [f"{number} {each.profile.id}" for number, each in enumerate(own, start=1)]
-        said += f": {_grouped(numbered, [each.why for each in own])}"
-    slots = f"{rule.slots} slot" + "s" * (rule.slots > 1)
-    named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
-    return (
-        said,
-        *([f"{rule.wave}: cut at {slots}: {named}"] if cut else []),
-        *left_out(rule.wave, refused),
-    )
+    by = _by(rule, evidence)
+    numbered = [
+        Reason(Why.NUMBERED, number=number, name=each.profile.id)
+        for number, each in enumerate(own, start=1)
+    ]
+    taken = _grouped(numbered, [each.why for each in own])
+    found = [
+        Reason(Why.CHOSEN, wave=rule.wave, by=by, groups=taken)
+        if own
+        else Reason(Why.NONE_CHOSEN, wave=rule.wave, by=by)
+    ]
+    if cut:
+        named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
+        found.append(Reason(Why.CUT_AT, wave=rule.wave, slots=rule.slots, groups=named))
+    return (*found, *left_out(rule.wave, refused))
 
 
-def left_out(wave: str, refused: Mapping[str, str]) -> tuple[str, ...]:
-    """Say in a sentence, or none, what got no slot whatever it promised: id -> why."""
+def left_out(wave: str, refused: Mapping[str, Reason]) -> tuple[Reason, ...]:
+    """Return, or not, what got no slot whatever it promised: id -> why."""
     named = _grouped(tuple(refused), tuple(refused.values()))
-    return (f"{wave}: left out: {named}",) if refused else ()
+    return (Reason(Why.LEFT_OUT, wave=wave, groups=named),) if refused else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weight:
     part: str  # whose places it counts among
     value: float
-    why: str
+    why: Reason
 
 
 def _claim(weight: _Weight, taken: Counter[str]) -> float:
@@ -180,50 +184,47 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
     if not present:
-        return _Weight(part="", value=-1.0, why=f"the program has no {' and no '.join(aims)}")
+        return _Weight(part="", value=-1.0, why=Reason(Why.PROGRAM_HAS_NO, parts=aims))
     found = {each: shares.of_step[each] for each in present if each in shares.of_step}
     if not found:
-        why = f"{' and '.join(present)}: no trace tells the time that it costs"
-        return _Weight(part=present[0], value=0.0, why=why)
+        return _Weight(part=present[0], value=0.0, why=Reason(Why.NO_TRACE_OF, parts=present))
     if "communication" in found:  # that of all collectives
         found = {each: share for each, share in found.items() if each not in COLLECTIVES}
     largest = max(found, key=lambda each: found[each])
     if largest == "compute":
-        why = f"compute, {size(found[largest])} of a step"
+        why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=found[largest])
         return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
-    what = " and ".join(found)
-    idle = "idle" if largest == "idle" else f"{what} alone"
     total = sum(found.values())
-    return _Weight(part=largest, value=total, why=f"{idle}, {size(total)} of a step")
+    why = Reason(Why.SHARE_OF_STEP_ALONE, parts=list(found), share=total)
+    if largest == "idle":
+        why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=total)
+    return _Weight(part=largest, value=total, why=why)
 
 
 def _is_absent(part: str, shares: Shares) -> bool:
     return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
 
 
-def _by(rule: Singles, evidence: EvidenceResult | None) -> str:
+def _by(rule: Singles, evidence: EvidenceResult | None) -> Reason:
     if not rule.evidence and evidence is None:
-        return "candidates in declared order"
+        return Reason(Why.DECLARED_ORDER)
     if evidence is None:
-        return "candidates in declared order, for the baseline has no evidence"
+        return Reason(Why.WITHOUT_EVIDENCE)
     if evidence.shares is None:
-        why = evidence.reason or "it left nothing that says where the time of a step goes"
-        return f"candidates in declared order, for the evidence run {evidence.trial.id}: {why}"
-    return f"candidates by the evidence of {evidence.trial.id}"
+        why = evidence.reason or Reason(Why.NOTHING_OF_STEP)
+        return Reason(Why.EVIDENCE_SAYS_NOTHING, trial=evidence.trial.id, why=why)
+    return Reason(Why.BY_EVIDENCE, trial=evidence.trial.id)
 
 
-def _grouped(names: Sequence[str], reasons: Sequence[str]) -> str:
-    """Name profiles in their order, those of one reason together."""
-    groups: dict[str, list[str]] = {}
+def _grouped(names: Sequence[str | Reason], reasons: Sequence[Reason | None]) -> tuple[Reason, ...]:
+    """Return profiles in their order, those of one reason together."""
+    groups: dict[Reason | None, list[str | Reason]] = {}
     for name, why in zip(names, reasons, strict=True):
         groups.setdefault(why, []).append(name)
-    return "; ".join(_listed(each) + (f" ({why})" if why else "") for why, each in groups.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    return ", ".join(names[:_NAMED]) + rest
+    return tuple(
+        Reason(Why.NAMED_FOR, names=each, why=why) if why else Reason(Why.NAMED, names=each)
+        for why, each in groups.items()
+    )
 
 
 ID_LENGTH = 64
@@ -243,9 +244,9 @@ class Leader:
     estimate: float
 
     @property
-    def words(self) -> str:
+    def told(self) -> Reason:
         """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
-        return f"{self.profile.id} {percent(relative(self.estimate))}"
+        return Reason(Why.LEADER, profile=self.profile.id, change=relative(self.estimate))
 
 
 @written("stacks")
@@ -274,10 +275,9 @@ class Stacks(Record):
             raise ConfigError(f"stacks of {self.of}: expected 2 or 3")
 
     @property
-    def words(self) -> str:
+    def fills(self) -> Reason:
         """What fills the slots."""
-        sizes = " or ".join(str(size) for size in range(2, self.of + 1))
-        return f"stacks of {sizes} profiles that led the waves before"
+        return Reason(Why.FILLS_STACKS, sizes=range(2, self.of + 1))
 
     @property
     def first(self) -> int:
@@ -334,8 +334,8 @@ class Stacks(Record):
             ordered = sorted(parts, key=lambda part: place[part.profile.id])
             found = _stack([part.profile for part in ordered], wave=self.wave)
             if found is not None:
-                words = ", ".join(part.words for part in ordered)
-                yield replace(found, note=f"stacked, for the screen showed {words}")
+                told = [part.told for part in ordered]
+                yield replace(found, origin=Reason(Why.STACKED, leaders=told))
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are stacks of `pool`, overtaken or not."""
@@ -386,18 +386,19 @@ class Around(Record):
         return hash((self.wave, self.slots, tuple(sorted(self.ladders))))
 
     @property
-    def words(self) -> str:
+    def fills(self) -> Reason:
         """What fills the slots."""
-        names = ", ".join(sorted(self.ladders))
-        named = names if len(self.ladders) <= _LADDERS_NAMED else f"{len(self.ladders)} settings"
-        return f"values beside the leaders' of {named}"
+        if len(self.ladders) <= _LADDERS_NAMED:
+            return Reason(Why.FILLS_VALUES, names=sorted(self.ladders))
+        return Reason(Why.FILLS_VALUES_OF_MANY, settings=len(self.ladders))
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""
         del pool  # a leader stands by itself
         for leader in leaders:
             for found, name in self._beside(leader.profile):
-                yield replace(found, note=f"beside {name} of {leader.words} in the screen")
+                origin = Reason(Why.BESIDE_LEADER, setting=name, leader=leader.told)
+                yield replace(found, origin=origin)
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are neighbours of `pool`, overtaken or not."""
@@ -442,9 +443,9 @@ class Crossed(Record):
         _check_slots(self)
 
     @property
-    def words(self) -> str:
+    def fills(self) -> Reason:
         """What fills the slots."""
-        return "the best flags and variables with the best shape"
+        return Reason(Why.FILLS_CROSSED)
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield a leader of each kind together, by their summed estimates."""
@@ -457,8 +458,8 @@ class Crossed(Record):
         ):
             found = _stack([each.profile for each in parts], wave=self.wave)
             if found is not None:
-                words = " and ".join(each.words for each in parts)
-                yield replace(found, note=f"flags and shape together: {words} in the screen")
+                told = [each.told for each in parts]
+                yield replace(found, origin=Reason(Why.CROSSED, leaders=told))
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are such pairs, overtaken or not."""

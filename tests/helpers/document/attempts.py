@@ -43,7 +43,7 @@ def results_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "trial": trials[name],
             "status": "running",
             "score": None,
-            "reason": "",
+            "reason": None,
             "findings": [],
             "epoch": 0,
             "job_ids": [job for job, _ in own],

@@ -27,6 +27,7 @@ from tests.helpers.document.figures import ALIAS, BASELINE, BOUNDED, STOP_LEAST,
 from tests.helpers.document.lines import ABSENT, NUMBER, blocks, in_line, lines_of, rounds_to, split
 from tests.helpers.document.pipeline import SHAPING, Shape, shape_of
 from tests.helpers.document.slots import complaints_of, nodes_of
+from tests.helpers.words import in_words
 
 SCREENED = "Screened: ranks, proves nothing"
 SHOWN_OF_THE_SCREEN = 8 + 5
@@ -502,7 +503,7 @@ class _Check:
     def remark(self, job: Job, job_id: str, *, is_last: bool) -> str:
         """Why a job has no score: what its trial ended for, else what was decided on it."""
         if is_last and (job.score or job.result["reason"]):
-            return str(job.result["reason"])
+            return in_words(job.result["reason"])
         return self.books.remarks.get(job_id, "")
 
     def evidence_rows(self, rows: Sequence[list[str]]) -> None:

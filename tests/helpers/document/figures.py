@@ -44,6 +44,7 @@ from tests.helpers.document.estimates import (
 from tests.helpers.document.planning import Planned, from_start80, planned
 from tests.helpers.document.recipes import Recipes, settings_of
 from tests.helpers.document.slots import SECOND, against_lines, last_laid, misplaced, queued, slower
+from tests.helpers.words import in_words
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
@@ -432,7 +433,7 @@ class Books:
         ids = tuple(job for each in every for job in each.ids)
         for each in every:
             if each.result["status"] == "dropped":
-                reason = each.result["reason"]
+                reason = in_words(each.result["reason"])
                 return Row(kind="INVALID", can_run=False, reason=reason, jobs=ids)
         scored = [e for e in every if e.score]
         if any(self._other_loss(e.score) for e in scored):

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Effect, Verdict, VerdictKind
 from pytest_xlatune.model.text import interval, percent
-from pytest_xlatune.stats.compare import (
+from pytest_xlatune.report.claims import (
     Claim,
     faster,
     faster_by,
@@ -25,12 +26,12 @@ GAIN = Verdict(
     ci95=(0.021, 0.039),
     n=4,
     mde80=0.013,
-    method="Dunnett, K=3",
+    method=verbatim("Dunnett, K=3"),
 )
 LEVEL = replace(GAIN, kind=VerdictKind.EQUIVALENT, delta=0.001, ci95=(-0.006, 0.008))
 WIDE = replace(GAIN, kind=VerdictKind.INCONCLUSIVE, delta=0.004, ci95=(-0.015, 0.024))
 ONCE = Verdict(arm="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1)
-BROKEN = Verdict(arm="overlap-2", kind=VerdictKind.INVALID, reasons=("out of memory",))
+BROKEN = Verdict(arm="overlap-2", kind=VerdictKind.INVALID, reasons=(verbatim("out of memory"),))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,9 @@ def test_what_an_assertion_shows_holds_the_figures(
     claim: Callable[[Verdict], Claim], verdict: Verdict
 ) -> None:
     """pytest cuts the middle out of a text of more than 240 characters."""
-    long = replace(verdict, arm="p" * 64, method="m" * 300, reasons=("r" * 300,))
+    long = replace(
+        verdict, arm="p" * 64, method=verbatim("m" * 300), reasons=(verbatim("r" * 300),)
+    )
     shown = repr(claim(long))
     assert len(shown) <= 240
     low, high = verdict.ci95 or (0, 0)

@@ -1,0 +1,123 @@
+"""What a test may claim of a verdict: true or false, and why, so that a failed `assert` says it.
+
+    assert faster(verdict)       assert within(verdict, 0.01)       assert no_regression(verdict)
+
+All rest on the verdict's 95 % interval: one-sided, stricter than 5 %. One trial supports none, and
+what the data cannot tell is never a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
+from pytest_xlatune.model.text import interval, percent, size
+from pytest_xlatune.report.words import sentence
+
+REPR_CHARS = 240  # pytest cuts the middle out of a longer text
+_NO_REASON = "no reason is known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim: true in an `if` or an `assert` where it holds; its text is the evidence.
+
+    What a failed assertion shows of it ends where pytest would cut; the figures come first.
+    """
+
+    holds: bool
+    text: str
+    is_undecided: bool = False  # neither it nor its contrary is shown
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __repr__(self) -> str:
+        return self.text if len(self.text) <= REPR_CHARS else f"{self.text[: REPR_CHARS - 3]}..."
+
+
+def faster(verdict: Verdict) -> Claim:
+    """Claim that the profile was found faster, false winners counted over the whole sweep."""
+    is_open = verdict.kind is VerdictKind.INCONCLUSIVE
+    holds = verdict.kind is VerdictKind.FASTER
+    return _claim(verdict, "faster", holds=holds, is_undecided=is_open)
+
+
+def faster_by(verdict: Verdict, margin: float) -> Claim:
+    """Claim a gain of more than `margin`; 0.02 is +2 %."""
+    low, high = verdict.ci95 or (None, None)
+    holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
+    is_open = high is not None and high > margin
+    words = f"faster by more than {size(margin)}"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+
+
+def not_slower_than(verdict: Verdict, margin: float) -> Claim:
+    """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
+    holds = verdict.ci95 is not None and verdict.ci95[0] > -margin
+    is_open = verdict.ci95 is not None and verdict.ci95[1] > -margin
+    words = f"not slower by {size(margin)} or more"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+
+
+def within(verdict: Verdict, margin: float) -> Claim:
+    """Claim that any difference of `margin` or more is excluded (equivalence)."""
+    holds = verdict.ci95 is not None and -margin < verdict.ci95[0] and verdict.ci95[1] < margin
+    is_open = verdict.ci95 is not None and verdict.ci95[0] < margin and -margin < verdict.ci95[1]
+    words = f"within {size(margin)} of the baseline"
+    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+
+
+def no_regression(verdict: Verdict) -> Claim:
+    """Claim that a gate passes: its margin holds, and its floor. What cannot be told does not."""
+    if verdict.kind is VerdictKind.INVALID:
+        return _claim(verdict, "no regression", holds=False, is_undecided=False)
+    if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:
+        text = f"{_CANNOT_TELL}: {verdict.arm}, {_open_settings(verdict)}"
+        return Claim(holds=False, text=text, is_undecided=True)
+    enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
+    head = _GATE[verdict.kind] if enough else _CANNOT_TELL
+    why = "; ".join(map(sentence, verdict.reasons)) or _NO_REASON
+    text = f"{head}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
+    return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
+
+
+_HOLDS, _CANNOT_TELL = "no regression", "cannot tell"
+_GATE = {
+    **dict.fromkeys((VerdictKind.FASTER, VerdictKind.EQUIVALENT), _HOLDS),
+    VerdictKind.SLOWER: "regression",
+    **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), _CANNOT_TELL),
+}
+
+
+def _claim(verdict: Verdict, words: str, *, holds: bool, is_undecided: bool) -> Claim:
+    what = f"{verdict.arm} is {words}"
+    if verdict.kind is VerdictKind.INVALID:
+        why = sentence(verdict.reasons[0]) if verdict.reasons else _NO_REASON
+        return Claim(holds=False, text=f"{what}: refused, the measurement is invalid: {why}")
+    if verdict.unproved:
+        text = f"{what}: refused, {_open_settings(verdict)}"
+        return Claim(holds=False, text=text, is_undecided=True)
+    if verdict.n < MIN_TRIALS or verdict.ci95 is None:
+        text = f"{what}: refused, n = {verdict.n} and no interval: confirm it first"
+        return Claim(holds=False, text=text, is_undecided=True)
+    shown = "holds" if holds else "not shown"
+    text = f"{what}: {shown}, {_figures(verdict)}; {sentence(verdict.method)}"
+    return Claim(holds=holds, text=text, is_undecided=is_undecided and not holds)
+
+
+def _open_settings(verdict: Verdict) -> str:
+    names = ", ".join(verdict.unproved)
+    return f"nothing shows that {names} was in effect ({verdict.effect})"
+
+
+def _figures(verdict: Verdict) -> str:
+    low, high = verdict.ci95 or (None, None)
+    parts = (
+        "" if verdict.delta is None else f"delta {percent(verdict.delta)}",
+        "no interval" if low is None or high is None else f"95 % {interval((low, high))}",
+        f"n = {verdict.n}",
+        str(verdict.kind),
+        "" if verdict.mde80 is None else f"80 % power at {size(verdict.mde80)}",
+    )
+    return ", ".join(part for part in parts if part)

@@ -42,8 +42,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 def _import(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.cli.flags import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
+    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.publish import NO_PAGES, document_of, has_pages, publish, read_known
 
     options = options_of(arguments)

@@ -64,7 +64,7 @@ def add_conclude(parser: argparse.ArgumentParser) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     folders = _named_folders(arguments, options)
-    from pytest_xlatune.tasks.mlflow_runs import check_exports
+    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.publish import (
         NO_PAGES,
         document_of,

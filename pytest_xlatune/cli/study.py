@@ -51,8 +51,8 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 def _study(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.sweep.settings import check_folders
-    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.notify import read_targets
 
     options = options_of(arguments)

@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
         if options.export and not (options.is_off or is_worker(config)):
-            from pytest_xlatune.tasks.mlflow_runs import check_exports
+            from pytest_xlatune.report.exports import check_exports
 
             check_exports(options.export)
     except ConfigError as error:

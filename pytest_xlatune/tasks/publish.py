@@ -57,7 +57,7 @@ from pytest_xlatune.report.covered import (
 )
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
-from pytest_xlatune.report.exports import MLFLOW, exported
+from pytest_xlatune.report.exports import export_of, exported
 from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
@@ -71,7 +71,6 @@ from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 from pytest_xlatune.tasks.cvs_written import patched_cvs
-from pytest_xlatune.tasks.mlflow_runs import log_to_mlflow
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -631,8 +630,8 @@ def publish(
     that moment.
 
     Raises:
-        LedgerError: the directory cannot be written, or MLflow does not take the figures; the
-            ledger itself is complete.
+        LedgerError: the directory cannot be written, or a format's program does not take the
+            figures; the ledger itself is complete.
     """
     with writing(), alone(reports):
         known = read_known(folder)
@@ -675,12 +674,17 @@ def publish(
             path = stem.with_name(f"{stem.name}.html")
             write_all({path: page_text(known, document, covered=covered, files=files)})
             written += (path,)
-    if MLFLOW in exports:  # a server may take its time: sessions of other ledgers write meanwhile
-        kept = stem.with_name(f"{stem.name}.mlflow.json")
-        with writing(), alone(folder):  # two that find no run of a study would both make one
-            runs = log_to_mlflow(report, key=f"{known.sweep} {known.study.name} {_began(known)}")
-            write_all({kept: runs})
-        written += (kept,)
+    for export in filter(None, map(export_of, exports)):
+        # a server may take its time: sessions of other ledgers write meanwhile; two of this one
+        # that find no run of a study would both make one
+        with writing(), alone(folder):
+            key = f"{known.sweep} {known.study.name} {_began(known)}"
+            more = {
+                stem.with_name(stem.name + suffix): text
+                for suffix, text in export.texts(report, key=key).items()
+            }
+            write_all(more)
+        written += tuple(more)
     return written
 
 

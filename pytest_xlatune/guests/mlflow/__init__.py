@@ -15,14 +15,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import TrialResult, Verdict
-from pytest_xlatune.report.exports import MLFLOW, Exported, figure_of, figures, slug
+from pytest_xlatune.report.exports import Export, Exported, figure_of, figures, slug
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,17 +33,28 @@ _MOST_BATCH = 1000  # metrics in one request
 _PARENT, _NAME = "mlflow.parentRunId", "mlflow.runName"
 
 
-def check_exports(formats: Collection[str]) -> None:
-    """Find out whether the formats that need a client can be written, before anything is measured.
+class MlflowExport(Export):
+    """The format `mlflow`: runs in MLflow, and a file that says where they are."""
 
-    No server is asked.
+    def check(self) -> None:
+        """Find out whether MLflow is installed and can use the store that is named.
 
-    Raises:
-        ConfigError: MLflow is not installed, or cannot use the store that is named.
-    """
-    if MLFLOW not in formats:
-        return
-    if importlib.util.find_spec(MLFLOW) is None:
+        Raises:
+            ConfigError: it is not, or it cannot.
+        """
+        _check()
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
+        """Log a report; return where its runs are.
+
+        Raises:
+            LedgerError: MLflow does not take them.
+        """
+        return {".mlflow.json": log_to_mlflow(report, key=key)}
+
+
+def _check() -> None:
+    if importlib.util.find_spec("mlflow") is None:
         raise ConfigError(
             "export mlflow: MLflow is not installed here; install pytest-xlatune[mlflow], or take "
             "mlflow out of --xlatune-export"

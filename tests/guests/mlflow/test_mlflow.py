@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.guests.mlflow import log_to_mlflow
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.report.exports import exported
-from pytest_xlatune.tasks.mlflow_runs import check_exports, log_to_mlflow
+from pytest_xlatune.report.exports import check_exports, exported
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
 

@@ -4,6 +4,9 @@ Only the file of the command that is asked for is loaded, and it imports what it
 needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
 declares the arguments of a command and sets `run` to the function that runs it.
 
+Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
+`Subcommand`. They are looked for where one is asked for that is none of ours, and for the list.
+
 Exit statuses: those of `model.errors`, where wrong usage is 2 and an interrupt 130. `flags lint`
 and `flags diff` end with 1 where they find something.
 """
@@ -20,9 +23,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_xlatune import __version__, owned
+from pytest_xlatune.door import Door
 from pytest_xlatune.model.errors import (
     ConfigError,
     Exit,
@@ -39,6 +43,22 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.groups import RunSettings
     from pytest_xlatune.sweep.resolved import ResolvedSweep
 
+
+class Subcommand(NamedTuple):
+    """A command of `xlatune`, without the module that runs it.
+
+    Attributes:
+        line: in the list of all, and at the head of its help: begins in lower case.
+        add: `module:function`, which declares the arguments of a parser and sets `run`.
+        examples: what to type, below its help.
+    """
+
+    line: str
+    add: str
+    examples: tuple[str, ...] = ()
+
+
+BROUGHT = Door("pytest_xlatune.commands", kind="command")
 # command -> its file, and its line in the list of all
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
@@ -63,7 +83,6 @@ COMMANDS = {
     "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
     "study": ("study", "run the study that a sweep file declares, without pytest"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
-    "cvs": ("cvs", "read configurations of AMD's cluster validation suite"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
     "jobs": ("ledgers", "list the jobs in the ledgers, or end them"),
     "init": ("init", "write a sweep file, from options or by asking"),
@@ -112,7 +131,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
     ),
     "gate": ("xlatune gate init --help",),
-    "cvs": ("xlatune cvs show config.json", "xlatune cvs show --help"),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
     "init": (
@@ -221,19 +239,58 @@ def _parser(name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    lines = {each: line for each, (_, line) in COMMANDS.items()}
-    added = add_commands(parser, lines, metavar="COMMAND")
-    if name in added:
-        parser.command = added[name]
+    known = commands(name)
+    added = add_commands(parser, {each: of.line for each, of in known.items()}, metavar="COMMAND")
+    if name in known:
+        one, of = added[name], known[name]
+        parser.command = one
+        module, _, add = of.add.partition(":")
         with _without_threads():
-            module = import_module(f"{__name__}.{COMMANDS[name][0]}")
-        getattr(module, f"add_{name.replace('-', '_')}")(added[name])
-    if name in EXAMPLES:
-        own = textwrap.wrap(added[name].epilog or "", _WIDTH)
-        examples = ["examples:", *(f"  {each}" for each in EXAMPLES[name])]
-        added[name].epilog = "\n".join([*examples, *([""] if own else []), *own])
-        added[name].formatter_class = argparse.RawDescriptionHelpFormatter
+            getattr(import_module(module), add)(one)
+        if of.examples:
+            own = textwrap.wrap(one.epilog or "", _WIDTH)
+            examples = ["examples:", *(f"  {each}" for each in of.examples)]
+            one.epilog = "\n".join([*examples, *([""] if own else []), *own])
+            one.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
+
+
+def commands(asked: str = "") -> dict[str, Subcommand]:
+    """Return the commands by name: ours, and those of other distributions where `asked` is none.
+
+    One that cannot be loaded says so in its line, unless it is the one that is asked for.
+
+    Raises:
+        ConfigError: the command that is asked for cannot be loaded.
+    """
+    found = {
+        name: Subcommand(
+            line=line,
+            add=f"{__name__}.{file}:add_{name.replace('-', '_')}",
+            examples=EXAMPLES.get(name, ()),
+        )
+        for name, (file, line) in COMMANDS.items()
+    }
+    for name in () if asked in found else BROUGHT.names():
+        if name in found:  # ours comes first
+            continue
+        try:
+            found[name] = _brought(name)
+        except ConfigError as error:
+            if name == asked:
+                raise
+            found[name] = Subcommand(line=str(error), add="")
+    return found
+
+
+def _brought(name: str) -> Subcommand:
+    found = BROUGHT.load(name, where="the command line")
+    if not isinstance(found, Subcommand):
+        raise ConfigError(
+            f"command {name!r} of {BROUGHT.source(name)} is {type(found).__name__}, expected a "
+            "pytest_xlatune.cli.Subcommand"
+        )
+    return found
 
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -263,7 +320,9 @@ def add_commands(
     # with its name given, argparse formats no usage to find it, for which it loads shutil
     added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
     return {
-        name: added.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        name: added.add_parser(
+            name, help=line.replace("%", "%%"), description=f"{line[0].upper()}{line[1:]}."
+        )
         for name, line in lines.items()
     }
 

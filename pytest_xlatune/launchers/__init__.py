@@ -49,6 +49,21 @@ class Launcher(Protocol):
 
 
 @runtime_checkable
+class Sourced(Protocol):
+    """What a launcher of a configuration file may say besides: the file, to write a recipe into."""
+
+    @property
+    def source(self) -> str:
+        """The path of the file; "" where there is none."""
+        ...
+
+    @property
+    def source_cell(self) -> str:
+        """Which of the file's cells it starts."""
+        ...
+
+
+@runtime_checkable
 class Checked(Protocol):
     """What a launcher may say besides: what a node must be able to do."""
 

@@ -12,13 +12,14 @@ import argparse
 import os
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import cvs_items, fixtures, hooks
+from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
@@ -40,7 +41,7 @@ from pytest_xlatune.sweep.groups import (
     RunSettings,
     key_of,
 )
-from pytest_xlatune.sweep.registry import markers
+from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
@@ -71,15 +72,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(key, f"Refused: its name is {new} now", type="string", default="")
     for name, (_, text) in SWITCHES.items():
         group.addoption(f"--{name}", action="store_true", help=text, default=False)
-    cvs_items.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
     hide_secrets_of(os.environ)
-    for name, text in markers().items():
-        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+    for kind in KINDS.values():
+        _register_markers(config, kind)
+    # one that comes in by the door has its markers from the line on that names it in a sweep file
+    ON_ARRIVAL.append(arrived := partial(_register_markers, config))
+    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
     try:
+        for name in kind_names() if config.option.markers else ():
+            KINDS[name]
         options = resolve_options(
             vars(config.option),
             os.environ,
@@ -98,11 +103,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OPTIONS_KEY] = options
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
-    if config.option.cvs_config:
-        config.pluginmanager.register(cvs_items, "xlatune-cvs")
     if not is_worker(config) and not options.is_off:
         controller = Controller(config, options, new_session_id(), Notifier(targets))
         config.pluginmanager.register(controller, CONTROLLER)
+
+
+def _register_markers(config: pytest.Config, kind: StudyKind) -> None:
+    for name, text in kind.markers.items():
+        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -69,8 +69,8 @@ from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
-from pytest_xlatune.tasks.cvs_written import patched_cvs
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -372,8 +372,8 @@ class Known:
 
     @property
     def files(self) -> tuple[DeployedFile, ...]:
-        """The files that a patch changes: a CVS file is written anew instead."""
-        return tuple(each for each in self.state.files if not each.cvs_cell)
+        """The files that a patch changes: a launcher's own is written anew instead."""
+        return tuple(each for each in self.state.files if not each.launcher)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
@@ -623,7 +623,7 @@ def publish(
 
     They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
     cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
-    out comments that it makes untrue. A recipe over a CVS file is that file with the recipe in it.
+    out comments that it makes untrue. A recipe over a launcher's own file is that file with it.
     A gate, a calibration and an evidence run write their own files, and no tuning document; a study
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
@@ -665,7 +665,7 @@ def publish(
             written += tuple(more)
         covered = covered_by(known) if known.kind.is_deployed else None
         if covered is not None:
-            made = patched_cvs(known.state.files, covered)
+            made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}
             write_all(patched)
             written += tuple(patched)

@@ -11,12 +11,12 @@ import pytest
 
 from pytest_xlatune import Sweep
 from pytest_xlatune.cli import main
-from pytest_xlatune.launchers.cvs.migration import migrated
+from pytest_xlatune.guests.cvs.files import CvsGiven, read_cvs_file
+from pytest_xlatune.guests.cvs.migration import migrated
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.cvs_files import CvsGiven, read_cvs_file
 from pytest_xlatune.sweep.settings import Said
+from tests.guests.cvs.test_cvs_files import mutated
 from tests.helpers.cvs_written import first, fourth, second, third, thresholds, write
-from tests.launchers.test_cvs_files import mutated
 
 FILLED = {
     **dict.fromkeys(("nccl_ib_hca", "nccl_socket_ifname"), "one0"),

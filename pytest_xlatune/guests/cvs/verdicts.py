@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_xlatune.launchers.cvs import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile, Threshold
+from pytest_xlatune.guests.cvs.files import demand_of
+from pytest_xlatune.guests.cvs.reading import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile, Threshold
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
-from pytest_xlatune.sweep.cvs_files import demand_of
 
 Steps = Sequence[StepRecord]
 

@@ -23,8 +23,8 @@ from pytest_xlatune.cli import (
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_xlatune.launchers.cvs import CvsFile
-    from pytest_xlatune.sweep.cvs_files import CvsGiven
+    from pytest_xlatune.guests.cvs.files import CvsGiven
+    from pytest_xlatune.guests.cvs.reading import CvsFile
 
 _WIDTH = 100
 _LINES = {
@@ -109,7 +109,7 @@ def _add_given(parser: argparse.ArgumentParser, *, has_nodes: bool = True) -> No
 
 
 def _given(arguments: argparse.Namespace) -> CvsGiven:
-    from pytest_xlatune.sweep.cvs_files import CvsGiven, given_values
+    from pytest_xlatune.guests.cvs.files import CvsGiven, given_values
 
     if arguments.nodes is not None and arguments.nodes < 1:
         raise ConfigError(f"--nodes {arguments.nodes}: expected 1 or more")
@@ -119,7 +119,7 @@ def _given(arguments: argparse.Namespace) -> CvsGiven:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.sweep.cvs_files import read_cvs_file
+    from pytest_xlatune.guests.cvs.files import read_cvs_file
 
     given, documents, problems, status = _given(arguments), [], [], 0
     for path in arguments.files:
@@ -140,17 +140,17 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     """Run the jobs of each cell, and write the thresholds that they show."""
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.sweep.cvs_files import (
+    from pytest_xlatune.guests.cvs.files import (
         given_of,
         given_values,
         read_cvs_file,
         text_of,
         thresholds_of,
     )
+    from pytest_xlatune.guests.cvs.written import least_values, with_least_values
+    from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.cvs_written import least_values, with_least_values
     from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.runs import Runs, calibrate
 
@@ -201,8 +201,8 @@ _YES = "run although it costs more node-hours than --ask-above"
 def _migrate(arguments: argparse.Namespace) -> int:
     import json
 
-    from pytest_xlatune.launchers.cvs.migration import migrated
-    from pytest_xlatune.sweep.cvs_files import read_cvs_file
+    from pytest_xlatune.guests.cvs.files import read_cvs_file
+    from pytest_xlatune.guests.cvs.migration import migrated
 
     new: Path = arguments.output
     beside = new.with_name(f"{new.stem}_threshold.json")
@@ -258,8 +258,8 @@ def _facts(found: CvsFile) -> Iterator[str]:
         )
         for metric, each in cell.thresholds.items():
             yield f"    {metric}: {each.words}"
+    from pytest_xlatune.guests.cvs.files import dropped_of
     from pytest_xlatune.model.redact import without_secrets
-    from pytest_xlatune.sweep.cvs_files import dropped_of
 
     for runtime in (found.container.runtime, "apptainer"):
         if dropped := dropped_of(found, runtime):

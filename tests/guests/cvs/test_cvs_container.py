@@ -11,8 +11,8 @@ from typing import Any
 from pytest_xlatune import Sweep
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.guests.cvs.launcher import CvsLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.launchers.cvs.starting import CvsLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.sweep.settings import Said

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._values import (
     DISTRIBUTED,
     PREFIX,
     TFLOPS,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_xlatune.launchers.cvs._keys import (
+from pytest_xlatune.guests.cvs._keys import (
     ADDED,
     ADDED_BY_MODE,
     CONSTANTS,
@@ -26,7 +26,7 @@ from pytest_xlatune.launchers.cvs._keys import (
     is_thresholds,
     result_thresholds,
 )
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._values import (
     DIFFERENT,
     DISTRIBUTED,
     SINGLE,

@@ -18,13 +18,13 @@ from statistics import fmean
 from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors.folder import log_files
-from pytest_xlatune.launchers.cvs import PREFIX, SLOPE, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.files import demand_of
+from pytest_xlatune.guests.cvs.reading import PREFIX, SLOPE, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.thresholds import Demand, held
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.studies.thresholds import Demand, held
-from pytest_xlatune.sweep.cvs_files import demand_of
 
 ERRORS = "error_patterns"
 Steps = Sequence[StepRecord]

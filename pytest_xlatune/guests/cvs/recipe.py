@@ -12,15 +12,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.launchers.cvs._draft import MODES
-from pytest_xlatune.launchers.cvs._keys import (
+from pytest_xlatune.guests.cvs._draft import MODES
+from pytest_xlatune.guests.cvs._keys import (
     DISTRIBUTED_KEYS,
     FIRST_KEYS,
     OF_THE_LAUNCHER,
     SINGLE_KEYS,
 )
-from pytest_xlatune.launchers.cvs._later import NETWORK, TIMEOUTS
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._later import NETWORK, TIMEOUTS
+from pytest_xlatune.guests.cvs._values import (
     CvsCell,
     CvsFile,
     Path,

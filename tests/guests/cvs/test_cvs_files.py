@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.launchers.cvs import CvsFile, leaves_of
+from pytest_xlatune.guests.cvs.files import CvsGiven, _beside, read_cvs_file
+from pytest_xlatune.guests.cvs.reading import CvsFile, leaves_of
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.cvs_files import CvsGiven, read_cvs_file
 from tests.helpers.cvs_written import CLUSTER, first, fourth, second, third, thresholds, write
 
 ALL = {
@@ -493,3 +493,13 @@ def test_damaged_files_end_in_one_kind_of_error(tmp_path: Path) -> None:
             assert sum(found.accounting.values()) == 2 * found.accounting["leaves"]
             json.dumps(found.to_json(), allow_nan=False)
     assert 50 < refused < 1400
+
+
+def test_a_cvs_file_names_its_thresholds_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "cvs").mkdir()
+    for place in (tmp_path, tmp_path / "cvs"):
+        (place / "thresholds.json").write_text("{}")
+    file = tmp_path / "cvs" / "run.json"
+    assert _beside(file, "thresholds.json") == tmp_path / "cvs" / "thresholds.json"
+    assert _beside(file, "../thresholds.json") is None
+    assert _beside(file, str(tmp_path / "thresholds.json")) is None

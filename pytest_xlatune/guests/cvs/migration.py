@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.launchers.cvs._keys import ADDED, ADDED_BY_MODE
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._keys import ADDED, ADDED_BY_MODE
+from pytest_xlatune.guests.cvs._values import (
     DISTRIBUTED,
     IGNORED,
     PREFIX,

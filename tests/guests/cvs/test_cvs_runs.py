@@ -12,8 +12,8 @@ import pytest
 
 from pytest_xlatune import Sweep, profile
 from pytest_xlatune.cli import main
+from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.cvs_files import read_cvs_file
 from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
 from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS

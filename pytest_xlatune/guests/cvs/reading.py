@@ -5,7 +5,7 @@
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
 Generation 1 has `config` and `model_params`; 2 has `config.xla_flags` or `config.env_vars` too; 3
 has `training`, and `3-early` an older framework name; 4 has `train_params`. Pure: text in, values
-out; `sweep.cvs_files` finds files. One kind of error: `ConfigError`.
+out; `files` finds files. One kind of error: `ConfigError`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pytest_xlatune.launchers.cvs._draft import Draft, generation_of, open_items_of, read_first
-from pytest_xlatune.launchers.cvs._keys import (
+from pytest_xlatune.guests.cvs._draft import Draft, generation_of, open_items_of, read_first
+from pytest_xlatune.guests.cvs._keys import (
     CLUSTER_TABLE,
     NODES_KEYS,
     account,
     read_thresholds,
     threshold_leaves,
 )
-from pytest_xlatune.launchers.cvs._later import read_later
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._later import read_later
+from pytest_xlatune.guests.cvs._values import (
     CLASSES,
     EFFICIENCY,
     OF_LOGS,
@@ -45,7 +45,7 @@ from pytest_xlatune.launchers.cvs._values import (
     typed,
     written,
 )
-from pytest_xlatune.launchers.cvs.plausible import implausible
+from pytest_xlatune.guests.cvs.plausible import implausible
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 

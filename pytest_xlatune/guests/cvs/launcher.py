@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_xlatune.launchers.cvs._values import Container, CvsCell, CvsFile, setting_text
+from pytest_xlatune.guests.cvs._values import Container, CvsCell, CvsFile, setting_text
 from pytest_xlatune.launchers.maxtext import trial_keys
 from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.model.cell import Cell

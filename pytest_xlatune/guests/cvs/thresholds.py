@@ -15,9 +15,9 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
 
+from pytest_xlatune.guests.cvs.record import JobFigure, ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.pairs import JobFigure, ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict, VerdictKind

@@ -1,6 +1,6 @@
 """CVS files from disk: the configuration, its cluster file, thresholds beside it; as sweeps.
 
-What a file means stands in `launchers.cvs`; here are paths, the user's name, error messages of
+What a file means stands in `reading`; here are paths, the user's name, error messages of
 files that cannot be read, and the sweep that a cell becomes. Nothing is started, no node is asked.
 """
 
@@ -13,9 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.launchers.cvs import (
+from pytest_xlatune.guests.cvs.launcher import (
+    CvsLauncher,
+    container_settings,
+    deployed_of,
+    overrides_of,
+)
+from pytest_xlatune.guests.cvs.reading import (
     EFFICIENCY,
     OF_LOGS,
     PREFIX,
@@ -28,18 +32,14 @@ from pytest_xlatune.launchers.cvs import (
     read_cvs,
     typed,
 )
-from pytest_xlatune.launchers.cvs.starting import (
-    CvsLauncher,
-    container_settings,
-    deployed_of,
-    overrides_of,
-)
+from pytest_xlatune.guests.cvs.thresholds import Demand, Thresholds
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.studies import DeclaredStudy
-from pytest_xlatune.studies.thresholds import Demand, Thresholds
 from pytest_xlatune.sweep.groups import CellSettings
 
 NO_CONTAINER = "none"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.launchers.cvs import (
+from pytest_xlatune.guests.cvs.reading import (
     PREFIX,
     TFLOPS,
     TOKENS,
@@ -24,7 +24,8 @@ from pytest_xlatune.launchers.cvs import (
     objects_of,
     read_cvs,
 )
-from pytest_xlatune.launchers.cvs.recipe import model_of, recipe_of, untaken, with_values
+from pytest_xlatune.guests.cvs.recipe import model_of, recipe_of, untaken, with_values
+from pytest_xlatune.guests.cvs.thresholds import Demand
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN
@@ -33,7 +34,6 @@ from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound
 from pytest_xlatune.studies.calibration import scored
-from pytest_xlatune.studies.thresholds import Demand
 from pytest_xlatune.studies.trials import usable
 
 if TYPE_CHECKING:
@@ -42,18 +42,14 @@ if TYPE_CHECKING:
 _REMARK = "_xlatune_recipe"  # each generation drops keys that begin with "_"
 
 
-def patched_cvs(files: Iterable[DeployedFile], covered: Covered) -> dict[str, str]:
-    """Return file name -> text of each CVS file with the recipe of its cell in it.
+def patched_cvs(source: DeployedFile, covered: Covered) -> dict[str, str]:
+    """Return file name -> text of a CVS file with the recipe of its cell in it.
 
     Nothing where there is no recipe. What has no place in the file stands in its remark.
     """
-    recipe = covered.recipe
-    named = [each for each in files if each.cvs_cell]
-    return (
-        {}
-        if recipe is None
-        else {f"{Path(each.path).stem}-recipe.json": _patched(each, covered) for each in named}
-    )
+    if covered.recipe is None:
+        return {}
+    return {f"{Path(source.path).stem}-recipe.json": _patched(source, covered)}
 
 
 def _patched(source: DeployedFile, covered: Covered) -> str:
@@ -120,8 +116,8 @@ def rounded_down(value: float) -> float:
 def least_values(campaign: Campaign, file: CvsFile) -> tuple[LeastValue, ...]:
     """Return the least values of the two metrics that CVS gates, of a calibration that is over."""
     # a report, which comes here for a recipe, needs nothing that runs jobs
-    from pytest_xlatune.tasks.cvs_logs import steps_by_job
-    from pytest_xlatune.tasks.cvs_verdicts import strict
+    from pytest_xlatune.guests.cvs.logs import steps_by_job
+    from pytest_xlatune.guests.cvs.verdicts import strict
 
     results = scored(campaign.view().history)
     (own,) = campaign.study.cells

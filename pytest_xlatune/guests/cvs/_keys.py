@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._values import (
     COMMENT,
     DIFFERENT,
     DISTRIBUTED,

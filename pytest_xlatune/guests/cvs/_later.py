@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_xlatune.launchers.cvs._draft import (
+from pytest_xlatune.guests.cvs._draft import (
     DEVICES,
     SCRIPTS,
     Draft,
@@ -16,7 +16,7 @@ from pytest_xlatune.launchers.cvs._draft import (
     image_of,
     parallelism_of,
 )
-from pytest_xlatune.launchers.cvs._keys import (
+from pytest_xlatune.guests.cvs._keys import (
     ADDED,
     ADDED_BY_MODE,
     OF_THE_TRIAL,
@@ -25,7 +25,7 @@ from pytest_xlatune.launchers.cvs._keys import (
     read_thresholds,
     third_table,
 )
-from pytest_xlatune.launchers.cvs._values import (
+from pytest_xlatune.guests.cvs._values import (
     DISTRIBUTED,
     SINGLE,
     Container,

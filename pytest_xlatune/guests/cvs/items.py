@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, OPTIONS_KEY, guarded
 
@@ -22,43 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_xlatune.campaign import Campaign
-    from pytest_xlatune.launchers.cvs import CvsCell, CvsFile
-    from pytest_xlatune.studies.thresholds import Demand
+    from pytest_xlatune.guests.cvs.reading import CvsCell, CvsFile
+    from pytest_xlatune.guests.cvs.thresholds import Demand
     from pytest_xlatune.tasks.answers import Measured
 
 _PROPERTY = "cvs"
 DROPPED_KEY: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Add the options of CVS files."""
-    group = parser.getgroup("cvs", "configurations of AMD's cluster validation suite")
-    group.addoption("--cvs-config", metavar="FILE", help="Run this configuration of CVS")
-    group.addoption("--cvs-cluster", metavar="FILE", help="Its cluster file: node names, user")
-    group.addoption(
-        "--cvs-set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="Fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
-    )
-    group.addoption(
-        "--cvs-jobs", metavar="N", type=int, help="Jobs of each cell (default: 5; 4 at least)"
-    )
-    group.addoption(
-        "--cvs-strict", action="store_true", help="Show CVS' own verdict beside ours, same jobs"
-    )
-    group.addoption(
-        "--cvs-enforce",
-        action="store_true",
-        help="Fail although the file says enforce_thresholds: false",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the file; where no other is named, it alone."""
+    for name, text in THRESHOLDS.markers.items():
+        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     named = config.option.cvs_config
-    if not named or hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
         return
     path = str(_absolute(config, named))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
@@ -89,16 +67,16 @@ class CvsConfiguration(pytest.File):
         Raises:
             ConfigError: it is no CVS file, something is open, the nodes are not known.
         """
-        from pytest_xlatune.studies.thresholds import JOBS, Thresholds
-        from pytest_xlatune.sweep.cvs_files import (
+        from pytest_xlatune.guests.cvs.files import (
             demands_of,
             dropped_of,
             given_of,
             given_values,
             read_cvs_file,
         )
+        from pytest_xlatune.guests.cvs.logs import ERRORS, log_demands
+        from pytest_xlatune.guests.cvs.thresholds import JOBS, Thresholds
         from pytest_xlatune.sweep.declaration import Sweep
-        from pytest_xlatune.tasks.cvs_logs import ERRORS, log_demands
 
         option = self.config.option
         said = self.config.stash[OPTIONS_KEY].said.values
@@ -184,9 +162,9 @@ def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> No
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    from pytest_xlatune.sweep.cvs_files import efficiency_factor
-    from pytest_xlatune.tasks.cvs_logs import steps_by_job
-    from pytest_xlatune.tasks.cvs_verdicts import cvs_verdict, our_word
+    from pytest_xlatune.guests.cvs.files import efficiency_factor
+    from pytest_xlatune.guests.cvs.logs import steps_by_job
+    from pytest_xlatune.guests.cvs.verdicts import cvs_verdict, our_word
 
     file: CvsFile
     cell: CvsCell
@@ -225,9 +203,7 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
             is not kept, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    from pytest_xlatune.launchers.cvs import SLOPE
-    from pytest_xlatune.tasks.answers import Measured
-    from pytest_xlatune.tasks.cvs_logs import (
+    from pytest_xlatune.guests.cvs.logs import (
         ERRORS,
         cvs_on_sights,
         cvs_on_slope,
@@ -237,7 +213,9 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
         sights_verdict,
         steps_by_job,
     )
-    from pytest_xlatune.tasks.cvs_verdicts import our_word
+    from pytest_xlatune.guests.cvs.reading import SLOPE
+    from pytest_xlatune.guests.cvs.verdicts import our_word
+    from pytest_xlatune.tasks.answers import Measured
 
     file: CvsFile
     cell: CvsCell
@@ -295,8 +273,6 @@ def _end(
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show the verdict on each metric, and all that a run of CVS does and this did not."""
-    if not config.option.cvs_config:
-        return
     reports = [each for some in terminalreporter.stats.values() for each in some]
     said = [
         line

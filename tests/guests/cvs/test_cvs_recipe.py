@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune import profile
-from pytest_xlatune.launchers.cvs import CvsFile, read_cvs
-from pytest_xlatune.launchers.cvs.recipe import recipe_of, untaken, with_values
+from pytest_xlatune.guests.cvs.reading import CvsFile, read_cvs
+from pytest_xlatune.guests.cvs.recipe import recipe_of, untaken, with_values
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from tests.helpers.cvs_written import first, fourth, second, third
@@ -44,7 +44,7 @@ def patched(text: str, nodes: int, won: Profile = WON) -> tuple[str, tuple[str, 
 
 
 def flat(text: str) -> dict[tuple[Any, ...], Any]:
-    from pytest_xlatune.launchers.cvs import leaves_of
+    from pytest_xlatune.guests.cvs.reading import leaves_of
 
     return dict(leaves_of(json.loads(text)))
 

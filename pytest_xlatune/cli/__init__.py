@@ -63,7 +63,6 @@ BROUGHT = Door("pytest_xlatune.commands", kind="command")
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
-    "megascale": ("megascale", "show why a multi-slice TPU job hangs, by the digests in its logs"),
     "compare": ("read_logs", "compare two directories of logs, one job per log, or two ledgers"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
@@ -73,7 +72,6 @@ COMMANDS = {
         "sweep_file",
         "run profiles once more with profiler and dump; they are not scored",
     ),
-    "network": ("network", "show why the network between slices is slow, by traces"),
     "flags": ("flags", "explain settings, and find faults in profiles"),
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
     "report": ("ledgers", "show and write the reports of measured cells"),
@@ -92,8 +90,6 @@ COMMANDS = {
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "steps": ("xlatune steps slurm-4711.out", "xlatune steps run/log.0.txt --json"),
     "triage": ("xlatune triage slurm-4711.out",),
-    "megascale": ("xlatune megascale worker-0.log",),
-    "network": ("xlatune network traces/ --link 200",),
     "compare": (
         "xlatune compare baseline/ candidate/ --gate 0.01",
         "xlatune compare .xlatune/pp8/CELL later/.xlatune/pp8/CELL",

@@ -16,7 +16,6 @@ from pytest_xlatune.cli import (
     show_json,
 )
 from pytest_xlatune.model.errors import ConfigError, of_command
-from pytest_xlatune.model.failure import MEGASCALE
 
 if TYPE_CHECKING:
     from pytest_xlatune.logs.patterns import StepPattern
@@ -99,7 +98,7 @@ def _steps(arguments: argparse.Namespace) -> int:
 
 def _triage(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.report.log_tables import triage_of_log
-    from pytest_xlatune.tasks.read_logs import SCHEMA, Health
+    from pytest_xlatune.tasks.read_logs import SCHEMA, Health, explained
 
     read, exit_code = _read_all(arguments)
     if arguments.json:
@@ -114,22 +113,12 @@ def _triage(arguments: argparse.Namespace) -> int:
                     reached=each.reached,
                 )
             )
-            show(_digests(each))
+            show(explained(each))
     found = {each.health for each in read}
     return exit_code or next((code for health, code in _EXITS if Health(health) in found), 0)
 
 
 _EXITS = (("failed", 1), ("unfinished", 3))
-
-
-def _digests(read: Read) -> list[str]:
-    """Return what the Megascale digests of a log say, where a finding tells that it has one."""
-    if not any(each.cls in MEGASCALE for each in read.findings):
-        return []
-    from pytest_xlatune.cli.megascale import report_lines
-    from pytest_xlatune.tasks.read_megascale import read_megascale
-
-    return list(report_lines(str(read.path), read.megascale or read_megascale(read.path).report))
 
 
 def _compare(arguments: argparse.Namespace) -> int:

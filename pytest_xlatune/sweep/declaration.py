@@ -28,6 +28,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
+from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, expand, parts
@@ -365,6 +366,7 @@ class Sweep(Declared):
         Raises:
             ConfigError: a setting is missing (all of them are named at once) or does not fit.
         """
+        formats()  # one that cannot be loaded is told before anything runs
         said = said.of(self.name)
         declared, site = said.over(self.cell), said.over(self.site)
         launcher = configured(

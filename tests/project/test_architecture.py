@@ -44,12 +44,13 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     # each comes in by the door: nothing imports it, another guest neither
     "guests": (9, set()),
     "guests/cvs": (9, {"pytest", "ruamel"}),
+    "guests/megascale": (9, {"numpy"}),
     "guests/mlflow": (9, {"mlflow"}),
 }
 SIDEWAYS = {("evidence", "stats"), ("door", "model")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
-MOST_FILES = 240
+MOST_FILES = 245
 
 
 @cache

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.logs import megascale as package
-from pytest_xlatune.logs.megascale.digest import causes, known_lines
+from pytest_xlatune.guests import megascale as package
+from pytest_xlatune.guests.megascale.digest import causes, known_lines
 from pytest_xlatune.model.failure import FailureClass
 from tests.helpers.digests import DRESSES, STEP, read, recorded, wrong
 
@@ -226,7 +226,7 @@ def test_sparse_cores_are_read() -> None:
 def test_the_catalog_holds_eleven_causes_and_its_samples() -> None:
     assert len(causes()) == 11
     assert len({each.enum for each in causes()}) == 11
-    path = Path(package.__file__).parents[1] / "megascale.toml"
+    path = Path(package.__file__).with_name("megascale.toml")
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["line"]
     for row, known in zip(rows, known_lines(), strict=True):
         assert known.regex.match(row["sample"])

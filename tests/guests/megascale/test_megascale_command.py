@@ -13,8 +13,8 @@ import pytest
 
 from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.cli import main
+from pytest_xlatune.guests.megascale.digest import Cause, causes
 from pytest_xlatune.logs import LogReader, LogReport, read_log
-from pytest_xlatune.logs.megascale.digest import Cause, causes
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.failure import MEGASCALE
 from pytest_xlatune.model.resources import Next
@@ -216,7 +216,7 @@ def test_steps_after_a_digest_refute_it() -> None:
 
 def shown_in_docs(command: str) -> list[str]:
     """The lines that docs/megascale.md shows behind a command, up to an ellipsis."""
-    page = Path(__file__).parents[2] / "docs" / "megascale.md"
+    page = Path(__file__).parents[3] / "docs" / "megascale.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     begin = lines.index(f"    $ {command}") + 1
     block = itertools.takewhile(lambda each: not each or each.startswith("    "), lines[begin:])

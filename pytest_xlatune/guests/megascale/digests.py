@@ -24,9 +24,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pytest_xlatune.logs.megascale._builder import HEAD, KEY, DigestBuilder
-from pytest_xlatune.logs.megascale._lines import TextLine, payloads, unwrapped
-from pytest_xlatune.logs.megascale.digest import (
+from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
+from pytest_xlatune.guests.megascale._lines import TextLine, payloads, unwrapped
+from pytest_xlatune.guests.megascale.digest import (
     Digest,
     MegascaleReport,
     SeenLine,

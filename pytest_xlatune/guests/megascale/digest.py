@@ -2,7 +2,7 @@
 
 What its own table says beside libtpu's verdict, and what it refutes, is added here too.
 
-The causes and what they ask for are data: `../megascale.toml`. This module reads no log.
+The causes and what they ask for are data: `megascale.toml`. This module reads no log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
 
-_FILE = Path(__file__).parents[1] / "megascale.toml"
+_FILE = Path(__file__).with_name("megascale.toml")
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.evidence.network import (
+from pytest_xlatune.guests.megascale.network import (
     PS_OF_MS,
     PS_OF_US,
     NetworkTraffic,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.tasks.check_environment import check, parse, script
+from pytest_xlatune.guests.megascale.environment import check, parse, script
 
 GOOD = """\
 tcp_slow_start_after_idle=0

@@ -18,10 +18,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.network._reading import Amount, Messages, Traffic, read_traffic
-from pytest_xlatune.evidence.network._transfers import Counters, Slack, counters_of, slack_of
 from pytest_xlatune.evidence.protobuf import Ints
 from pytest_xlatune.evidence.trace import ABSENT
+from pytest_xlatune.guests.megascale.network._reading import Amount, Messages, Traffic, read_traffic
+from pytest_xlatune.guests.megascale.network._transfers import (
+    Counters,
+    Slack,
+    counters_of,
+    slack_of,
+)
 from pytest_xlatune.model.errors import ParseError
 
 __all__ = [

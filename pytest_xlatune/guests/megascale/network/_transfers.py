@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from pytest_xlatune.evidence.network._reading import Counted, Transfer
+from pytest_xlatune.guests.megascale.network._reading import Counted, Transfer
 
 MOST_GBIT_S = 200.0  # xprof takes a higher rate of one transfer for a wrong duration
 

@@ -42,7 +42,7 @@ from pytest_xlatune.evidence.trace import (
     launches,
     without_containers,
 )
-from pytest_xlatune.evidence.trace._columns import (
+from pytest_xlatune.evidence.trace.columns import (
     TABLES,
     Columns,
     NameTable,

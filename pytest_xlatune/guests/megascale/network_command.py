@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_xlatune.cli import add_json, show, show_json
-from pytest_xlatune.evidence.network import (
+from pytest_xlatune.evidence.trace.captures import captures_below
+from pytest_xlatune.guests.megascale.network import (
     PS_OF_US,
     Counters,
     Latency,
@@ -19,8 +20,7 @@ from pytest_xlatune.evidence.network import (
     read_traffic,
     series_of,
 )
-from pytest_xlatune.evidence.network.symptoms import LINK_GBIT_S, Judgement, judge
-from pytest_xlatune.evidence.trace.captures import captures_below
+from pytest_xlatune.guests.megascale.network.symptoms import LINK_GBIT_S, Judgement, judge
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 

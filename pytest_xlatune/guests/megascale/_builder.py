@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pytest_xlatune.logs.megascale._lines import WORKER, TextLine, WorkerList, worker_list
-from pytest_xlatune.logs.megascale.digest import (
+from pytest_xlatune.guests.megascale._lines import WORKER, TextLine, WorkerList, worker_list
+from pytest_xlatune.guests.megascale.digest import (
     Cause,
     Digest,
     LaunchedProgram,

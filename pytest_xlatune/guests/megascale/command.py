@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_xlatune.cli import add_json, complain, show, show_json
-from pytest_xlatune.logs.megascale.digest import Digest, MegascaleReport, TpuState
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.read_megascale import (
+from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport, TpuState
+from pytest_xlatune.guests.megascale.reading import (
     MegascaleLog,
     accused_chips,
     files_of,
     megascale_json,
     read_megascale,
 )
+from pytest_xlatune.model.errors import ConfigError
 
 _ROWS = 12  # of a table of states
 _HOSTS = 6  # of a row
@@ -70,7 +70,7 @@ def _megascale(arguments: argparse.Namespace) -> int:
 def _check_environment(said: str) -> int:
     import os
 
-    from pytest_xlatune.tasks.check_environment import check, of_this_host, parse, script
+    from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
 
     if said == "script":
         show(script().splitlines())

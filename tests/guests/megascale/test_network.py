@@ -13,15 +13,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.evidence.network import (
+from pytest_xlatune.guests.megascale.network import (
     Latency,
     NetworkTraffic,
     measure,
     read_traffic,
     series_of,
 )
-from pytest_xlatune.evidence.network._reading import parse_bytes, parse_shapes
-from pytest_xlatune.evidence.network._transfers import transmitted
+from pytest_xlatune.guests.megascale.network._reading import parse_bytes, parse_shapes
+from pytest_xlatune.guests.megascale.network._transfers import transmitted
 from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
 
 HOST = "MegascaleEM2_Worker/101"

@@ -6,6 +6,7 @@ of ours is looked for among the entry points: a session that uses ours alone rea
 
     EXECUTORS = Door("pytest_xlatune.executors", kind="executor", ours={"here": "module:attr"})
     EXECUTORS.names()                        name -> "module:attr", nothing is imported
+    EXECUTORS.check("here", where="a.toml")  a ConfigError with the nearest name
     EXECUTORS.load("here", where="a.toml")   the object, or a ConfigError
 
 Knows nothing of what comes in: a package looks at what it loaded.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,33 @@ class Door:
         known = {name: first.value for name, (first, *_) in found.items()} | dict(self.ours)
         return dict(sorted(known.items()))
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is something of this name; one of ours asks no other distribution."""
+        return name in self.ours or name in _guests(self.group, tuple(sys.path))
+
+    def __iter__(self) -> Iterator[str]:
+        """Give all names."""
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.names())
+
     def source(self, name: str) -> str:
         """Return the distribution that brings a name; "" where none does."""
         if name in self.ours:
             return OURS
         found = _guests(self.group, tuple(sys.path)).get(name, ())
         return ", ".join(_distribution(each) for each in found)
+
+    def check(self, name: str, *, where: str) -> None:
+        """Refuse a name that nothing has, with the nearest one; `where` it was said.
+
+        Raises:
+            ConfigError: there is no such name.
+        """
+        if name not in self:
+            raise ConfigError.unknown(self.kind, name, valid=self.names(), where=where)
 
     def load(self, name: str, *, where: str) -> Any:
         """Return what a name stands for; its module is imported.
@@ -82,9 +104,8 @@ class Door:
         return found
 
     def _guest(self, name: str, where: str) -> str:
-        found = _guests(self.group, tuple(sys.path)).get(name, ())
-        if not found:
-            raise ConfigError.unknown(self.kind, name, valid=self.names(), where=where)
+        self.check(name, where=where)
+        found = _guests(self.group, tuple(sys.path))[name]
         if len(found) > 1:
             raise ConfigError(
                 f"{self.kind} {name!r} in {where} is brought by {self.source(name)}: expected one "

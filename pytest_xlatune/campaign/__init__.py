@@ -24,12 +24,17 @@ from dataclasses import dataclass
 
 from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts
-from pytest_xlatune.campaign.jobs import end_jobs, lost_runs, refusal_of, with_shown_reason
+from pytest_xlatune.campaign.jobs import (
+    by_executor,
+    end_jobs,
+    lost_runs,
+    refusal_of,
+    with_shown_reason,
+)
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
-from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import (
     LEDGER,
     CampaignOpened,
@@ -61,6 +66,7 @@ from pytest_xlatune.model.result import (
     Conclusion,
     EvidenceResult,
     Outcome,
+    Submission,
     TrialResult,
     TrialStatus,
 )
@@ -277,7 +283,7 @@ class Campaign:
 
     def _start_over(self) -> tuple[str, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
-        ours, left = self.setup.executor, tuple[str, ...]()
+        left = tuple[str, ...]()
         with self._turns.none_waits() as alone:
             if not alone:
                 raise LedgerError(
@@ -285,10 +291,7 @@ class Campaign:
                     "to its end, before you start over"
                 )
             try:
-                end_jobs(
-                    self.setup.folder,
-                    executors=lambda name: ours if name == ours.name else executor_named(name),
-                )
+                end_jobs(self.setup.folder, executors=self.setup.executor_of)
             except UnreadableLedgerError:
                 left = (_UNREAD,)
             aside = self.ledger.archive(at_s=self.setup.now())
@@ -542,7 +545,7 @@ class Campaign:
         if not in_flight:
             self._tell_now({})
             return
-        polled = self.setup.executor.poll(in_flight, root=self.setup.folder)
+        polled = self._poll(in_flight)
         outcomes = {job: with_shown_reason(each) for job, each in polled.items()}
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
@@ -553,6 +556,20 @@ class Campaign:
                     *self._attempts.look(self._state, submission, outcome, behind=self._behind)
                 )
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
+
+    def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
+        """Ask each executor for its own jobs: another session may have had another one.
+
+        Of two executors' jobs of one id the second one stands under its folder.
+        """
+        found: dict[str, Outcome] = {}
+        for name, mine in by_executor(in_flight).items():
+            polled = self.setup.executor_of(name).poll(mine, root=self.setup.folder)
+            taken = found.keys() & {each.job_id for each in mine}
+            told = ((each, standing(polled, each)) for each in mine if each.job_id in taken)
+            found |= {key: each for key, each in polled.items() if key not in taken}
+            found |= {each.folder: outcome for each, outcome in told if outcome is not None}
+        return found
 
     def _behind(self, running: TrialResult) -> Behind | None:
         """Return how far behind a running trial is, where the study has it ended early."""

@@ -288,7 +288,7 @@ class Attempts:
         """
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
-            self._setup.executor.cancel([submission], root=self._setup.folder)
+            self._cancel(submission)
         progress = state.trials[submission.trial_id]
         attempt = progress.attempts[submission.attempt]
         if outcome.state.is_final:
@@ -476,8 +476,12 @@ class Attempts:
         """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
         now_s, asked_s = self._setup.ticks(), self._asked_to_end_s.get(submission.folder)
         if asked_s is None or now_s - asked_s >= _ASK_AGAIN_S:
-            self._setup.executor.cancel([submission], root=self._setup.folder)
+            self._cancel(submission)
             self._asked_to_end_s[submission.folder] = now_s
+
+    def _cancel(self, submission: Submission) -> None:
+        executor = self._setup.executor_of(submission.executor)
+        executor.cancel([submission], root=self._setup.folder)
 
     def _pinned(self, state: LedgerState, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
         """Keep the nodes that the first trial of a cell got, where its cell names none."""

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import HELD, read_outcomes
-from pytest_xlatune.executors.named import executor_named
+from pytest_xlatune.executors.named import executor_in, release
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
-from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.errors import shown
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.errors import LedgerError, shown
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted
@@ -39,17 +40,19 @@ _ATTEMPT = re.compile(r"(?P<trial>.+-[0-9a-f]{10})\.(?P<number>[1-9][0-9]{0,3})"
 
 
 def cancel_unwaited(
-    folder: Path, *, executors: Callable[[str], Executor] = executor_named
+    folder: Path, *, executors: Callable[[str], Executor] | None = None
 ) -> tuple[Submission, ...]:
     """End what runs in a cell unless some process waits for it; return what was ended.
 
-    Allocations that are held for its trials are given back.
+    Allocations that are held for its trials are given back. `executors` are those that are
+    installed here.
 
     Raises:
-        LedgerError: the ledger cannot be read or written.
+        LedgerError: the ledger cannot be read or written; or an executor that has jobs in flight is
+            not installed here, and the jobs of all others are ended.
     """
     turns = Turns(folder)
-    if not _in_flight(folder) and not any(folder.glob(HELD)):
+    if not _state_of(folder).in_flight() and not any(folder.glob(HELD)):
         return ()
     with turns.none_waits() as alone:
         if not alone:
@@ -59,14 +62,17 @@ def cancel_unwaited(
 
 
 def end_jobs(
-    folder: Path, *, executors: Callable[[str], Executor] = executor_named
+    folder: Path, *, executors: Callable[[str], Executor] | None = None
 ) -> tuple[Submission, ...]:
     """Do so where the turn is the caller's, and it knows that no process waits."""
-    ledger, ended = Ledger(folder / LEDGER), list[Submission]()
-    flying = _in_flight(folder)
-    for name in sorted({each.executor for each in flying}):
-        executor = executors(name)
-        mine = tuple(each for each in flying if each.executor == name)
+    ledger, ended, unknown = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
+    state = _state_of(folder)
+    for name, mine in by_executor(state.in_flight()).items():
+        try:
+            executor = (executors or partial(executor_in, folder))(name)
+        except LedgerError as error:
+            unknown.append(error)
+            continue
         # told first: the process that finds them ended must know that it was us; what cannot be
         # told runs on
         told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
@@ -77,15 +83,23 @@ def end_jobs(
                 ended.append(submission)
                 forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted(submission, outcome), at_s=time.time())
-    if any(folder.glob(HELD)):
-        from pytest_xlatune.executors.slurm.allocation import release
-
-        release(folder)
+    attempts = (each for trial in state.trials.values() for each in trial.attempts.values())
+    release(folder, {each.submission.executor for each in attempts if each.submission is not None})
+    if unknown:
+        raise unknown[0]
     return tuple(ended)
 
 
-def _in_flight(folder: Path) -> tuple[Submission, ...]:
-    return replay(Ledger(folder / LEDGER).refresh()).in_flight()
+def by_executor(submissions: Iterable[Submission]) -> dict[str, tuple[Submission, ...]]:
+    """Return the submissions of each executor, by its name."""
+    found: dict[str, tuple[Submission, ...]] = {}
+    for each in sorted(submissions, key=lambda each: each.executor):
+        found[each.executor] = (*found.get(each.executor, ()), each)
+    return found
+
+
+def _state_of(folder: Path) -> LedgerState:
+    return replay(Ledger(folder / LEDGER).refresh())
 
 
 def with_shown_reason(outcome: Outcome) -> Outcome:

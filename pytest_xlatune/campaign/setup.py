@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors import Executor, Request, request_for
+from pytest_xlatune.executors.named import executor_in
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import Event
 from pytest_xlatune.ledger.state import LedgerState
@@ -97,6 +98,14 @@ class Setup:
                 f"{self.folder} holds {', '.join(self.cells)}"
             )
         return cell
+
+    def executor_of(self, name: str) -> Executor:
+        """Return the executor of this name: ours, or that of an earlier session.
+
+        Raises:
+            LedgerError: it is not installed here.
+        """
+        return self.executor if name == self.executor.name else executor_in(self.folder, name)
 
     def secrets_of(self, cell: Cell, profile: Profile) -> frozenset[str]:
         """Return the values that no text about a trial may show."""

@@ -139,9 +139,8 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--steps", type=int, default=15, metavar="N", help="of each trial")
     init.add_argument(
         "--executor",
-        choices=("local", "slurm", "allocation"),
-        default="local",
-        help="allocation: the salloc or sbatch that pytest is started in",
+        metavar="NAME",
+        help="local, slurm, or allocation: the salloc or sbatch that pytest is started in (local)",
     )
     init.add_argument("--nodelist", default="", metavar="LIST", help="of Slurm: 'node[001-008]'")
     init.add_argument("--ci", choices=tuple(_CI_FILES), help="write a job for it too")
@@ -176,6 +175,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _texts(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the files by name; what a sweep would refuse is refused before any is written."""
+    from pytest_xlatune.executors.named import class_named, one_of_ours
     from pytest_xlatune.launchers.command import CommandLauncher
     from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
     from pytest_xlatune.model.hosts import expand
@@ -195,19 +195,24 @@ def _texts(arguments: argparse.Namespace) -> dict[str, str]:
     Protocol(steps=arguments.steps).check_window()
     Gate(margin=arguments.margin, blocks=arguments.blocks)
     nodes = expand(arguments.nodelist) if arguments.nodelist else ()
-    is_slurm = arguments.executor != "local"
+    executor = arguments.executor or one_of_ours(lambda each: each.is_here)
+    runs_by = class_named(executor, where="--executor")
     # the nodes of an allocation are known where it is entered
-    if bool(nodes) != is_slurm and arguments.executor != "allocation":
+    if bool(nodes) != runs_by.names_nodes and not runs_by.holds_nodes:
+        named = executor if runs_by.names_nodes else one_of_ours(lambda each: each.names_nodes)
         raise ConfigError(
-            "--executor slurm and --nodelist go together: both commits run on the nodes named there"
+            f"--executor {named} and --nodelist go together: both commits run on the nodes named "
+            "there"
         )
+    runner = "accelerator" if runs_by.is_here else runs_by.scheduler.lower() or executor
     filled = {
         **vars(arguments),
+        "executor": executor,
         "test_file": _TEST_FILE,
         "argv": "(" + "".join(f"{word!r}, " for word in argv).rstrip() + ")",
         "nodelist": f", nodelist={nodes!r}" if nodes else "",
-        "runner": "[self-hosted, slurm]" if is_slurm else "[self-hosted, accelerator]",
-        "tags": f"  tags: [{'slurm' if is_slurm else 'accelerator'}]\n",
+        "runner": f"[self-hosted, {runner}]",
+        "tags": f"  tags: [{runner}]\n",
     }
     found = {_TEST_FILE: _TEST.format(**filled)}
     if arguments.ci is not None:

@@ -307,6 +307,7 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     Raises:
         ConfigError: a name, the parallelism, the nodes or a flag is malformed.
     """
+    from pytest_xlatune.executors.named import one_of_ours
     from pytest_xlatune.model.cell import Parallelism
     from pytest_xlatune.model.hosts import expand
     from pytest_xlatune.model.profile import parse_flags
@@ -327,8 +328,9 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     profiles = [
         f"        profile({each!r}, {str(flag)!r})," for each, flag in zip(ids, flags, strict=True)
     ]
-    is_slurm = bool(nodes) and kind != "maxtext-slurm"
-    site = f'executor="slurm", nodelist={nodes!r}' if is_slurm else 'executor="local"'
+    is_away = bool(nodes) and kind != "maxtext-slurm"
+    executor = one_of_ours(lambda each: each.has_queue if is_away else each.is_here)
+    site = f'executor="{executor}"' + (f", nodelist={nodes!r}" if is_away else "")
     names = sorted(
         {"CellSettings", "Protocol", "SiteSettings", "Sweep", "profile", "standard_tests", needs}
     )

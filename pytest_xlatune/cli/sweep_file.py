@@ -59,7 +59,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     resolved = resolved_sweep(arguments.sweep, options)
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
-    sigma = known.sigma_for(resolved.sweep.site.executor) if known else None
+    is_held = resolved.sweep.site.runs_by.holds_nodes
+    sigma = known.sigma_for(is_held=is_held) if known else None
     show_document(plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir))
     return 0
 
@@ -184,9 +185,12 @@ def _shrink(arguments: argparse.Namespace) -> int:
     how = _how(resolved, arguments)
     with TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
-        is_away = resolved.sweep.site.executor != "local"
-        if arguments.trials and is_away and arguments.keep is None:
-            raise ConfigError("trials by Slurm run in a folder that the nodes see: name its --keep")
+        site = resolved.sweep.site
+        if arguments.trials and not site.runs_by.is_here and arguments.keep is None:
+            raise ConfigError(
+                f"trials by {site.runs_by.scheduler or site.executor} run in a folder that the "
+                "nodes see: name its --keep"
+            )
         if not arguments.hunt:
             found = shrink_profile(
                 resolved, name, how, folder=folder, tries=arguments.tries, trials=arguments.trials

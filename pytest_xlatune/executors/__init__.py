@@ -1,9 +1,11 @@
 """Submit a trial, look after it, cancel it.
 
-The contract on one screen. An executor keeps no state of its own: any process with the ledger can
-look after jobs that another one, now dead, submitted. submitit is imported inside the executors
-only, and only when something is submitted. The logger `pytest_xlatune.executors` says at INFO what
-was submitted, cancelled and resumed, and at DEBUG what Slurm was asked.
+The contract is the class `Executor`; docs/architecture.md shows a whole one. An executor keeps no
+state of its own: any process with the ledger can look after jobs that another one, now dead,
+submitted. The names of executors stand in this package alone: others ask for facts. submitit is
+imported inside the executors only, and only when something is submitted. The logger
+`pytest_xlatune.executors` says at INFO what was submitted, cancelled and resumed, and at DEBUG what
+Slurm was asked.
 
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
@@ -25,17 +27,21 @@ Nodes are named one by one; `model.hosts` translates Slurm's notation of a list 
 
 from __future__ import annotations
 
+import abc
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Self
 
-from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune import owned
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
+LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 
 
 class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out
@@ -111,23 +117,86 @@ def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome
     return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
 
 
-class Executor(Protocol):
-    """Where trials run."""
+def machine_lock() -> Path:
+    """Return the file whose lock lets one trial of this user run on this machine at a time.
 
-    @property
-    def name(self) -> str:
-        """`local` or `slurm`."""
-        ...
+    XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
 
-    @property
-    def max_in_flight(self) -> int:
-        """How many submissions may be unfinished at a time; 0 leaves it to the nodes.
+    Raises:
+        SubmissionError: its folder is not this user's own.
+    """
+    if said := os.environ.get(LOCK_VARIABLE):
+        return Path(said)
+    try:
+        return owned.runtime_folder() / "machine.lock"
+    except OSError as error:
+        raise SubmissionError(f"the machine's lock: {error}") from error
 
-        Whatever it is, the campaign keeps no more than two submissions ahead of what runs on a
-        node.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What the nodes see."""
+
+    unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
+    # why a check failed -> the nodes where it did
+    unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    why_not: str = ""  # why the nodes could not be asked, "" where they were
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTime:
+    """How long jobs will wait in the queue.
+
+    Attributes:
+        waits: seconds; () is not known.
+        said: the program that says so; else why it is not known, a sentence without its full stop.
+    """
+
+    waits: tuple[float, ...] = ()
+    said: str = ""
+
+
+class Executor(abc.ABC):
+    """Where trials run. Three methods must be there; a default says no, none, or not known.
+
+    Attributes:
+        name: by which sweeps, ledgers and the entry point know it.
+        is_here: trials are processes of this machine: its files and interpreter are theirs, and a
+            trial may take longer than `Resources.time_limit_s`, which elsewhere ends it.
+        names_nodes: trials run on nodes that a sweep names or counts; else all run in one place.
+        has_queue: each trial is a job of its own, and may wait in a queue.
+        holds_nodes: trials are steps on nodes that are held, for a time that a sweep may name.
+        held_by: the executor that holds nodes of the same scheduler; "" is none.
+        scheduler: its name, as messages write it; "" is none.
+        max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
+            those that share a node wait for each other. The campaign keeps no more than two ahead
+            of what runs on a node, whatever it is.
+    """
+
+    name: ClassVar[str]
+    is_here: ClassVar[bool] = False
+    names_nodes: ClassVar[bool] = False
+    has_queue: ClassVar[bool] = False
+    holds_nodes: ClassVar[bool] = False
+    held_by: ClassVar[str] = ""
+    scheduler: ClassVar[str] = ""
+    max_in_flight: int = 0
+
+    @classmethod
+    def made(cls, *, hold_s: int, nodes: tuple[str, ...], session: str) -> Self:
+        """Return one for a session.
+
+        Args:
+            hold_s: for how long nodes are to be held; 0 are those that the session is on already.
+            nodes: all that are to be held; () are those of the first trial.
+            session: its id; "" only looks, or looks after what runs.
         """
-        ...
+        del hold_s, nodes, session
+        return cls()
 
+    # -- trials -----------------------------------------------------------------------------------
+
+    @abc.abstractmethod
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Write `spec.json` into the folder, submit the payload and return the job id.
 
@@ -138,8 +207,8 @@ class Executor(Protocol):
         Raises:
             SubmissionError: it was refused for good; nothing runs.
         """
-        ...
 
+    @abc.abstractmethod
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Return job id -> where it stands; never blocks for long. `standing` reads it.
 
@@ -148,15 +217,99 @@ class Executor(Protocol):
         A job that is left out is not known this time. An `Outcome` whose state is pending or
         running is not final. `root` is the work directory that `Submission.folder` is relative to.
         """
-        ...
 
+    @abc.abstractmethod
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """Ask for an end of these jobs; `poll` tells when they are over."""
-        ...
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
         """Bring drained or dead nodes back, trying twice at most; () is no node.
 
         No fault means that all are fit, whether or not anything had to be done.
         """
-        ...
+        return Resumed(faults=(f"executor {self.name} brings no node back",), unfit=tuple(nodes))
+
+    def release(self, folder: Path) -> None:
+        """Give back all nodes that are held for the ledger in this folder: `held-*` names them."""
+        del folder
+
+    # -- before anything is submitted: asked by a sweep, a preflight and a plan --------------------
+
+    def own_nodes(self) -> tuple[str, ...]:
+        """Return the nodes that this session is on, and trials without a node list then too."""
+        return ()
+
+    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
+        """Return so many equal nodes of a partition.
+
+        Raises:
+            ConfigError, SubmissionError: there are none, or this cannot be told.
+        """
+        raise ConfigError(f"executor {self.name} picks no {count} nodes of {partition}: name them")
+
+    def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
+        """Return all that keeps trials from running whose nodes are fit, one sentence each."""
+        del nodelist, resources
+        return ()
+
+    def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
+        """Return all that is wrong with nodes, one sentence each; one at work is fit."""
+        del nodelist, partition
+        return ()
+
+    def busy_note(self, nodelist: Sequence[str]) -> str:
+        """Say behind which jobs of others trials on these nodes wait; "" is none."""
+        del nodelist
+        return ""
+
+    def shared_note(self, slots: Sequence[Sequence[str]], *, command: Sequence[str]) -> str:
+        """Say which slots share a switch; "" is none. `command` is the site's, which prints it."""
+        del slots, command
+        return ""
+
+    def look(
+        self,
+        paths: Sequence[str],
+        *,
+        checks: Sequence[tuple[str, str]],
+        nodelist: Sequence[str],
+        options: Mapping[str, str],
+    ) -> Sight:
+        """Return which paths the nodes do not see, and which checks fail there.
+
+        A check is a shell command and the sentence that says why it fails; `options` are those of
+        `Resources`.
+        """
+        del paths, checks, nodelist, options
+        return Sight(unseen={}, why_not=f"executor {self.name} cannot ask them")
+
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:
+        """Return a title and the text that `submit` would hand to a scheduler. Writes nothing.
+
+        Raises:
+            ConfigError: an option of the resources cannot be passed on.
+        """
+        del trial_id, request
+        return None
+
+    # -- where there is a queue: asked by a cost, in seconds ---------------------------------------
+
+    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
+        """Return how long jobs of ours that wait will have waited."""
+        del job_ids
+        return QueueTime()
+
+    def expected_wait(
+        self, *, nodelist: Sequence[str], resources: Resources, now_s: float
+    ) -> QueueTime:
+        """Return how long a job that is submitted now would wait."""
+        del nodelist, resources, now_s
+        return QueueTime(said=f"executor {self.name} foresees none")
+
+    def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
+        """Return when nodes held for the ledger in a folder were asked for, began, and were over.
+
+        Seconds since the epoch, those that began first in front; inf is not over.
+        """
+        del folder
+        return ()

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import Request, Resumed, payload
+from pytest_xlatune.executors import Executor, Request, Resumed, machine_lock, payload
 from pytest_xlatune.executors.folder import (
     NO_FILE,
     ProcessRecord,
@@ -47,7 +47,6 @@ from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 _JOB = "job.json"  # the job's id and the comment it was submitted with
 _NOTES = "submit.txt"  # what the submitting process had to say
 _LOCK = "submit.lock"  # held by the submitting process
@@ -62,26 +61,11 @@ _NEEDED = (
 )  # fmt: skip
 
 
-def machine_lock() -> Path:
-    """Return the file whose lock lets one trial of this user run on this machine at a time.
-
-    XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
-
-    Raises:
-        SubmissionError: its folder is not this user's own.
-    """
-    if said := os.environ.get(LOCK_VARIABLE):
-        return Path(said)
-    try:
-        return owned.runtime_folder() / "machine.lock"
-    except OSError as error:
-        raise SubmissionError(f"the machine's lock: {error}") from error
-
-
-class LocalExecutor:
+class LocalExecutor(Executor):
     """An `Executor` for this machine."""
 
     name = "local"
+    is_here = True
     max_in_flight = 1
 
     def __init__(self, *, lock: Path | None = None) -> None:

@@ -1,34 +1,110 @@
-"""Which executor a name stands for; the module of another one is not loaded."""
+"""Which executor a name stands for; the module of another one is not loaded.
+
+Another distribution adds one by an entry point of the group `pytest_xlatune.executors`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pytest_xlatune.door import Door
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+
+EXECUTORS = Door(
+    "pytest_xlatune.executors",
+    kind="executor",
+    ours={
+        "local": "pytest_xlatune.executors.local:LocalExecutor",
+        "slurm": "pytest_xlatune.executors.slurm:SlurmExecutor",
+        "allocation": "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
+    },
+)
+DEFAULT = "slurm"  # where a sweep names none
+
+
+def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
+    """Return the class of an executor, whose attributes say what it can.
+
+    Raises:
+        ConfigError: there is none of this name, it cannot be loaded, or it is no executor.
+    """
+    found = EXECUTORS.load(name, where=where)
+    if not (isinstance(found, type) and issubclass(found, Executor)):
+        raise ConfigError(
+            f"executor {name!r} of {EXECUTORS.source(name)} is {found!r}, expected a subclass of "
+            f"{Executor.__module__}.{Executor.__qualname__}"
+        )
+    if found.name != name:
+        raise ConfigError(
+            f"executor {name!r} of {EXECUTORS.source(name)} calls itself {found.name!r}; ledgers "
+            "hold that name, so its entry point must have it too"
+        )
+    return found
 
 
 def executor_named(
-    name: str, *, hold_s: int = 0, nodes: tuple[str, ...] = (), session: str = ""
+    name: str,
+    *,
+    hold_s: int = 0,
+    nodes: tuple[str, ...] = (),
+    session: str = "",
+    where: str = "the sweep",
 ) -> Executor:
-    """Return the executor of this name.
+    """Return the executor of this name; see `Executor.made` for the other arguments.
 
-    The other arguments are of an allocation, see `AllocationExecutor`; to look after what runs none
-    is needed.
+    To look after what runs none of them is needed.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: as of `class_named`.
     """
-    if name == "local":
-        from pytest_xlatune.executors.local import LocalExecutor
+    return class_named(name, where=where).made(hold_s=hold_s, nodes=nodes, session=session)
 
-        return LocalExecutor()
-    if name == "slurm":
-        from pytest_xlatune.executors.slurm import SlurmExecutor
 
-        return SlurmExecutor()
-    if name == "allocation":
-        from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
+def executor_in(folder: Path, name: str) -> Executor:
+    """Return the executor that looks after jobs of a ledger.
 
-        return AllocationExecutor(hold_s=hold_s, nodes=nodes, session=session)
-    raise ConfigError.unknown(
-        "executor", name, valid=["local", "slurm", "allocation"], where="the sweep"
-    )
+    Raises:
+        LedgerError: it is not installed here, or cannot be loaded.
+    """
+    try:
+        return executor_named(name, where=f"the ledger in {folder}")
+    except ConfigError as error:
+        raise LedgerError(
+            f"{error}. Its jobs cannot be asked for: install what brings it, or end them yourself"
+        ) from None
+
+
+def is_queued(name: str, runs_by: Executor) -> bool:
+    """Whether jobs of an executor wait in the queue of another one's scheduler, or of its own.
+
+    Not where it is not installed here: its jobs tell nothing of this queue.
+    """
+    try:
+        found = class_named(name)
+    except ConfigError:
+        return False
+    return found.has_queue and found.scheduler == runs_by.scheduler
+
+
+def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:
+    """Return the name of the first of ours of which a fact holds, which a message recommends."""
+    return next(name for name in EXECUTORS.ours if which(class_named(name)))
+
+
+def release(folder: Path, used: Iterable[str]) -> None:
+    """Give back all nodes that are held for the ledger in a folder, whichever executor has them.
+
+    `used` are the executors that the ledger names. Ours may hold nodes before it names them.
+
+    Raises:
+        LedgerError: one of them cannot be loaded; ours have given back theirs.
+    """
+    from pytest_xlatune.executors.folder import HELD
+
+    if not any(folder.glob(HELD)):
+        return
+    for name in dict.fromkeys((*EXECUTORS.ours, *sorted(used))):
+        if name in EXECUTORS and (executor := executor_in(folder, name)).holds_nodes:
+            executor.release(folder)

@@ -122,7 +122,7 @@ class Submission(Record):
     Attributes:
         trial_id: whose.
         attempt: from 1.
-        executor: "local", "slurm" or "allocation".
+        executor: the name of the executor that took it.
         job_id: the executor's own name of the job.
         folder: the attempt's folder, relative to the work directory.
     """

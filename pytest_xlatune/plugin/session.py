@@ -63,8 +63,8 @@ class Selection:
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
-        executor = self.sweep.sweep.site.executor
-        sigma = calibration.sigma_for(executor) if calibration else None
+        is_held = self.sweep.sweep.site.runs_by.holds_nodes
+        sigma = calibration.sigma_for(is_held=is_held) if calibration else None
         return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma)
 
 

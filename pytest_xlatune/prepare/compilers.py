@@ -39,8 +39,9 @@ from pytest_xlatune.evidence.hlo.difference import (
     prove_each,
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.executors import machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
-from pytest_xlatune.executors.local import machine_lock
+from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.program import FOLDER, INHERIT, QUOTED_WORD
@@ -210,7 +211,7 @@ def compiler_of(
     limit = check.memory_limit_gib
     limit_bytes = None if limit is None else int(limit * 2**30)
     if not check.program:
-        if executor != "local":
+        if not class_named(executor).is_here:
             raise ConfigError(
                 "compile check: only a trainer of this machine compiles by running; these trials "
                 f"run by {executor}. Name a program, module:function, and the target to compile it "

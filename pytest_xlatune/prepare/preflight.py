@@ -1,7 +1,7 @@
 """Look before anything is submitted, and say everything that is wrong at once.
 
 Faults keep a campaign from beginning; notes are for people and go into the ledger. The look is
-cheap where the trials run on this machine. On Slurm the nodes are asked once, before the first
+cheap where the trials run on this machine. Elsewhere the nodes are asked once, before the first
 trial of a cell, whether they see what the trials need. This module makes the folders of a cell's
 caches, and else changes nothing but a marker in the work directory that it takes away again.
 
@@ -30,6 +30,7 @@ from typing import Protocol as Interface
 from typing import runtime_checkable
 
 from pytest_xlatune import owned
+from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Checked, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -129,8 +130,7 @@ class Site:
         cell: of the trials.
         launcher: how its trials are started.
         resources: what a scheduler is asked for.
-        executor: "slurm", "allocation" or "local".
-        hold_s: time limit of an allocation that is to be asked for; 0 is the user's own, if any.
+        executor: by which they run.
         folder: the campaign's, need not exist yet.
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
@@ -142,8 +142,7 @@ class Site:
     cell: Cell
     launcher: Launcher
     resources: Resources
-    executor: str
-    hold_s: int = 0
+    executor: Executor
     folder: Path
     is_first: bool = True
     is_busy: bool = False
@@ -160,9 +159,9 @@ def look(site: Site) -> Preflight:
     needed = [path for path in needed if path]
     checks = [*_caches(site.cell)]
     checks += site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
-    if site.executor == "local":
+    if site.executor.is_here:
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
-    faults += _allocation_faults(site)
+    faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
     node_faults, notes = _node_faults(site), [*_busy(site), *_shared(site)]
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
@@ -243,49 +242,21 @@ def _unfit(checks: Iterable[Check]) -> Iterator[str]:
 def _node_faults(site: Site) -> tuple[str, ...]:
     if not site.cell.nodelist:
         return ()
-    from pytest_xlatune.executors.slurm.nodes import check_nodes
-
-    return check_nodes(
-        site.cell.nodelist,
-        partition=site.resources.options.get("partition", ""),
-        idle=False,  # Slurm queues, and a cluster at work has no idle nodes
-    )
-
-
-def _own_allocation(site: Site) -> str:
-    """Return the id of the user's own allocation, "" where trials do not run in it."""
-    is_own = site.executor == "allocation" and not site.hold_s
-    return os.environ.get("SLURM_JOB_ID", "") if is_own else ""
-
-
-def _allocation_faults(site: Site) -> tuple[str, ...]:
-    if site.executor != "allocation":
-        return ()
-    from pytest_xlatune.executors.slurm.allocation import faults
-
-    return faults(
-        hold_s=site.hold_s,
-        nodelist=site.cell.nodelist,
-        resources=site.resources,
-        environ=os.environ,
-    )
+    partition = site.resources.options.get("partition", "")
+    return site.executor.node_faults(site.cell.nodelist, partition=partition)
 
 
 def _busy(site: Site) -> list[str]:
-    if not site.cell.nodelist or site.is_busy or _own_allocation(site):
+    if not site.cell.nodelist or site.is_busy:
         return []
-    from pytest_xlatune.executors.slurm.nodes import busy_note
-
-    note = busy_note(site.cell.nodelist)
+    note = site.executor.busy_note(site.cell.nodelist)
     return [note] if note else []
 
 
 def _shared(site: Site) -> list[str]:
     if not site.slots:
         return []
-    from pytest_xlatune.executors.slurm.nodes import shared_note
-
-    note = shared_note(site.slots, command=site.switches)
+    note = site.executor.shared_note(site.slots, command=site.switches)
     return [f"{note}: `xlatune calibrate --slots` measures it"] if note else []
 
 
@@ -293,17 +264,14 @@ def _from_the_nodes(
     site: Site, needed: Sequence[str], checks: Sequence[Check]
 ) -> tuple[list[str], list[str]]:
     """Return faults and notes of what the nodes see and can, the work directory included."""
-    from pytest_xlatune.executors.slurm import look as look_from_nodes
-
     marker = site.folder / f"preflight.{os.getpid()}"
     marker.touch()
     try:
-        sight = look_from_nodes(
+        sight = site.executor.look(
             [str(marker), *needed],
             checks=checks,
             nodelist=site.cell.nodelist,
             options=site.resources.options,
-            allocation=_own_allocation(site),
         )
     finally:
         marker.unlink()

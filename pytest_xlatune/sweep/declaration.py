@@ -31,7 +31,7 @@ from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.hosts import MAX_RANGE, expand, parts
+from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.record import check_kinds, written, wrong_kind
 from pytest_xlatune.model.redact import is_secret
@@ -58,6 +58,7 @@ from pytest_xlatune.sweep.groups import (
     Limits,
     RunSettings,
     SiteSettings,
+    saying_executor,
 )
 from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
@@ -172,6 +173,9 @@ class Sweep(Declared):
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
+        from pytest_xlatune.executors.named import EXECUTORS
+
+        EXECUTORS.check(self.site.executor, where=f"{what}, site")
         check_kinds(self.cell.protocol, what=f"{what}, protocol")
         check_kinds(self.site.resources, what=f"{what}, resources")
         check_kinds(self.site.resources.patience, what=f"{what}, patience")
@@ -372,15 +376,16 @@ class Sweep(Declared):
         launcher = configured(
             self.launcher, site.launcher, site.container, where=said.file or "the options"
         )
-        if site.allocation and site.executor != "allocation":
+        runs_by = site.runs_by
+        if site.allocation and not runs_by.holds_nodes:
             raise ConfigError(
                 f"sweep {self.name!r}: an allocation of {site.allocation} was asked for "
                 f"({said.places.get('allocation', 'the sweep file')}), but trials run by "
-                f"{site.executor}; say --xlatune-executor allocation too"
+                f"{site.executor}; say {saying_executor(lambda each: each.holds_nodes)} too"
             )
         nodelist = tuple(site.nodelist or ())
-        if site.executor == "allocation" and not (site.allocation or nodelist or site.nodes):
-            nodelist = expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+        if not (site.allocation or nodelist or site.nodes):
+            nodelist = runs_by.own_nodes()
         slots = self._node_slots(site, nodelist, said)
         nodelist = slots[0] if slots else nodelist
         own_nodes = 0 if said.values.get("nodelist") else site.resources.nodes
@@ -423,12 +428,12 @@ class Sweep(Declared):
         compared = declared.commits or getattr(self.declared, "commits", "")
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
         is_of_cells = self.declared is not None and KINDS[self.declared.kind].ranks_cells
-        if is_of_cells and site.executor != "local" and not nodelist:
+        if is_of_cells and runs_by.names_nodes and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r} compares cells, and the scheduler might give each of them "
                 "other nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
             )
-        if others and site.executor != "local" and not nodelist:
+        if others and runs_by.names_nodes and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r}: {next(iter(others))!r} is a cell of its own, and the "
                 "scheduler might give it other nodes than the others; name the nodes of all "
@@ -475,20 +480,21 @@ class Sweep(Declared):
                 f"{where}: a study of {self.declared.kind} has no slots, only a tuning sweep has; "
                 "leave them out, or say them for one sweep, in xlatune.toml: [sweeps.NAME]"
             )
-        if site.executor == "local":
+        if not site.runs_by.names_nodes:
             raise ConfigError(
-                f"{where}: one machine is one slot, and this sweep runs by the local executor; "
-                "leave the slots out, or say --xlatune-executor slurm"
+                f"{where}: one machine is one slot, and this sweep runs by the {site.executor} "
+                "executor; leave the slots out, or say "
+                f"{saying_executor(lambda each: each.names_nodes)}"
             )
-        is_in_own = site.executor == "allocation" and not site.allocation
+        is_in_own = site.runs_by.holds_nodes and not site.allocation
         if not nodelist and site.partition and site.nodes and not is_in_own:
             nodelist = _picked(site, said, where)
         if not nodelist:
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
                 "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
-                "8), or start the sweep inside an salloc of all of them (--xlatune-executor "
-                "allocation)"
+                "8), or start the sweep inside an salloc of all of them "
+                f"({saying_executor(lambda each: each.holds_nodes)})"
             )
         try:
             return parts(nodelist, site.slots)
@@ -502,16 +508,11 @@ class Sweep(Declared):
             for is_absent, text in (
                 (not cell.model_tag, "the model (--xlatune-model)"),
                 (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
-                (
-                    site.executor != "local" and not nodes,
-                    (
-                        "the nodes in Slurm (--xlatune-nodelist 'node[001-008]', or "
-                        "--xlatune-nodes N; this machine alone is --xlatune-executor local)"
-                    ),
-                ),
             )
             if is_absent
         ]
+        if site.runs_by.names_nodes and not nodes:
+            missing.append(_nodes_of(site))
         if missing:
             raise ConfigError(
                 f"sweep {self.name!r} is missing {'; '.join(missing)}. These are never guessed: "
@@ -665,6 +666,14 @@ def load_sweep(path: Path | str) -> Sweep:
     return found
 
 
+def _nodes_of(site: SiteSettings) -> str:
+    scheduler, here = site.runs_by.scheduler, saying_executor(lambda each: each.is_here)
+    return (
+        f"the nodes{scheduler and f' in {scheduler}'} (--xlatune-nodelist 'node[001-008]', or "
+        f"--xlatune-nodes N; this machine alone is {here})"
+    )
+
+
 _PICKING_S = 120.0  # another process of the session asks Slurm meanwhile
 
 
@@ -676,8 +685,6 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
     """
     import filelock
 
-    from pytest_xlatune.executors.slurm.nodes import pick_nodes
-
     folder = (said.root or Path()) / said.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
@@ -687,7 +694,7 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
             if path.exists():
                 os.close(owned.open_file(path))  # ours, or refused
                 return nodes_in(path)
-            names = pick_nodes(site.slots * site.nodes, site.partition)
+            names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
             said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"
             owned.write_bytes(path, said_text.encode())
     except (OSError, ValueError, filelock.Timeout) as error:

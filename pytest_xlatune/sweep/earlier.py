@@ -67,12 +67,13 @@ class Calibration(Record):
             if not 0 <= level < math.inf:
                 raise LedgerError(f"{name} is {level}, expected a fraction")
 
-    def sigma_for(self, executor: str) -> float:
-        """Return the noise of trials that are compared with each other there.
+    def sigma_for(self, *, is_held: bool) -> float:
+        """Return the noise of trials that are compared with each other.
 
-        In allocations that is the noise inside one, where the calibration can tell it.
+        On nodes that are held that is the noise inside one allocation, where the calibration can
+        tell it.
         """
-        if executor == "allocation" and self.allocations is not None and self.allocations.tells:
+        if is_held and self.allocations is not None and self.allocations.tells:
             return self.allocations.within
         return self.noise.sigma_job
 

@@ -14,19 +14,19 @@ import contextlib
 import dataclasses
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args
 
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pytest_xlatune.executors import Executor
     from pytest_xlatune.model.cell import Protocol
     from pytest_xlatune.model.resources import Resources, RetryPolicy
     from pytest_xlatune.sweep.settings import Said
 
 T = TypeVar("T")
-ExecutorName = Literal["local", "slurm", "allocation"]
 Negative = Literal["fail", "xfail"]
 LogLevel = Literal["debug", "info", "warning"]
 Access = Literal["owner", "group", "all"]
@@ -222,7 +222,7 @@ class Option(Declared):
         where: one of the constants above.
         metavar: how the value is written in the help; N is a number.
         parse: text to value; raises ValueError.
-        choices: the values allowed, if few.
+        choices: the values allowed, if few; or a function that finds them.
     """
 
     field: str
@@ -233,7 +233,7 @@ class Option(Declared):
     where: str = SWEEP
     metavar: str = "N"
     parse: Callable[[str], Any] = str
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] | Callable[[], Collection[str]] = ()
 
     @property
     def is_path(self) -> bool:
@@ -467,11 +467,11 @@ class DesignSettings(Declared):
 class SiteSettings(Declared):
     """Where trials run, and how they get there."""
 
-    executor: ExecutorName = _option(
-        "slurm",
+    executor: str = _option(
+        _default("executors.named", "DEFAULT"),
         "Where trials run: slurm, allocation (steps of one that is held), local (this machine)",
         metavar="NAME",
-        choices=("slurm", "allocation", "local"),
+        choices=_default("executors.named", "EXECUTORS"),
     )
     allocation: str = _option(
         "",
@@ -547,6 +547,18 @@ class SiteSettings(Declared):
     switches: str = _setting(
         "", "Command that prints switches as topology.conf does", where=TABLE, parse=_Command()
     )
+
+    @property
+    def runs_by(self) -> Executor:
+        """The executor of that name, for questions; it has submitted nothing.
+
+        Raises:
+            ConfigError: there is none, or it cannot be loaded.
+        """
+        from pytest_xlatune.executors.named import executor_named
+        from pytest_xlatune.model.text import time_s
+
+        return executor_named(self.executor, hold_s=time_s(self.allocation))
 
 
 class Limits(Declared):
@@ -662,6 +674,13 @@ class RunSettings(Declared):
     said: Said = dataclasses.field(
         default_factory=_default("sweep.settings", "NOTHING")
     )  # of the sweeps
+
+
+def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
+    """Return the option with the first executor of ours of which a fact holds, for messages."""
+    from pytest_xlatune.executors.named import one_of_ours
+
+    return f"{FLAG}executor {one_of_ours(which)}"
 
 
 # keyword of `Sweep` -> what it takes

@@ -29,6 +29,7 @@ from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stac
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
+from pytest_xlatune.sweep.groups import saying_executor
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -149,16 +150,13 @@ class ResolvedSweep:
     def _refuse_short_allocation(self, study: Study) -> None:
         """Refuse an allocation that holds no trial; where it is the user's own, Slurm knows."""
         site = self.sweep.site
-        hold_s = time_s(site.allocation)
-        if site.executor != "allocation" or not hold_s:
+        if not time_s(site.allocation):
             return
-        from pytest_xlatune.executors.slurm.allocation import too_short
-
-        if said := too_short(hold_s, site.resources):
+        if found := site.runs_by.faults(nodelist=self.nodelist, resources=site.resources):
             most, limit_s = study.at_most(()), site.resources.time_limit_s
             raise ConfigError(
-                f"sweep {self.sweep.name!r}: {said}. One allocation for all {most} trials, one "
-                f"after the other, takes {duration(most * limit_s)} at most"
+                f"sweep {self.sweep.name!r}: {'; '.join(found)}. One allocation for all {most} "
+                f"trials, one after the other, takes {duration(most * limit_s)} at most"
             )
 
     def _refuse_no_change(self, study: Study) -> None:
@@ -261,22 +259,24 @@ class ResolvedSweep:
         Raises:
             ConfigError: there is no scheduler to ask for them, or trials run in the user's own.
         """
-        site = self.sweep.site
-        if site.executor == "local":
+        site, runs_by = self.sweep.site, self.sweep.site.runs_by
+        if not runs_by.held_by:
+            place = "this machine" if runs_by.is_here else f"executor {site.executor}"
             raise ConfigError(
-                f"sweep {self.sweep.name!r}: this machine has no allocations to compare; say "
-                "--xlatune-executor slurm"
+                f"sweep {self.sweep.name!r}: {place} has no allocations to compare; say "
+                f"{saying_executor(lambda each: bool(each.held_by))}"
             )
-        if site.executor == "allocation" and not site.allocation:
+        if runs_by.holds_nodes and not site.allocation:
+            asks = saying_executor(lambda each: each.has_queue)
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: trials run in an allocation of your own, which is "
-                "one; start it outside of salloc with --xlatune-executor slurm, and each will be "
+                f"one; start it outside of salloc with {asks}, and each will be "
                 "asked for"
             )
         limit_s = trials * site.resources.time_limit_s + _SPARE_S
         minutes = -(-limit_s // 60)
         clock = site.allocation or f"{minutes // 60}:{minutes % 60:02d}:00"
-        site = replace(site, executor="allocation", allocation=clock)
+        site = replace(site, executor=runs_by.held_by, allocation=clock)
         return replace(self, sweep=replace(self.sweep, site=site), slots=())
 
     def elsewhere(

@@ -267,8 +267,10 @@ def _above(
 
 
 def _parsed(option: Option, text: str, place: str) -> Any:
-    if option.choices and text not in option.choices:
-        raise ConfigError.unknown("value", text, valid=option.choices, where=place)
+    if option.choices:
+        choices = option.choices() if callable(option.choices) else option.choices
+        if text not in choices:
+            raise ConfigError.unknown("value", text, valid=choices, where=place)
     try:
         return option.parse(text)
     except ConfigError as error:  # which says what was found and expected

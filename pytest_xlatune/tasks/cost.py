@@ -19,6 +19,8 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
+from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
@@ -146,18 +148,18 @@ def cost_of(
     entries: Sequence[LedgerEntry],
 ) -> Cost:
     """Return what a study will still cost, given its results and the ledger of its cell."""
-    ran = _ran(entries)
-    took_s = [each.end_s - each.start_s for each in ran]
     site, protocol = resolved.sweep.site, resolved.cell.protocol
-    limits = [protocol.deadline_s]
-    if site.executor != "local":
+    runs_by, limits = site.runs_by, [protocol.deadline_s]
+    ran = _ran(entries, runs_by)
+    took_s = [each.end_s - each.start_s for each in ran]
+    if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
     known = len(took_s)
     trial_s = sum(took_s) / known if known else min(limits, default=None)
-    waits = _waits_of(each for each in ran if each.is_job) if site.executor == "slurm" else None
+    waits = _waits_of(each for each in ran if each.is_job) if runs_by.has_queue else None
     left, slots = study.left(tuple(history)), len(resolved.slots) or 1
     rounds = rounds_in(study, tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
-    if site.executor != "local" and not resolved.slots:
+    if runs_by.names_nodes and not resolved.slots:
         rounds = _waves_left(study, history, left)
     queued_s = None
     if waits is not None and trial_s is not None:
@@ -191,14 +193,17 @@ class _Ran:
     is_job: bool = True  # of its own; no step of an allocation
 
 
-def _ran(entries: Sequence[LedgerEntry]) -> list[_Ran]:
-    """Return the attempts of a ledger that have begun and are over, in the order they began."""
+def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
+    """Return the attempts of a ledger that have begun and are over, in the order they began.
+
+    A job is one that waited in the queue of this executor's scheduler.
+    """
     asked: dict[tuple[str, int], tuple[float, bool]] = {}
     found = []
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=of):
-                asked[of.trial_id, of.attempt] = entry.at_s, of.executor == "slurm"
+                asked[of.trial_id, of.attempt] = entry.at_s, is_queued(of.executor, runs_by)
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:
                     continue
@@ -355,7 +360,7 @@ def ways_of(
     calibration: Calibration | None = None,
     tells: bool = True,
 ) -> Section | None:
-    """Compare the ways of running the trials that are left; None on this machine.
+    """Compare the ways of running the trials that are left; None where no nodes can be held.
 
     The waits are those of the ledger in `folder`, of jobs and of allocations that we asked for;
     else what Slurm expects now. Nothing is submitted. With a calibration of allocations it says too
@@ -366,7 +371,7 @@ def ways_of(
         ConfigError: an option of the scheduler cannot be passed through.
     """
     site, cost = resolved.sweep.site, cost_of(resolved, study, history, entries)
-    if site.executor == "local" or not cost.jobs or cost.trial_s is None:
+    if not site.runs_by.held_by or not cost.jobs or cost.trial_s is None:
         return None
     if cost.rounds and cost.slots == 1:
         return None  # the ways are worked out for jobs that share their nodes
@@ -383,16 +388,14 @@ def ways_of(
     noise = calibration.allocations if calibration else None
     said += calibration.shared if calibration and tells else ()
     if resolved.slots:
-        from pytest_xlatune.executors.slurm.nodes import shared_note
-
-        command = shlex.split(resolved.sweep.site.switches)
-        said += filter(None, [shared_note(resolved.slots, command=command)])
+        command = shlex.split(site.switches)
+        said += filter(None, [site.runs_by.shared_note(resolved.slots, command=command)])
     if resolved.slots and (calibration is None or calibration.slots is None):
         said.append(_UNMEASURED.format(slots=len(resolved.slots)))
     if isinstance(of_jobs, str) and isinstance(of_held, str):
         return section(_TITLE, bullets(*map(plain, said)))
     hold = duration(hold_s)
-    held = f"--xlatune-executor allocation --xlatune-allocation {_clock(hold_s)}"
+    held = f"--xlatune-executor {site.runs_by.held_by} --xlatune-allocation {_clock(hold_s)}"
     rows: list[tuple[str, str, bool, Callable[[], tuple[float, float]] | None]] = []
     for run in dict.fromkeys((one, side)):
         slots = f"--xlatune-slots {run.slots}" if run.slots > 1 else ""
@@ -546,50 +549,47 @@ class _Expected:
         hold_s: float,
     ) -> None:
         self._resolved, self._folder, self._entries = resolved, folder, entries
+        self._runs_by = resolved.sweep.site.runs_by
         self._hold_s = hold_s
-        self._why_not = ""  # what sbatch said that cannot be asked: it is asked once
+        self._why_not = ""  # what a scheduler said that cannot be asked: it is asked once
 
     def of_jobs(self) -> Waits | str:
-        measured = _waits_of(each for each in _ran(self._entries) if each.is_job)
+        measured = _waits_of(each for each in _ran(self._entries, self._runs_by) if each.is_job)
         return measured or self._foreseen() or self._asked(self._resolved.sweep.site.resources)
 
     def of_allocations(self) -> Waits | str:
-        from pytest_xlatune.executors.slurm.allocation import waits_in
-
-        held = waits_in(self._folder)
+        held = self._runs_by.held_waits(self._folder)
         measured = _waits_of(_Ran(asked_s=a, start_s=b, end_s=c) for a, b, c in held)
         resources = self._resolved.sweep.site.resources
         return measured or self._asked(replace(resources, time_limit_s=math.ceil(self._hold_s)))
 
     def _foreseen(self) -> Waits | None:
-        from pytest_xlatune.executors.slurm import pending_waits
-
         ids: dict[tuple[str, int], str] = {}
         for entry in self._entries:
             match entry.event:
-                case AttemptSubmitted(submission=of) if of.executor == "slurm":
+                case AttemptSubmitted(submission=of) if is_queued(of.executor, self._runs_by):
                     ids[of.trial_id, of.attempt] = of.job_id
                 case AttemptEnded(trial_id=trial_id, attempt=attempt):
                     ids.pop((trial_id, attempt), None)
                 case _:
                     pass
-        waits = pending_waits([*ids.values()])
-        if not waits:
+        found = self._runs_by.pending_waits([*ids.values()])
+        if not found.waits:
             return None
-        jobs = counted(len(waits), "job")
-        return Waits(mean_s=fmean(waits), source=f"squeue --start of {jobs} of ours that waits")
+        jobs = counted(len(found.waits), "job")
+        source = f"{found.said} of {jobs} of ours that waits"
+        return Waits(mean_s=fmean(found.waits), source=source)
 
     def _asked(self, resources: Resources) -> Waits | str:
-        from pytest_xlatune.executors.slurm import expected_wait
-
-        nodelist = self._resolved.cell.nodelist
-        said: float | str = self._why_not
-        if not said:
-            said = expected_wait(nodelist=nodelist, resources=resources, now_s=time.time())
-        if isinstance(said, str):
-            self._why_not = said
-            return f"none was measured here, and sbatch --test-only does not say ({said[:160]})"
-        return Waits(mean_s=said, source="sbatch --test-only expects it now; none was measured")
+        if not self._why_not:
+            found = self._runs_by.expected_wait(
+                nodelist=self._resolved.cell.nodelist, resources=resources, now_s=time.time()
+            )
+            if found.waits:
+                source = f"{found.said} expects it now; none was measured"
+                return Waits(mean_s=fmean(found.waits), source=source)
+            self._why_not = found.said
+        return f"none was measured here, and {self._why_not}"
 
 
 def _nodes_of(study: Study, history: Sequence[TrialResult]) -> float:

@@ -7,12 +7,12 @@ compiled here.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.executors import request_for
 from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import DeployedFile
@@ -119,7 +119,7 @@ _SESSION = "SESSION"  # stands for the id: a plan has no session
 def scripts_of(
     resolved: ResolvedSweep, study: Study, trials: Sequence[Trial], *, workdir: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Return title and text of the first trial's script, or of its step; () on this machine.
+    """Return title and text of the first trial's script, or of its step; () where there is none.
 
     The scripts of other trials differ only in the job's name, the comment and the folder, and in
     the nodes where the cells have their own.
@@ -127,12 +127,8 @@ def scripts_of(
     Raises:
         ConfigError: an option of the scheduler cannot be passed through.
     """
-    if resolved.sweep.site.executor == "local" or not trials:
+    if not trials:
         return ()
-    from pytest_xlatune.executors import request_for
-    from pytest_xlatune.executors.slurm import SlurmExecutor
-    from pytest_xlatune.executors.slurm.allocation import step_words
-
     trial, resources = trials[0], resolved.sweep.site.resources
     cells = {each.digest: each.nodelist for each in study.cells}
     nodelist = cells[trial.cell_digest]
@@ -149,11 +145,8 @@ def scripts_of(
     if len({each.nodelist for each in study.cells}) > 1:
         differ += " and its nodes"
     of_others = f"; the other {others} differ in the {differ} only" if others else ""
-    if resolved.sweep.site.executor == "allocation":
-        text = f"{shlex.join(step_words(request))}\n"
-        return ((f"`{trial.id}` as a step of the allocation that is held{of_others}", text),)
-    text = SlurmExecutor().script(request)
-    return ((f"script of `{trial.id}` for sbatch{of_others}", text),)
+    shown = resolved.sweep.site.runs_by.preview(trial.id, request)
+    return () if shown is None else ((f"{shown[0]}{of_others}", shown[1]),)
 
 
 def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:

@@ -71,8 +71,7 @@ def site_of(
         cell=dataclasses.replace(resolved.cell, nodelist=resolved.nodelist),
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
-        executor=resolved.sweep.site.executor,
-        hold_s=time_s(resolved.sweep.site.allocation),
+        executor=resolved.sweep.site.runs_by,
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,
@@ -392,7 +391,7 @@ def ways_document(resolved: ResolvedSweep, found: Calibration, *, folder: Path) 
         ConfigError: an option of the scheduler cannot be passed through.
         LedgerError: the ledger cannot be read.
     """
-    study = resolved.study(sigma=found.sigma_for(resolved.sweep.site.executor))
+    study = resolved.study(sigma=found.sigma_for(is_held=resolved.sweep.site.runs_by.holds_nodes))
     entries = Ledger(folder / LEDGER).refresh()
     ways = ways_of(resolved, study, (), entries, folder=folder, calibration=found, tells=False)
     return Document(

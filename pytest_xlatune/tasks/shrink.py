@@ -28,7 +28,6 @@ from pytest_xlatune.catalog.entries import history, load
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.executors import Executor, QueueFull, SchedulerDown, request_for
 from pytest_xlatune.executors.folder import log_files
-from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.executors.payload import forget_secrets
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.program import QUOTED_WORD
@@ -419,7 +418,8 @@ def shrink_profile(
         where = f"sweep {resolved.sweep.name!r}"
         raise ConfigError.unknown("profile", name, valid=declared, where=where)
     whole, site = declared[name], resolved.sweep.site
-    is_here = site.executor == "local"
+    runs_by = site.runs_by
+    is_here = runs_by.is_here
     if trials is None or is_here or how.program:
         try:
             look = by_compiling(compiler_for(resolved, how), folder, lock=lock)
@@ -430,15 +430,11 @@ def shrink_profile(
             symptom = None if trials is None else look(replace(whole, id="whole"))
             if trials is None or symptom is not None:
                 return shrink(whole, look, by=_COMPILING, budget=tries, symptom=symptom)
-    if site.executor not in ("local", "slurm"):
+    if runs_by.holds_nodes:
         raise ConfigError(
             f"shrink: trials run on this machine or by Slurm, found executor {site.executor!r}"
         )
-    run = (
-        run_here(lock=lock)
-        if is_here
-        else run_by(executor_named(site.executor), resolved.nodelist, site.resources)
-    )
+    run = run_here(lock=lock) if is_here else run_by(runs_by, resolved.nodelist, site.resources)
     cell = replace(resolved.cell, nodelist=resolved.nodelist)
     return shrink(
         whole,

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_xlatune.campaign.attempts import Attempts
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.executors import Request, Resumed
+from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -46,7 +46,7 @@ LOST_NODE = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=
 JOB = Submission(trial_id="", attempt=1, executor="slurm", job_id="7", folder="first/one.1")
 
 
-class Site:
+class Site(Executor):
     """An executor that runs nothing and says of its nodes what it is told to."""
 
     name = "slurm"

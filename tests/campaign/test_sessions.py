@@ -263,3 +263,53 @@ def test_a_finalists_number_means_the_same_profile_whatever_its_rank(tmp_path: P
     assert each.conclude().tuning.finalists == ("fast", "same")
     found = [awaiting.finalist(each, number, lambda: None) for number in range(3)]
     assert found == [*profiles, None]
+
+
+class Foreign(ScriptedExecutor):
+    """An executor of another distribution, with a job that runs."""
+
+    name = "pool"
+
+    def __init__(self) -> None:
+        super().__init__(max_in_flight=2)
+        self.holds = True
+
+
+def test_each_executor_is_asked_for_its_own_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign, ours = Foreign(), ScriptedExecutor(max_in_flight=3)
+    campaign(tmp_path, foreign).turn()
+    (folder,) = find_ledgers(tmp_path)
+    monkeypatch.setattr("pytest_xlatune.executors.named.class_named", lambda *_, **__: Known)
+    Known.one = foreign
+    foreign.holds = False
+    run(campaign(tmp_path, ours, session="second"))
+    assert read_known(folder).conclusion.complete
+    assert len(foreign.submitted) == 2, "adopted, and measured where they ran"
+    assert not set(foreign.submitted) & set(ours.submitted)
+
+
+class Known:
+    """Gives the executor of the test for the one that a name stands for."""
+
+    one: ScriptedExecutor
+
+    @classmethod
+    def made(cls, **_: object) -> ScriptedExecutor:
+        return cls.one
+
+
+def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: Path) -> None:
+    campaign(tmp_path, Foreign()).turn()
+    (folder,) = find_ledgers(tmp_path)
+    said = (
+        rf"unknown executor 'pool' in the ledger in {folder}.*Its jobs cannot be asked for: "
+        "install what brings it, or end them yourself"
+    )
+    with pytest.raises(LedgerError, match=said):
+        campaign(tmp_path, ScriptedExecutor(), session="second").turn()
+    with pytest.raises(LedgerError, match=said):
+        cancel_unwaited(folder)
+    state = replay(Ledger(folder / LEDGER).refresh())
+    assert {each.executor for each in state.in_flight()} == {"pool"}, "listed as before"

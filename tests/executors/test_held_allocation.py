@@ -16,9 +16,9 @@ import pytest
 from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Reply
-from pytest_xlatune.executors.slurm._held import OVER, Held, held_in, is_short
+from pytest_xlatune.executors.slurm._held import OVER, Held, faults, held_in, is_short
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
-from pytest_xlatune.executors.slurm.allocation import AllocationExecutor, faults
+from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission

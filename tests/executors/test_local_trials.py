@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Executor, payload
+from pytest_xlatune.executors import LOCK_VARIABLE, Executor, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes
-from pytest_xlatune.executors.local import LOCK_VARIABLE, LocalExecutor, machine_lock
+from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission

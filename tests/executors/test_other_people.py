@@ -19,9 +19,8 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.executors import payload
+from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
-from pytest_xlatune.executors.local import LOCK_VARIABLE, machine_lock
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.model.trial import LaunchSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
-from pytest_xlatune.executors import Request, Resumed
+from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.resources import Resources, RetryPolicy
@@ -41,7 +41,7 @@ class CellsStudy(ToyStudy):
         return next(each for each in every if each.block == number + 1)
 
 
-class Cluster:
+class Cluster(Executor):
     """Runs nothing: every node takes its submissions one after the other, `took_s` each.
 
     It starts a submission when all its nodes are free of earlier ones, as Slurm does.

@@ -13,7 +13,7 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.campaign.turns import Turns
-from pytest_xlatune.executors import Request, Resumed
+from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
@@ -78,7 +78,7 @@ def tell_options(folder: Path, spec: LaunchSpec) -> None:
         path.write_text("".join(lines), encoding="utf-8")
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(Executor):
     """Runs nothing: writes the log that the script says and tells the outcome at the next poll."""
 
     name = "local"

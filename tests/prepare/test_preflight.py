@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
@@ -23,7 +24,7 @@ def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> S
         cell=Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=image),
         launcher=CommandLauncher(argv=(sys.executable, "/no/train.py"), env_files=env_files),
         resources=Resources(),
-        executor="local",
+        executor=LocalExecutor(),
         folder=folder / "work",
     )
 

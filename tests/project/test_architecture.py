@@ -260,7 +260,12 @@ def test_the_page_of_the_architecture_names_every_package() -> None:
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
     theirs = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
-    heavy = (*theirs, "pytest_xlatune.studies", "pytest_xlatune.campaign")
+    heavy = (
+        *theirs,
+        "pytest_xlatune.studies",
+        "pytest_xlatune.campaign",
+        "pytest_xlatune.executors",
+    )
     code = (
         "import sys, pytest; before = set(sys.modules); import pytest_xlatune.plugin; "
         f"print([m for m in {heavy} if m in sys.modules and m not in before])"

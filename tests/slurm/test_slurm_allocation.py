@@ -19,7 +19,8 @@ import pytest
 
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm import expected_wait
-from pytest_xlatune.executors.slurm.allocation import AllocationExecutor, release, waits_in
+from pytest_xlatune.executors.slurm._held import release, waits_in
+from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission

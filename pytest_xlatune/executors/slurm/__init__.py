@@ -20,7 +20,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,13 @@ from typing import Any
 from pytest_xlatune import owned
 from pytest_xlatune.executors import (
     OWN_JOBS,
+    Executor,
     QueueFull,
+    QueueTime,
     Request,
     Resumed,
     SchedulerDown,
+    Sight,
     payload,
 )
 from pytest_xlatune.executors.folder import write_spec
@@ -50,7 +52,13 @@ from pytest_xlatune.executors.slurm._commands import (
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, given_away
 from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
-from pytest_xlatune.executors.slurm.nodes import resume_nodes
+from pytest_xlatune.executors.slurm.nodes import (
+    busy_note,
+    check_nodes,
+    pick_nodes,
+    resume_nodes,
+    shared_note,
+)
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.resources import Resources
@@ -66,6 +74,7 @@ SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is
 _NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
+_TEST_ONLY = "sbatch --test-only"
 
 # What the harness decides for every trial: measured trials stay comparable, and ours to find.
 _OURS = frozenset(
@@ -84,8 +93,83 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
 
 
-class SlurmExecutor:
-    """An `Executor` on a Slurm cluster.
+class OnSlurm(Executor):
+    """What jobs of their own and steps of an allocation have in common: the cluster.
+
+    Args:
+        run, sleep: the outside world, for tests.
+    """
+
+    names_nodes = True
+    held_by = "allocation"
+    scheduler = "Slurm"
+    max_in_flight = 0  # Slurm keeps the order of those that share nodes
+
+    def __init__(self, *, run: Run, sleep: Callable[[float], None]) -> None:
+        self._run = run
+        self._sleep = sleep
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
+        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
+
+    def release(self, folder: Path) -> None:
+        """Give back the allocations that were asked for; see `_held.release`."""
+        from pytest_xlatune.executors.slurm import _held
+
+        _held.release(folder, run=self._run)
+
+    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
+        """Ask sinfo; see `nodes.pick_nodes`."""
+        return pick_nodes(count, partition, run=self._run)
+
+    def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
+        """Ask sinfo; Slurm queues, and a cluster at work has no idle nodes."""
+        return check_nodes(
+            nodelist, partition=partition, idle=False, run=self._run, sleep=self._sleep
+        )
+
+    def busy_note(self, nodelist: Sequence[str]) -> str:
+        """Ask squeue; see `nodes.busy_note`."""
+        return busy_note(nodelist, run=self._run)
+
+    def shared_note(self, slots: Sequence[Sequence[str]], *, command: Sequence[str]) -> str:
+        """Ask Slurm's topology, or the site's command; see `nodes.shared_note`."""
+        return shared_note(slots, command=command, run=self._run)
+
+    def look(
+        self,
+        paths: Sequence[str],
+        *,
+        checks: Sequence[tuple[str, str]],
+        nodelist: Sequence[str],
+        options: Mapping[str, str],
+    ) -> Sight:
+        """Ask the nodes by one short srun; see `look`."""
+        return look(paths, checks=checks, nodelist=nodelist, options=options, run=self._run)
+
+    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
+        """Ask squeue; see `pending_waits`."""
+        return QueueTime(waits=pending_waits(job_ids, run=self._run), said="squeue --start")
+
+    def expected_wait(
+        self, *, nodelist: Sequence[str], resources: Resources, now_s: float
+    ) -> QueueTime:
+        """Ask sbatch; see `expected_wait`."""
+        found = expected_wait(nodelist=nodelist, resources=resources, now_s=now_s, run=self._run)
+        if isinstance(found, str):
+            return QueueTime(said=f"{_TEST_ONLY} does not say ({found[:160]})")
+        return QueueTime(waits=(found,), said=_TEST_ONLY)
+
+    def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
+        """Read the folders of allocations; see `_held.waits_in`."""
+        from pytest_xlatune.executors.slurm import _held
+
+        return _held.waits_in(folder)
+
+
+class SlurmExecutor(OnSlurm):
+    """An `Executor` on a Slurm cluster: each trial is a job.
 
     Args:
         run, sleep: the outside world, for tests.
@@ -93,7 +177,7 @@ class SlurmExecutor:
     """
 
     name = "slurm"
-    max_in_flight = 0  # Slurm keeps the order of those that share nodes
+    has_queue = True
 
     def __init__(
         self,
@@ -102,8 +186,7 @@ class SlurmExecutor:
         sleep: Callable[[float], None] = time.sleep,
         round_s: float = ROUND_S,
     ) -> None:
-        self._run = run
-        self._sleep = sleep
+        super().__init__(run=run, sleep=sleep)
         self._poller = Poller(run=run, round_s=round_s)
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
@@ -191,6 +274,10 @@ class SlurmExecutor:
         folder = request.folder.resolve()
         return script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
 
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
+        """Return the script for sbatch."""
+        return f"script of `{trial_id}` for sbatch", self.script(request)
+
     def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt, "" if there is none.
 
@@ -263,10 +350,6 @@ class SlurmExecutor:
             return True
         _log.warning("job %s is another's by now (%s): it is left alone", job_id, job.folder)
         return False
-
-    def resume(self, nodes: Sequence[str]) -> Resumed:
-        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
-        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
 
     def _wait_for_another(self, folder: Path) -> None:
         """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
@@ -438,16 +521,6 @@ while shift; [ $# -gt 0 ]; do
 done
 echo "$SLURMD_NODENAME"
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What the nodes see."""
-
-    unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
-    # why a check failed -> the nodes where it did
-    unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    why_not: str = ""  # why the nodes could not be asked, "" where they were
 
 
 def look(

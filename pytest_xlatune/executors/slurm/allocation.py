@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import OWN_JOBS, QueueFull, Request, Resumed, SchedulerDown, payload
+from pytest_xlatune.executors import OWN_JOBS, QueueFull, Request, SchedulerDown, Sight, payload
 from pytest_xlatune.executors.folder import (
     read_claim,
     read_outcomes,
@@ -38,9 +38,11 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.executors.slurm import (
     LOGIN,
     SHOWN_DIGEST,
+    OnSlurm,
     SlurmExecutor,
     arguments_of,
     driver,
+    look,
     site_options,
 )
 from pytest_xlatune.executors.slurm._commands import (
@@ -65,21 +67,15 @@ from pytest_xlatune.executors.slurm._held import (
     let_go_unreadable,
     number_of,
     read,
-    release,
-    too_short,
-    waits_in,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
 from pytest_xlatune.executors.slurm._script import SCRIPTS
-from pytest_xlatune.executors.slurm.nodes import resume_nodes
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.hosts import compress, expand
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
-
-__all__ = ["AllocationExecutor", "faults", "release", "too_short", "waits_in"]
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _IDLE_ENDS = 2  # allocations in a row that ended without a trial
@@ -92,9 +88,10 @@ _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME
 # srun: launch/slurm: _step_signal: Terminating StepId=4711.3
 _BY_SRUN = "Terminating StepId="
 _SHELL_SIGNAL = 128
+_NODES_VARIABLE = "SLURM_JOB_NODELIST"  # of the user's own allocation
 
 
-class AllocationExecutor:
+class AllocationExecutor(OnSlurm):
     """An `Executor` inside an allocation.
 
     Args:
@@ -107,7 +104,7 @@ class AllocationExecutor:
     """
 
     name = "allocation"
-    max_in_flight = 0  # the queue keeps the order of those that share nodes
+    holds_nodes = True
 
     def __init__(
         self,
@@ -121,7 +118,8 @@ class AllocationExecutor:
         round_s: float = ROUND_S,
     ) -> None:
         self._hold_s, self._nodes, self._session = hold_s, nodes, session
-        self._environ, self._run, self._sleep = environ, run, sleep
+        super().__init__(run=run, sleep=sleep)
+        self._environ = environ
         self._jobs = SlurmExecutor(run=run, sleep=sleep, round_s=round_s)
         self._poller = Poller(run=run, round_s=round_s, is_ours=is_of)
         self._starts: dict[Path, list[float]] = defaultdict(list)  # of drivers, by their allocation
@@ -219,9 +217,58 @@ class AllocationExecutor:
         ):
             raise SubmissionError(f"scancel: {answer.error}")
 
-    def resume(self, nodes: Sequence[str]) -> Resumed:
-        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
-        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
+    # -- before anything is submitted -------------------------------------------------------------
+
+    @classmethod
+    def made(cls, *, hold_s: int, nodes: tuple[str, ...], session: str) -> AllocationExecutor:
+        """Return one that asks for allocations of so long, or stays in the user's own."""
+        return cls(hold_s=hold_s, nodes=nodes, session=session)
+
+    @property
+    def _own(self) -> str:
+        """The id of the user's own allocation; "" where trials do not run in it."""
+        return "" if self._hold_s else self._environ.get(JOB_VARIABLE, "")
+
+    def own_nodes(self) -> tuple[str, ...]:
+        """Return the nodes of the allocation around this session."""
+        return expand(self._environ.get(_NODES_VARIABLE, ""))
+
+    def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
+        """Say that no allocation can be had; see `_held.faults`."""
+        return faults(
+            hold_s=self._hold_s,
+            nodelist=nodelist,
+            resources=resources,
+            environ=self._environ,
+            run=self._run,
+        )
+
+    def busy_note(self, nodelist: Sequence[str]) -> str:
+        """Say so where an allocation is asked for: in one's own others are no trouble."""
+        return "" if self._own else super().busy_note(nodelist)
+
+    def look(
+        self,
+        paths: Sequence[str],
+        *,
+        checks: Sequence[tuple[str, str]],
+        nodelist: Sequence[str],
+        options: Mapping[str, str],
+    ) -> Sight:
+        """Ask the nodes by a step of one's own allocation, else by a job."""
+        return look(
+            paths,
+            checks=checks,
+            nodelist=nodelist,
+            options=options,
+            allocation=self._own,
+            run=self._run,
+        )
+
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
+        """Return the words of the step."""
+        title = f"`{trial_id}` as a step of the allocation that is held"
+        return title, f"{shlex.join(step_words(request))}\n"
 
     # -- allocations ------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ def test_one_that_is_none_is_refused_before_anything_runs(
 
 
 def test_none_is_read_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    monkeypatch.syspath_prepend("/nowhere/of/this/test")
+    loaded = [each for each in sys.path if "site-packages" not in each]
+    monkeypatch.setattr(sys, "path", loaded)
     assert formats() == ()
     assert read_log([BLOCK.encode()]).findings == ()

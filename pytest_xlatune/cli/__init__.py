@@ -267,7 +267,7 @@ def commands(asked: str = "") -> dict[str, Subcommand]:
         )
         for name, (file, line) in COMMANDS.items()
     }
-    for name in () if asked in found else BROUGHT.names():
+    for name in () if asked in found else BROUGHT:
         if name in found:  # ours comes first
             continue
         try:

@@ -39,7 +39,7 @@ def readers() -> dict[str, CaptureFacts]:
         ConfigError: one of them cannot be loaded.
     """
     found: dict[str, CaptureFacts] = {}
-    for name in BROUGHT.names():
+    for name in BROUGHT:
         made = BROUGHT.load(name, where="evidence runs")()
         if not isinstance(made, CaptureFacts):
             raise ConfigError(

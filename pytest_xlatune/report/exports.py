@@ -89,8 +89,8 @@ def formats(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in names:
-        if each not in FILES and each not in (brought := EXPORTS.names()):
-            raise ConfigError.unknown("format", each, valid=(*FILES, *brought), where="the list")
+        if each not in FILES and each not in EXPORTS:
+            raise ConfigError.unknown("format", each, valid=(*FILES, *EXPORTS), where="the list")
     return names
 
 

@@ -69,6 +69,6 @@ def with_recipes(files: Iterable[DeployedFile], covered: Covered) -> dict[str, s
     """
     found: dict[str, str] = {}
     for each in files:
-        if each.launcher in BROUGHT.names():
+        if each.launcher in BROUGHT:
             found |= launcher_file(each.launcher, where=each.path).with_recipe(each, covered)
     return found

@@ -86,10 +86,10 @@ class _Kinds(dict[str, StudyKind]):
     """Kinds by name: ours, and each of another distribution once it was asked for."""
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in BROUGHT.names()
+        return super().__contains__(name) or name in BROUGHT
 
     def __missing__(self, name: str) -> StudyKind:
-        if name not in BROUGHT.names():
+        if name not in BROUGHT:
             raise KeyError(name)
         found = BROUGHT.load(name, where="the registry of studies")
         if not isinstance(found, StudyKind):
@@ -194,7 +194,7 @@ KINDS: dict[str, StudyKind] = _Kinds(_OURS)
 
 def kind_names() -> list[str]:
     """Return the name of every kind, of those behind the door too; imports none of them."""
-    return [*KINDS, *(each for each in BROUGHT.names() if each not in [*KINDS])]
+    return [*KINDS, *(each for each in BROUGHT if each not in [*KINDS])]
 
 
 def markers() -> dict[str, str]:

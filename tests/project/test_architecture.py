@@ -265,9 +265,12 @@ def test_loading_the_plugin_loads_nothing_heavy() -> None:
         "pytest_xlatune.studies",
         "pytest_xlatune.campaign",
         "pytest_xlatune.executors",
+        "pytest_xlatune.cli",
+        "pytest_xlatune.guests.cvs.items",
     )
     code = (
         "import sys, pytest; before = set(sys.modules); import pytest_xlatune.plugin; "
+        "import pytest_xlatune.guests.cvs.options; "
         f"print([m for m in {heavy} if m in sys.modules and m not in before])"
     )
     done = subprocess.run(

@@ -11,6 +11,7 @@ import pytest
 from pytest_xlatune.door import Door
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.guests import install
+from tests.helpers.sessions import run_inside
 
 GROUP = "pytest_xlatune.tools"
 DOOR = Door(GROUP, kind="tool", ours={"join": "os.path:join"})
@@ -112,3 +113,20 @@ def test_names_are_those_that_the_standard_library_finds(
         assert Door(group, kind="x").names() == expected
     assert DOOR.names().keys() == {"egg", "extra", "join", "plain"}
     assert DOOR.source("egg") == "an.egg 3"
+
+
+def test_a_session_without_a_sweep_asks_no_door(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def guests(group: str, path: tuple[str, ...]) -> dict[str, object]:
+        asked.append(f"{group} {path}")
+        return {}
+
+    monkeypatch.setattr("pytest_xlatune.door._guests", guests)
+    pytester.makepyfile(test_plain="def test_plain():\n    pass\n")
+    run_inside(pytester, "-q").assert_outcomes(passed=1)
+    assert asked == []
+    run_inside(pytester, "--markers")
+    assert {each.partition(" ")[0] for each in asked} == {"pytest_xlatune.studies"}

@@ -12,7 +12,6 @@ import argparse
 import os
 import re
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,14 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
     hide_secrets_of(os.environ)
-    for kind in KINDS.values():
-        _register_markers(config, kind)
-    # one that comes in by the door has its markers from the line on that names it in a sweep file
-    ON_ARRIVAL.append(arrived := partial(_register_markers, config))
-    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
     try:
-        for name in kind_names() if config.option.markers else ():
-            KINDS[name]
+        _register_markers(config, everyone=config.option.markers)
         options = resolve_options(
             vars(config.option),
             os.environ,
@@ -108,9 +101,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(controller, CONTROLLER)
 
 
-def _register_markers(config: pytest.Config, kind: StudyKind) -> None:
-    for name, text in kind.markers.items():
-        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
+    """Register the markers of studies; of those behind the door where `pytest --markers` asks.
+
+    Else one of them has its markers from the line on that names it in a sweep file.
+    """
+
+    def register(of: Mapping[str, str]) -> None:
+        for name, text in of.items():
+            config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+
+    for name in kind_names() if everyone else ():
+        KINDS[name]
+    register(markers())
+
+    def arrived(kind: StudyKind) -> None:
+        register(kind.markers)
+
+    ON_ARRIVAL.append(arrived)
+    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
 
 
 def is_worker(config: pytest.Config) -> bool:

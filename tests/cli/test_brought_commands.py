@@ -10,48 +10,22 @@ import pytest
 
 from pytest_xlatune.cli import COMMANDS, main
 from tests.helpers.guests import install
+from tests.helpers.how_to import whole
 
-ENTRY = """\
-from pytest_xlatune.cli import Subcommand
-
-COMMAND = Subcommand(
-    line="count the words of a file, 100 % of them",
-    add="their_words_command:add_words",
-    examples=("xlatune words notes.txt",),
-)
-TEXT = "no command"
-"""
-COMMAND = """\
-from pathlib import Path
-from pytest_xlatune.cli import add_json, show, show_json
-from pytest_xlatune.model.errors import ConfigError
-
-
-def add_words(parser):
-    parser.add_argument("file", type=Path)
-    add_json(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments):
-    if not arguments.file.is_file():
-        raise ConfigError(f"{arguments.file}: no such file")
-    count = len(arguments.file.read_text().split())
-    show_json({"words": count}) if arguments.json else show([f"{count} words"])
-    return 0
-"""
+(ENTRY, COMMAND), PROJECT = whole("command")
 
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    names = {
-        "words": "their_words:COMMAND",
-        "other": "their_words:TEXT",
+    more = {
+        "other": "xlatune_words:__doc__",
         "broken": "their_absence:COMMAND",
-        "steps": "their_words:COMMAND",  # a name of ours
+        "steps": "xlatune_words:COMMAND",  # a name of ours
     }
-    modules = {"their_words": ENTRY, "their_words_command": COMMAND}
-    install(tmp_path / "there", "their-words", {"pytest_xlatune.commands": names}, modules)
+    group = "pytest_xlatune.commands"
+    names = {group: {**PROJECT["entry-points"][group], **more}}
+    modules = {"xlatune_words": ENTRY, "xlatune_words_command": COMMAND}
+    install(tmp_path / "there", "their-words", names, modules)
     monkeypatch.syspath_prepend(tmp_path / "there")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -75,7 +49,7 @@ def test_it_is_listed_beside_ours_and_its_own_module_is_not_loaded(
     assert "words count the words of a file, 100 % of them" in said
     for name, (_, line) in COMMANDS.items():
         assert f"{name} {line}" in said
-    assert "their_words_command" not in sys.modules
+    assert "xlatune_words_command" not in sys.modules
 
 
 def test_it_runs_as_ours_do(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +83,7 @@ def test_one_that_is_none_says_so_and_the_others_are_there(
 @pytest.mark.usefixtures("theirs")
 def test_no_name_of_ours_can_be_taken(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Show the steps and the score of logs" in helped(capsys, "steps")
-    assert "their_words" not in sys.modules, "no other distribution is looked at for it"
+    assert "xlatune_words" not in sys.modules, "no other distribution is looked at for it"
 
 
 @pytest.mark.usefixtures("theirs")

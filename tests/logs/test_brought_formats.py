@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,74 +16,9 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.guests import install
+from tests.helpers.how_to import whole
 
-FORMAT = """\
-import re
-from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action, StepRecord
-
-# tick 7 took 0.512 s, 1000.0 tokens a second
-TICK = re.compile(r"tick (\\d{1,9}) took (\\d+\\.\\d+) s, (\\d+\\.\\d+) tokens a second")
-
-
-class Ticks(LogFormat):
-    words = ("tokens a second", "stuck workers: ")
-    openings = ("stuck workers: ",)
-    heads = ("Stuck workers: ",)
-
-    def steps(self, text, rank):
-        found = TICK.search(text)
-        if not found:
-            return ()
-        seconds, tokens = float(found[2]), float(found[3])
-        return (StepRecord(step=int(found[1]), step_s=seconds, tgs=tokens, label=rank),)
-
-    def reader(self):
-        return Stuck()
-
-    def explains(self, findings):
-        return any("worker" in each.detail for each in findings)
-
-    def whole(self):
-        return Counted()
-
-
-class Stuck(BlockReader):
-    def __init__(self):
-        self.found, self.open = [], None
-
-    @property
-    def is_open(self):
-        return self.open is not None
-
-    def feed(self, block, before):
-        for number, line in enumerate(block.decode().splitlines(), before + 1):
-            if line.startswith("Stuck workers: "):
-                self.open = number
-            elif self.open and line.startswith("end of the list"):
-                self.open = None
-            elif self.open:
-                cls, action = FailureClass.HANG_MID_TRAINING, Action.RETRY
-                detail = f"worker {line.strip()}"
-                self.found.append(
-                    BlockFinding(cls=cls, line=self.open, detail=detail, action=action)
-                )
-
-    def told(self):
-        return self.found
-
-
-class Counted(WholeReader):
-    def __init__(self):
-        self.size = 0
-
-    def feed(self, chunk):
-        self.size += len(chunk)
-
-    def lines(self, path):
-        yield f"{path}: a list of stuck workers in {self.size} bytes"
-"""
+FORMAT, PROJECT = whole("log format")
 SHORT = """\
 from pytest_xlatune.logs.formats import LogFormat
 
@@ -97,12 +32,13 @@ class NoFormat:
 """
 TICKS = "".join(f"tick {at} took 0.512 s, {1000 + at}.0 tokens a second\n" for at in range(12))
 BLOCK = "Stuck workers: \n  n7\nend of the list\n"
-MODULES = {"their_ticks": FORMAT, "their_short": SHORT}
+MODULES = {"xlatune_ticks": FORMAT[0], "their_short": SHORT}
 
 
-def brought(folder: Path, monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
-    group = {"pytest_xlatune.log_formats": names}
-    install(folder / "there", "their-ticks", group, MODULES)
+def brought(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, groups: Mapping[str, Mapping[str, str]]
+) -> None:
+    install(folder / "there", "their-ticks", groups, MODULES)
     monkeypatch.syspath_prepend(folder / "there")
 
 
@@ -115,7 +51,7 @@ def forgotten() -> Iterator[None]:
 
 @pytest.fixture
 def ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    brought(tmp_path, monkeypatch, ticks="their_ticks:Ticks")
+    brought(tmp_path, monkeypatch, PROJECT["entry-points"])
 
 
 @pytest.mark.usefixtures("ticks")
@@ -181,7 +117,7 @@ def test_one_that_is_none_is_refused_before_anything_runs(
         '              profiles=(profile("a", "--xla_a=1"),))\n'
     )
     sweep = load_sweep(file)
-    brought(tmp_path, monkeypatch, ticks=name)
+    brought(tmp_path, monkeypatch, {"pytest_xlatune.log_formats": {"ticks": name}})
     with pytest.raises(ConfigError, match=why):
         sweep.resolve()
 

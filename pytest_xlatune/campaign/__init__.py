@@ -72,9 +72,9 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Behind, Trial
-from pytest_xlatune.studies import Study, behind_in, profiles_in
+from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
-from pytest_xlatune.sweep.registry import KINDS, agreed
+from pytest_xlatune.sweep.registry import KINDS
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 
@@ -238,7 +238,7 @@ class Campaign:
             ]
             if mine:
                 # a finding of this session is for the next one, in every process
-                self.study, self._view = agreed(self.study, declared=mine[0]), None
+                self.study, self._view = self.study.as_begun(mine[0]), None
                 self._changes = -1
                 return
             lost = () if opened else lost_runs(setup.folder)
@@ -343,13 +343,12 @@ class Campaign:
         A study of the cell itself has the nodes of one of the slots, as an evidence run has, or of
         all of them and more, as a calibration may.
         """
-        mine = KINDS.get(self.study.name.partition("-")[0])
-        lists = [each.nodelist for each in now]
+        mine, lists = self.study.traits, [each.nodelist for each in now]
         for opened in self._state.opened:
             kind, were = KINDS.get(opened.study), [each.nodelist for each in opened.cells]
-            if kind is None or mine is None or kind.cell_nodes or mine.cell_nodes:
+            if kind is None or kind.traits.cell_nodes or mine.cell_nodes:
                 continue
-            if kind.has_slots and mine.has_slots:
+            if kind.traits.has_slots and mine.has_slots:
                 is_same = were == lists
             else:  # a calibration may look at more slots than a sweep has
                 is_same = set(lists) <= set(were) or set(were) <= set(lists)
@@ -573,7 +572,7 @@ class Campaign:
 
     def _behind(self, running: TrialResult) -> Behind | None:
         """Return how far behind a running trial is, where the study has it ended early."""
-        return behind_in(self.study, history_of(self._state, self.study), running)
+        return self.study.behind(history_of(self._state, self.study), running)
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write down where the jobs stand, for people: at a change, else now and then."""

@@ -24,7 +24,7 @@ from pytest_xlatune.cli import (
 )
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
-from pytest_xlatune.sweep.registry import KINDS, StudyKind, kind_names
+from pytest_xlatune.sweep.registry import KINDS, kind_names
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
@@ -59,7 +59,7 @@ def _study(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
-    kind = _kind_of(resolved, arguments.kind, arguments.sweep)
+    _refuse_another(resolved.sweep.kind, arguments.kind, arguments.sweep)
     if arguments.xlatune_plan:
         from pytest_xlatune.tasks.plan import plan_of
 
@@ -70,26 +70,19 @@ def _study(arguments: argparse.Namespace) -> int:
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))
-    return of_command(_run(resolved, options, kind, targets))
+    return of_command(_run(resolved, options, targets))
 
 
-def _kind_of(resolved: ResolvedSweep, asked: str, path: Path) -> StudyKind:
-    """Return the kind of the declared study.
-
-    Raises:
-        ConfigError: the sweep asks another question than the one that is named.
-    """
-    declared = resolved.sweep.declared
-    found = declared.kind if declared is not None else "tuning"
-    if found == asked:
-        return KINDS[asked]
-    how = f"xlatune study {found} {path}" if declared is not None else f"pytest {path}"
-    raise ConfigError(f"{path} declares a study of kind {found!r}, not {asked!r}; run it: {how}")
+def _refuse_another(found: str, asked: str, path: Path) -> None:
+    """Refuse a sweep that asks another question than the one that is named."""
+    if found != asked:
+        how = f"xlatune study {found} {path}" if KINDS[found].is_declared else f"pytest {path}"
+        raise ConfigError(
+            f"{path} declares a study of kind {found!r}, not {asked!r}; run it: {how}"
+        )
 
 
-def _run(
-    resolved: ResolvedSweep, options: RunSettings, kind: StudyKind, targets: tuple[str, ...]
-) -> Exit:
+def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]) -> Exit:
     """Run to the end, show and write the report; whatever ends the run, the report is written."""
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.answers import judged
@@ -117,7 +110,7 @@ def _run(
         with Runs(options, session=session) as runs:
             campaign = runs.open(resolved, resolved.study())
             is_open = True
-            found, end = judged(campaign, tick, kind=kind, negative=options.negative)
+            found, end = judged(campaign, tick, negative=options.negative)
             tick()
     except KeyboardInterrupt:
         end, found = Exit.INTERRUPTED, ()

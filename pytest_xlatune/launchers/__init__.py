@@ -7,7 +7,7 @@ trainer's configuration) is read on the node.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -16,56 +16,50 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 Check = tuple[str, str]
 
 
-class Launcher(Protocol):
-    """The whole contract."""
+class Launcher(ABC):
+    """The whole contract: a subclass is a frozen dataclass.
 
+    Attributes:
+        inherit: names and patterns of the node's variables that a trial is given.
+    """
+
+    __slots__ = ()
+    inherit: tuple[str, ...] = ()
+
+    @property
+    def inside(self) -> Launcher:
+        """The launcher that this one is around, as in a container or at a commit; else itself."""
+        return self
+
+    @abstractmethod
     def describe(self) -> str:
         """Return one line that says all of how trials are started; it goes into `Cell.launcher`.
 
         Two launchers that could give one trial two speeds describe themselves differently.
         """
-        ...
 
+    @abstractmethod
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the shell files that are deployed for a cell, absolute paths."""
-        ...
 
     @property
+    @abstractmethod
     def interpreter(self) -> str:
         """The Python whose XLA reads the flags, as it is started; "" where none is named."""
-        ...
 
+    @abstractmethod
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return the absolute paths that must exist where trials run."""
-        ...
-
-    def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return what the payload does for this trial; the same for the same arguments.
-
-        Raises:
-            ConfigError: the cell or the profile asks for what this launcher cannot say.
-        """
-        ...
-
-
-@runtime_checkable
-class Sourced(Protocol):
-    """What a launcher of a configuration file may say besides: the file, to write a recipe into."""
 
     @property
     def source(self) -> str:
-        """The path of the file; "" where there is none."""
-        ...
+        """The configuration file that a recipe is written into; "" where there is none."""
+        return ""
 
     @property
     def source_cell(self) -> str:
-        """Which of the file's cells it starts."""
-        ...
-
-
-@runtime_checkable
-class Checked(Protocol):
-    """What a launcher may say besides: what a node must be able to do."""
+        """Which of the cells of `source` it starts."""
+        return ""
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what every node is asked before the first trial; each takes a second at most.
@@ -73,4 +67,13 @@ class Checked(Protocol):
         Raises:
             ConfigError: the cell asks for what this launcher cannot say.
         """
-        ...
+        del cell
+        return ()
+
+    @abstractmethod
+    def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
+        """Return what the payload does for this trial; the same for the same arguments.
+
+        Raises:
+            ConfigError: the cell or the profile asks for what this launcher cannot say.
+        """

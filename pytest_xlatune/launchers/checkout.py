@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
-from pytest_xlatune.launchers import Check, Checked, Launcher
+from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.program import check_absolute
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -37,7 +37,7 @@ _CODE = re.compile(r"([0-9a-f]{40,64})(\+uncommitted)?")
 
 @written("checkout launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckoutLauncher:
+class CheckoutLauncher(Launcher):
     """Start what another launcher starts, at the cell's commit.
 
     Attributes:
@@ -97,6 +97,11 @@ class CheckoutLauncher:
             )
         return f"{self.folder or f'{self.repository}/.git/xlatune'}/{match[1]}"
 
+    @property
+    def inside(self) -> Launcher:
+        """The inner launcher."""
+        return self.inner
+
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the inner launcher's, each as the commit has it."""
         return tuple(map(self._mover(cell), self.inner.env_files_of(cell)))
@@ -107,8 +112,6 @@ class CheckoutLauncher:
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what the inner launcher asks of a node, each at the commit's paths."""
-        if not isinstance(self.inner, Checked):
-            return ()
         move = self._mover(cell)
         return tuple((move(command), why) for command, why in self.inner.checks(cell))
 
@@ -156,7 +159,7 @@ def _swapped(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherByCell:
+class LauncherByCell(Launcher):
     """Start each cell with its own launcher: cells that differ in how they are started.
 
     Attributes:
@@ -190,8 +193,7 @@ class LauncherByCell:
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what the cell's launcher asks of a node."""
-        own = self.of(cell)
-        return own.checks(cell) if isinstance(own, Checked) else ()
+        return self.of(cell).checks(cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec of the cell's launcher.

@@ -231,7 +231,7 @@ _REFUSED = {
 
 @written("container launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerLauncher:
+class ContainerLauncher(Launcher):
     """Start what another launcher starts, in the cell's image.
 
     Attributes:
@@ -284,6 +284,11 @@ class ContainerLauncher:
         if isinstance(self.inner, ProgramLauncher):
             # the image's own XLA_FLAGS are deployed too; only a shell inside can append to them
             object.__setattr__(self, "inner", dataclasses.replace(self.inner, in_shell=True))
+
+    @property
+    def inside(self) -> Launcher:
+        """The inner launcher."""
+        return self.inner
 
     def describe(self) -> str:
         """Return the runtime with all that differs from its defaults, then the inner launcher."""

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
 from pytest_xlatune.launchers.program import (
     EVIDENCE_ENV,
@@ -59,7 +60,7 @@ _TAG_CHARACTERS = 24  # of a profile's id, in front of the trial's digest
 
 @written("MaxText launcher of Slurm")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxTextSlurmLauncher:
+class MaxTextSlurmLauncher(Launcher):
     """Start `submit.sh model:tag sbatch... -- key=value...` and follow the job that it makes.
 
     Attributes:

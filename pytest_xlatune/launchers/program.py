@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.model.cell import DUMP_FOLDER, OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.channels import CHANNELS, asks_of, on_top
 from pytest_xlatune.model.errors import ConfigError
@@ -110,7 +111,7 @@ exec "${{xlatune_argv[@]}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramLauncher:
+class ProgramLauncher(Launcher):
     """Where a program runs and what its environment is made of.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.text import counted, size
+from pytest_xlatune.model.trial import Trial
 
 KIND = "network"
 CONCLUSION = "conclusion"  # the arm of a verdict on the whole: no arm of a plot
@@ -23,6 +24,11 @@ class CellsRecord(NoiseRecord):
 
     kind: ClassVar[str] = "cells"
     peak_tflops: float | None = field(default=None, metadata=LATER)
+
+    def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the arm of a trial."""
+        del nodes
+        return (trial.arm,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,11 @@ class NetworkRecord(CellsRecord):
     link_loss: float | None = None
     racks: int = 0
     is_fault: bool = False
+
+    def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return both nodes of a pair."""
+        del trial
+        return tuple(name.lower() for name in nodes)
 
     @property
     def objection(self) -> str:

@@ -276,7 +276,7 @@ def check_kinds(
         ConfigError: names the first wrong one, the value and the expected kind.
     """
     cls: Any = type(declared)
-    if not hasattr(cls, "__dataclass_fields__"):
+    if not dataclasses.is_dataclass(declared):
         return
     for name, kind in _kinds(cls, tuple(named.items())).items():
         _check(kind, getattr(declared, name), where=f"{what}: {name}")
@@ -387,7 +387,7 @@ def _fits(kind: Any, value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    if not isinstance(kind, type) or typing.Protocol in kind.__bases__:
         return True
     return isinstance(value, kind)
 

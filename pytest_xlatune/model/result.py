@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
@@ -525,6 +525,21 @@ class StudyRecord(Record):
         """Files that later sweeps can take, to be kept in the work directory: name -> text."""
         return {}
 
+    @property
+    def setting(self) -> str | None:
+        """The setting to deploy, `key=value`; "" without one, None where none is looked for."""
+        return None
+
+    @property
+    def peak_tflops(self) -> float | None:
+        """TFLOP/s that one device can do, as declared; None is unknown."""
+        return None
+
+    def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the arms whose use of a device a trial on `nodes` shows; () of settings."""
+        del trial, nodes
+        return ()
+
     def to_json(self) -> dict[str, Json]:
         """Return the record as builtins, its kind among them."""
         return {"kind": self.kind, **super().to_json()}
@@ -626,6 +641,9 @@ class TuningRecord(NoiseRecord):
     from_start80: float | None = field(default=None, metadata=LATER)
 
 
+Found = TypeVar("Found", bound=StudyRecord)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion(Record):
     """What a study says of its arms.
@@ -666,14 +684,26 @@ class Conclusion(Record):
         return bool(known) and all(each.unproved for each in known)
 
     @property
+    def facts(self) -> StudyRecord:
+        """What was found, as every record tells it; nothing where there is no record."""
+        return self.record or StudyRecord()
+
+    def found(self, kind: type[Found]) -> Found:
+        """Return the record as the study's own document reads it.
+
+        It says nothing where it is of another kind, as that of an older version may be.
+        """
+        return self.record if isinstance(self.record, kind) else kind()
+
+    @property
     def noise(self) -> NoiseRecord:
         """What the record says of noise; nothing where it has none."""
-        return self.record if isinstance(self.record, NoiseRecord) else NoiseRecord()
+        return self.found(NoiseRecord)
 
     @property
     def tuning(self) -> TuningRecord:
         """What the record says of a tuning sweep; nothing where it is none's."""
-        return self.record if isinstance(self.record, TuningRecord) else TuningRecord()
+        return self.found(TuningRecord)
 
     @property
     def winner(self) -> Verdict | None:

@@ -14,7 +14,6 @@ import pytest
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
 from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.registry import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -273,13 +272,12 @@ def measure(
     xfailed, in a gate as failed.
     """
     from pytest_xlatune.model.trial import Arm
+    from pytest_xlatune.studies import Aim
     from pytest_xlatune.tasks import answers as awaiting
 
     declared = sweep.declared
     marked = request.node.get_closest_marker("gate") is not None
-    is_gate = marked or (declared is not None and KINDS[declared.kind].is_gate)
-    fails = is_gate or (declared is not None and KINDS[declared.kind].accuses)
-    is_ranked = declared is not None and KINDS[declared.kind].ranks_cells
+    aim = Aim.GATES if marked else sweep.traits.aim
     is_confirming = declared is not None or "finalist" in request.fixturenames
     negative = request.config.stash[OPTIONS_KEY].negative
 
@@ -294,9 +292,9 @@ def measure(
     def measure(asked: Profile | Arm | str) -> Measured:
         measured = measured_of(asked)
         _give(request, measured)
-        if measured.cannot_run and not fails:
+        if measured.cannot_run and aim not in (Aim.GATES, Aim.ACCUSES):
             pytest.xfail(measured.paragraph)
-        if not measured.not_slower and negative == "xfail" and not (is_gate or is_ranked):
+        if not measured.not_slower and negative == "xfail" and aim not in (Aim.GATES, Aim.RANKS):
             pytest.xfail(measured.paragraph)
         return measured
 

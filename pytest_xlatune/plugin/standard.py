@@ -19,6 +19,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.sweep.registry import KINDS
 
@@ -62,17 +63,16 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
     if not isinstance(sweep, Sweep):
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
     if sweep.declared is not None:
-        kind = KINDS[sweep.declared.kind]
-        marker = next(iter(kind.markers))
+        marker, aim = next(iter(KINDS[sweep.kind].markers)), sweep.traits.aim
         tests = (
             {"test_no_regression": _copy(no_regression, marker)}
-            if kind.is_gate
+            if aim is Aim.GATES
             else {
-                "test_arm": _copy(each_value if kind.ranks_cells else each_arm, marker),
+                "test_arm": _copy(each_value if aim is Aim.RANKS else each_arm, marker),
                 "test_conclusion": _copy(the_conclusion, marker),
             }
         )
-        if not getattr(sweep.declared, "names_arms", True):  # a search finds its arms on the way
+        if not sweep.declared.names_arms:  # a search finds its arms on the way
             tests.pop("test_arm")
         return StandardTests(sweep=sweep, tests=tests)
     declared = {each.wave for each in sweep.profiles}
@@ -160,8 +160,8 @@ def each_value(measure: Measure, arm: Arm) -> None:
 
 def the_conclusion(conclusion: Conclusion) -> None:
     """What follows from all arms together, once the last trial is over."""
-    record = conclusion.record
-    _hold(record is None or not record.objection, record.objection if record else "")
+    objection = conclusion.facts.objection
+    _hold(not objection, objection)
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:

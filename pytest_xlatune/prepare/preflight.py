@@ -31,7 +31,7 @@ from typing import runtime_checkable
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.launchers import Check, Checked, Launcher
+from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
@@ -158,7 +158,7 @@ def look(site: Site) -> Preflight:
     needed = [*dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))]
     needed = [path for path in needed if path]
     checks = [*_caches(site.cell)]
-    checks += site.launcher.checks(site.cell) if isinstance(site.launcher, Checked) else ()
+    checks += site.launcher.checks(site.cell)
     if site.executor.is_here:
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
@@ -296,7 +296,7 @@ def look_at_shape(
         profiles: each may have a pipeline of its own.
         files: the deployed ones, the trainer's configuration among them where this machine has it.
     """
-    inside = getattr(launcher, "inner", launcher)
+    inside = launcher.inside
     if not isinstance(inside, MaxTextLauncher | MaxTextSlurmLauncher) or stages_of(cell) == 1:
         return Preflight()
     config = config_of(files)
@@ -364,11 +364,11 @@ def look_at_keys(
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
     """
-    inside = getattr(launcher, "inner", None)
+    inside = launcher.inside
     if isinstance(launcher, CheckoutLauncher):
         why = ("keys were not checked: each commit has its own",)
         return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
-    if isinstance(inside, Keyed) and inside.package:
+    if inside is not launcher and isinstance(inside, Keyed) and inside.package:
         return Preflight(notes=(f"keys were not checked: {inside.package} is in an image",))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()

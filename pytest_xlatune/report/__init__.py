@@ -17,7 +17,6 @@ from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.pairs import CellsRecord, NetworkRecord
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult
@@ -82,23 +81,16 @@ class Subject:
 
         In a check of a network a node's is that of every run that it took part in.
         """
-        record = self.conclusion.record
-        if not isinstance(record, CellsRecord):
-            return {}
-        nodes = {each.digest: each.nodelist for each in self.cells}
+        facts, nodes = self.conclusion.facts, {each.digest: each.nodelist for each in self.cells}
         scores: dict[str, list[Score]] = {}
         for each in self.history:
-            if each.score is None:
-                continue
-            arms: tuple[str, ...] = (each.trial.arm,)
-            if isinstance(record, NetworkRecord):
-                arms = tuple(name.lower() for name in nodes.get(each.trial.cell_digest, ()))
-            for arm in arms:
-                scores.setdefault(arm, []).append(each.score)
+            if each.score is not None:
+                for arm in facts.shown_by(each.trial, nodes.get(each.trial.cell_digest, ())):
+                    scores.setdefault(arm, []).append(each.score)
         return {
             arm: use
             for arm, own in sorted(scores.items())
-            if (use := _use_of(own, record.peak_tflops)) != DeviceUse()
+            if (use := _use_of(own, facts.peak_tflops)) != DeviceUse()
         }
 
     @property

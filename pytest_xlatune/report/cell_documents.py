@@ -31,6 +31,8 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
 from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
+from pytest_xlatune.studies.batch_size import BatchRecord
+from pytest_xlatune.studies.commit_check import CommitsRecord
 
 # tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
 # that they name, and says what to write here once that is measured anew
@@ -82,8 +84,7 @@ _AGAINST: _Column = (
 
 def network(subject: Subject) -> Document:
     """Return the check of a network: the answer, every node, the slowest pairs, the jobs."""
-    record = subject.conclusion.record
-    found = record if isinstance(record, NetworkRecord) else NetworkRecord()
+    found = subject.conclusion.found(NetworkRecord)
     ordered = sorted(found.pairs, key=lambda each: each.change or 0.0)
     pairs = tuple(
         (
@@ -115,7 +116,10 @@ def network(subject: Subject) -> Document:
         subject,
         title=f"{subject.cell.label}: network",
         noun="check",
-        plot=("Every pair", pair_matrix(subject)),
+        plot=(
+            "Every pair",
+            pair_matrix(found.pairs, nodes=found.nodes, first=(*found.accused, *found.link)),
+        ),
         nodes=found.nodes,
         headline=_of_network(subject.conclusion, found),
         said=(*found.said, _NETWORK_WAY + NETWORK_RATES),
@@ -126,10 +130,8 @@ def network(subject: Subject) -> Document:
 def nodes(subject: Subject) -> Document:
     """Return the check of nodes: the answer, every node, the list to deploy, the jobs."""
     conclusion = subject.conclusion
-    record, median = conclusion.record, conclusion.reference
-    listed = [
-        Code(text=text.strip()) for text in (record.files.values() if record is not None else ())
-    ]
+    facts, median = conclusion.facts, conclusion.reference
+    listed = [Code(text=text.strip()) for text in facts.files.values()]
     recommended = section(
         "Recommended nodes",
         Text(text="A sweep takes them with `--xlatune-nodelist=@healthy`."),
@@ -149,7 +151,7 @@ def nodes(subject: Subject) -> Document:
         nodes=_all_nodes(subject),
         headline=_of_nodes(conclusion),
         said=(
-            *(record.said if record is not None else ()),
+            *facts.said,
             *([f"The median node: {speed(median)}"] if median is not None else []),
             _NODE_WAY + NODE_RATES,
         ),
@@ -163,7 +165,7 @@ def nodes(subject: Subject) -> Document:
 def commits(subject: Subject) -> Document:
     """Return a study of commits: the answer, the commits of each load, the jobs."""
     conclusion = subject.conclusion
-    record = conclusion.record
+    record = conclusion.found(CommitsRecord)
     lines = (*((conclusion.reference,) if conclusion.reference else ()), *conclusion.verdicts)
     by_load: dict[str, list[Verdict]] = {}
     if len(lines) == len(subject.cells) and conclusion.reference is None:
@@ -173,8 +175,7 @@ def commits(subject: Subject) -> Document:
             by_load.setdefault(f"{cell.label}{count}{on}", []).append(verdict)
     else:
         by_load["Commits that were measured"] = list(lines)
-    found = (each.partition(" ") for each in getattr(record, "commits", ()))
-    subjects = {short: said for short, _, said in found}
+    subjects = {short: said for short, _, said in (e.partition(" ") for e in record.commits)}
 
     def commit(verdict: Verdict) -> str:
         short = verdict.arm.rpartition("-")[2]
@@ -185,10 +186,18 @@ def commits(subject: Subject) -> Document:
         subject,
         title=f"{subject.cell.label}: commits" if len(by_load) == 1 else "models on commits",
         noun="study",
-        plot=("From commit to commit", commit_series(subject)),
+        plot=(
+            "From commit to commit",
+            commit_series(
+                subject,
+                commits=tuple(subjects),
+                named={record.first, record.last} - {""},
+                chances=record.chances,
+            ),
+        ),
         nodes=_all_nodes(subject),
-        headline=_of_commits(conclusion, subjects),
-        said=(*(record.said if record is not None else ()), _COMMIT_WAY + COMMIT_RATES),
+        headline=_of_commits(conclusion, record, subjects),
+        said=(*record.said, _COMMIT_WAY + COMMIT_RATES),
         middle=[
             section(
                 title,
@@ -209,7 +218,7 @@ def commits(subject: Subject) -> Document:
 def batch(subject: Subject) -> Document:
     """Return the document of a conclusion on batch sizes, or on the values of another key."""
     conclusion = subject.conclusion
-    record = conclusion.record
+    record = conclusion.found(BatchRecord)
     step: _Column = (">step (s)", lambda each: significant(each.step_s))
     rows = verdict_table(
         subject,
@@ -221,9 +230,12 @@ def batch(subject: Subject) -> Document:
         subject,
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size",
         noun="study",
-        plot=("The curve", batch_curve(subject)),
-        headline=_of_batch(conclusion),
-        said=(*(record.said if record is not None else ()), _BATCH_WAY + BATCH_RATES),
+        plot=(
+            "The curve",
+            batch_curve(subject, key=record.key, value=record.value, unfit=record.unfit),
+        ),
+        headline=_of_batch(conclusion, record),
+        said=(*record.said, _BATCH_WAY + BATCH_RATES),
         middle=(section("Sizes", rows, Text(text=_AGAINST_BEST)), *_setting(subject)),
     )
 
@@ -306,31 +318,27 @@ def _of_nodes(conclusion: Conclusion) -> str:
     return " ".join((said, *(f"{number} {word}." for word, number in others.items())))
 
 
-def _of_commits(conclusion: Conclusion, subjects: Mapping[str, str]) -> str:
-    record = conclusion.record
-    first, last = (str(getattr(record, name, "")) for name in ("first", "last"))
+def _of_commits(conclusion: Conclusion, record: CommitsRecord, subjects: Mapping[str, str]) -> str:
+    first, last = record.first, record.last
     if not first:
         return ""
     if first != last:
         after = f"after {literal(first)}, up to {literal(last)}"
         return f"The commit that changed it is one of those {after}."
-    way = "faster" if getattr(record, "is_faster", False) else "slower"
+    way = "faster" if record.is_faster else "slower"
     own = next((e for e in conclusion.verdicts if e.arm.rpartition("-")[2] == first), None)
     about = f" ({plain(subjects[first])})" if subjects.get(first) else ""
     lost = f": {_changed(own)}" if own is not None else ""
     return f"Commit {literal(first)}{about} is the first that is {way}{lost}."
 
 
-def _of_batch(conclusion: Conclusion) -> str:
-    record = conclusion.record
-    setting: str = getattr(record, "setting", "")
-    own = conclusion.verdict(str(getattr(record, "arm", "")))
-    if not setting or own is None:
+def _of_batch(conclusion: Conclusion, record: BatchRecord) -> str:
+    own = conclusion.verdict(record.arm)
+    if not record.setting or own is None:
         return ""
-    value = setting.partition("=")[2]
-    others = [each for each in getattr(record, "same", ()) if each != value]
+    others = [each for each in record.same if each != record.value]
     also = f" The runs cannot tell it from {', '.join(others)}." if others else ""
-    return f"Deploy {literal(setting)}: {figure(own)} {conclusion.metric.head}.{also}"
+    return f"Deploy {literal(record.setting)}: {figure(own)} {conclusion.metric.head}.{also}"
 
 
 def _changed(verdict: Verdict) -> str:
@@ -404,11 +412,11 @@ def _use_columns(subject: Subject) -> list[_Column]:
 
 
 def _setting(subject: Subject) -> tuple[Section, ...]:
-    record = subject.conclusion.record
-    texts = () if record is None else record.files.values()
     if not subject.conclusion.complete:
         return ()
-    codes: list[Code | Text] = [Code(text=text.strip()) for text in texts]
+    codes: list[Code | Text] = [
+        Code(text=text.strip()) for text in subject.conclusion.facts.files.values()
+    ]
     if subject.patch:
         codes += [
             Text(text="The same as a patch, `batch.patch` beside this report, for `git apply`:"),

@@ -67,14 +67,12 @@ class PastStudy:
     @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None where the study recommends none."""
-        said = self.conclusion.record.said if self.conclusion.record is not None else ()
-        return None if said else self.conclusion.winner
+        return None if self.conclusion.facts.said else self.conclusion.winner
 
     @property
     def answer(self) -> str:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
-        said = self.conclusion.record.said if self.conclusion.record is not None else ()
-        if said:
+        if said := self.conclusion.facts.said:
             return plain(said[0])
         if self.best is not None:
             best = self.best

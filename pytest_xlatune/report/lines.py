@@ -332,8 +332,8 @@ def best_lines(conclusion: Conclusion) -> list[str]:
 
     The recommended profile comes first; a single run never stands before one that blocks decided.
     """
-    if conclusion.record is not None and conclusion.record.said:
-        return [f"- {each}" for each in conclusion.record.said]
+    if said := conclusion.facts.said:
+        return [f"- {each}" for each in said]
     reference = conclusion.reference.arm if conclusion.reference else ""
     best = conclusion.winner
     ranked = sorted(
@@ -392,8 +392,8 @@ def ending_text(
     `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
     """
     left = sum(not each.status.is_final for each in history)
-    if conclusion.complete and conclusion.record is not None and conclusion.record.said:
-        return f"{conclusion.record.said[0]}."
+    if conclusion.complete and conclusion.facts.said:
+        return f"{conclusion.facts.said[0]}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
         is_won = any(each.wins for each in conclusion.verdicts)

@@ -1,21 +1,23 @@
 """The plots of studies of cells, as positions and words: curves, strips, a matrix.
 
-    batch_curve(subject)    node_strip(subject)    pair_matrix(subject)    commit_series(subject)
+    batch_curve(subject, ...)    node_strip(subject)    pair_matrix(pairs, ...)
+    commit_series(subject, ...)
 
 `LimitsPlot` shows figures against their limits; a study that has limits fills it.
 
-Each is None where nothing was measured. Figures are those of the conclusion, its record and the
-scores; `page.jinja` draws. Must draw nothing itself.
+Each is None where nothing was measured. Figures are those of the conclusion, the scores, and the
+values that the document of a study takes from its own record; `page.jinja` draws. Must draw nothing
+itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_xlatune.model.pairs import NetworkRecord
+from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.result import Score, TrialResult, Verdict, relative
 from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
 from pytest_xlatune.report import Subject
@@ -136,13 +138,12 @@ def _run(result: TrialResult, score: Score, change: float | None = None) -> str:
     return f"{plain(result.trial.arm)}, job {jobs}: {told}"
 
 
-def batch_curve(subject: Subject) -> RunsPlot | None:
-    """Return TGS over the values that were compared, with the ceiling of memory.
+def batch_curve(subject: Subject, *, key: str, value: str, unfit: str) -> RunsPlot | None:
+    """Return TGS over the values of a key that were compared, with the ceiling of memory.
 
-    Values that are numbers above 0 stand on a logarithmic axis, others side by side.
+    Values that are numbers above 0 stand on a logarithmic axis, others side by side. `value` is the
+    recommended one, `unfit` the smallest that did not fit; "" is none.
     """
-    record = subject.conclusion.record
-    key: str = getattr(record, "key", "per_device_batch_size")
     cells = {each.digest: each for each in subject.cells}
     value_of: dict[str, str] = {}
     for each in subject.history:
@@ -158,9 +159,8 @@ def batch_curve(subject: Subject) -> RunsPlot | None:
     ]
     if not means:
         return None
-    ends = {name: str(getattr(record, name, "")) for name in ("value", "unfit")}
     shown = [value_of[each.arm] for each in means]
-    shown += [ends["unfit"]] if ends["unfit"] else []
+    shown += [unfit] if unfit else []
     place = _places(shown)
     x = PlotAxis(place.values(), margin=0.08)
     y = PlotAxis([*(each.tgs or 0.0 for each in means), *(s.tgs for _, _, s in runs if s.tgs)])
@@ -174,12 +174,11 @@ def batch_curve(subject: Subject) -> RunsPlot | None:
         Point(
             x=x.at(place[value_of[each.arm]]),
             y=_up(y.at(each.tgs or 0.0)),
-            looks="best" if value_of[each.arm] == ends["value"] else "mean",
+            looks="best" if value_of[each.arm] == value else "mean",
             said=f"{value_of[each.arm]}: {significant(each.tgs)} TGS, {words(each)}",
         )
         for each in means
     ]
-    unfit = ends["unfit"]
     names = sorted(dict.fromkeys(shown), key=lambda name: place[name])
     told = "; ".join(f"{value_of[each.arm]}: {significant(each.tgs)} TGS" for each in means)
     return RunsPlot(
@@ -215,7 +214,7 @@ def node_strip(subject: Subject) -> RunsPlot | None:
     if not first:
         return None
     level = median(first.values())
-    sigma: float | None = getattr(subject.conclusion.record, "sigma", None)
+    sigma = subject.conclusion.noise.sigma
     order = sorted(first, key=lambda node: first[node])
     verdicts = {each.arm: each for each in subject.conclusion.verdicts}
     offs = [(each, score, relative(score.value - level)) for each, score in runs]
@@ -273,13 +272,15 @@ def _looks(verdict: Verdict | None) -> str:
 _FIRST = "the first commit"
 
 
-def commit_series(subject: Subject) -> RunsPlot | None:
+def commit_series(
+    subject: Subject, *, commits: Sequence[str], named: Collection[str], chances: Sequence[float]
+) -> RunsPlot | None:
     """Return the runs of each commit against the first one, and where the change may lie.
 
-    None for a table of several loads: its rows have no common scale.
+    None for a table of several loads: its rows have no common scale. `commits` are the short hashes
+    of all in order, `named` those of the answer; `chances` says of each commit how likely it is the
+    first that changed it, () before a search.
     """
-    record = subject.conclusion.record
-    commits = [each.partition(" ")[0] for each in getattr(record, "commits", ())]
     place = {short: at for at, short in enumerate(commits)}
     runs = [
         (place[short], each, score)
@@ -292,11 +293,9 @@ def commit_series(subject: Subject) -> RunsPlot | None:
     offs = [(at, e, s, relative(s.value - fmean(base))) for at, e, s in runs]
     x = PlotAxis((0.0, float(len(commits) - 1)), margin=0.06)
     y = PlotAxis([0.0, *(off for *_, off in offs)], margin=0.12)
-    chances: Sequence[float] = getattr(record, "chances", ())
-    named = {str(getattr(record, name, "")) for name in ("first", "last")} - {""}
     marks = tuple(
         Mark(at=x.at(float(place[short])), text=short, is_bad=True)
-        for short in sorted(named & place.keys(), key=place.__getitem__)
+        for short in sorted(place.keys() & named, key=place.__getitem__)
     )
     every = max(math.ceil(len(commits) / _MOST_NAMES), 1)
     by_commit: dict[int, list[float]] = {}
@@ -377,30 +376,30 @@ def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Runs
 _DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"))
 
 
-def pair_matrix(subject: Subject) -> Matrix | None:
+def pair_matrix(
+    pairs: Sequence[PairFound], *, nodes: Sequence[str], first: Sequence[str]
+) -> Matrix | None:
     """Return the change of every pair, fresh runs before first ones.
 
-    Of more than `_MOST_NODES` nodes those in the slowest pairs are shown.
+    Of more than `_MOST_NODES` of the `nodes` those named `first`, and those in the slowest pairs,
+    are shown.
     """
-    record = subject.conclusion.record
-    if not isinstance(record, NetworkRecord) or not record.pairs:
+    if not pairs:
         return None
-    change = {frozenset(each.nodes): each.change for each in record.pairs}
+    change = {frozenset(each.nodes): each.change for each in pairs}
     told = sorted((each for each in change.items() if each[1] is not None), key=_by_change)
     slowest = dict.fromkeys(name for pair, _ in told for name in sorted(pair))
-    kept = set(list(dict.fromkeys((*record.accused, *record.link, *slowest)))[:_MOST_NODES])
+    kept = set(list(dict.fromkeys((*first, *slowest)))[:_MOST_NODES])
     of_pairs = {name for pair in change for name in pair}
-    names = [name for name in record.nodes if name in kept and name in of_pairs]
+    names = [name for name in nodes if name in kept and name in of_pairs]
     if not names:
         return None
     caption = (
         "Change in percent of each pair of nodes, as the table has it: of its fresh runs where it "
         "has any, else of its first run. Empty: the pair has no score."
     )
-    if len(names) < len(record.nodes):
-        caption += (
-            f" {len(names)} of {len(record.nodes)} nodes are shown: those in the slowest pairs."
-        )
+    if len(names) < len(nodes):
+        caption += f" {len(names)} of {len(nodes)} nodes are shown: those in the slowest pairs."
     return Matrix(
         caption=caption,
         names=tuple(map(plain, names)),

@@ -9,14 +9,15 @@ Outside this package no code names a study's class or a stage.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Behind, Trial
@@ -125,32 +126,77 @@ NOT_YET = Answer(state=Answered.NOT_YET)
 NEVER = Answer(state=Answered.NEVER)
 
 
-class Study(Protocol):
-    """The whole contract between a study and what runs it."""
+class Aim(StrEnum):
+    """What a kind of study does with its arms, which says when the test of an arm fails."""
+
+    EXPLORES = "explores"  # when it is slower; one that cannot run is an expected failure
+    ACCUSES = "accuses"  # when it is slower, or cannot run: both are findings about it
+    RANKS = "ranks"  # never: every place is an answer. Its arms are cells, which share their nodes
+    GATES = "gates"  # when it is not shown to be no worse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What every study of a kind is, for all that collect, place and report it.
+
+    Attributes:
+        aim: what it does with its arms; the verdicts of one that gates say besides that a winner
+            holds on another configuration.
+        about_cell: whether it tells of the cell itself: a report shows it only where nothing else
+            was asked, and no sweep file asks for it.
+        compares_settings: whether a report adds what settings do to program and pipeline.
+        is_deployed: whether the tuning document of the model covers it; a sweep file asks for it
+            by its profiles.
+        cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
+            is then an answer, and keeps no sweep from beginning.
+        has_slots: whether it can lie on several node slots of its cell, which stay as they are.
+    """
+
+    aim: Aim = Aim.EXPLORES
+    about_cell: bool = False
+    compares_settings: bool = False
+    is_deployed: bool = False
+    cell_nodes: int = 0
+    has_slots: bool = False
+
+
+class Study(Record, ABC):
+    """The whole contract between a study and all that runs it; each default has a meaning.
+
+    A subclass is a frozen dataclass without slots, for what follows from its fields is kept. As
+    builtins (`to_json`) it repeats, with a history, every conclusion.
+
+    Attributes:
+        traits: those of its kind.
+        seed: of its random orders; None where it draws none.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+    seed: int | None = None
+    if TYPE_CHECKING:  # a field of a dataclass would take a property for its default
+
+        @property
+        def cells(self) -> tuple[Cell, ...]:
+            """Every cell that a trial of it may name, by digest."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The study's word, e.g. `tuning`; then `-` and a digest where there may be several."""
-        ...
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """Every cell that a trial of it may name, by digest."""
-        ...
 
     @property
     def reference(self) -> str:
         """The id of the arm that the others are compared with; "" where there is none."""
-        ...
+        return ""
 
     @property
     def policy(self) -> Policy:
         """What the study wants of the campaign that runs it."""
-        ...
+        return Policy()
 
+    @abstractmethod
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return all that it compares, the reference first: declared arms, then derived ones."""
-        ...
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the trials to run next, in order; () when there is nothing left to run.
@@ -158,68 +204,71 @@ class Study(Protocol):
         Every trial that can be planned now and is not final in `history`. Deterministic given the
         study and the history: every process that asks gets the same trials in the same order.
         """
-        ...
+        del history
+        return ()
 
+    @abstractmethod
     def conclude(self, history: History) -> Conclusion:
         """Return what follows from `history`. Never raises for what a workload did."""
-        ...
 
+    @abstractmethod
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks: a verdict, an arm, "not yet" or "never"."""
-        ...
 
     def left(self, history: History) -> int:
         """Return how many trials are likely still to come, those not planned yet included."""
-        ...
+        return len(self.propose(history))
 
     def at_most(self, history: History) -> int:
         """Return how many trials may still come at most; `left` where no more can follow."""
-        ...
+        return self.left(history)
 
     def why_more(self, history: History) -> str:
         """Say which trials were added to those that were planned, and why; "" where none were."""
-        ...
+        del history
+        return ""
+
+    def rounds(self, history: History) -> int:
+        """Return how many of the trials still to come follow one another; all of them in most."""
+        return self.left(history)
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are proposed, and those that can be named and wait for others."""
-        ...
+        return self.propose(history)
+
+    def behind(self, history: History, running: TrialResult) -> Behind | None:
+        """Return how far behind a running trial is, where it is to be ended early; None in most.
+
+        `running` has the score of its first steps.
+        """
+        del history, running
+        return None
+
+    def place(self, trial: Trial) -> str:
+        """Return where a trial stands in words, e.g. `round 3 of about 7, 4 pairs`; "" of most.
+
+        Of a study that says nothing a block is confirmation.
+        """
+        del trial
+        return ""
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of the study: its trials, and what they can show, in lines."""
-        ...
+        del history
+        return ()
 
     def whole(self) -> Study:
         """Return the study with nothing deselected: what a report is about."""
-        ...
+        return self
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the study as builtins: with a history it repeats every conclusion."""
-        ...
+    def as_begun(self, declared: Mapping[str, Json]) -> Study:
+        """Return the study as its session began, `declared` then by whichever process came first.
 
-
-@runtime_checkable
-class _SaysWhere(Protocol):
-    def place(self, trial: Trial) -> str: ...
-
-
-def says_where(study: Study) -> bool:
-    """Whether a study says itself where its trials stand; of others a block is confirmation."""
-    return isinstance(study, _SaysWhere)
-
-
-def place_in(study: Study, trial: Trial) -> str:
-    """Return where a trial stands in words, e.g. `round 3 of about 7, 4 pairs`; "" of most."""
-    return study.place(trial) if isinstance(study, _SaysWhere) else ""
-
-
-@runtime_checkable
-class _SaysRounds(Protocol):
-    def rounds(self, history: History) -> int: ...
-
-
-def rounds_in(study: Study, history: History) -> int:
-    """Return how many of the trials still to come follow one another; all of them in most."""
-    return study.rounds(history) if isinstance(study, _SaysRounds) else study.left(history)
+        What was found since, such as a calibration's noise, is for the next session: processes
+        would plan differently by when each of them came.
+        """
+        del declared
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,31 +329,56 @@ class Asked:
     asks_compiler: bool = False
 
 
-class DeclaredStudy(Protocol):
-    """A study as a sweep file declares it: `Sweep(study=...)`. Its attributes are the study's own.
+class DeclaredStudy(Record, ABC):
+    """A study as a sweep file declares it: `Sweep(study=...)`. Its fields are the study's own.
+
+    A subclass is a frozen, slotted, keyword-only dataclass in the module of its study.
 
     Attributes:
         kind: of its entry in the registry.
     """
 
+    __slots__ = ()
     kind: ClassVar[str]
 
+    @abstractmethod
     def study(self, asked: Asked) -> Study:
         """Return the study of a sweep; raises ConfigError where the two do not fit."""
-        ...
+
+    @property
+    def names_arms(self) -> bool:
+        """Whether the arms are known before anything runs, so that each can have a test."""
+        return True
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What it compares beside the profiles of the sweep."""
+        return ()
+
+    @property
+    def stored(self) -> str:
+        """Where baseline trials of an earlier time stand that it uses; "" measures its own."""
+        return ""
+
+    @property
+    def commits(self) -> str | None:
+        """The commits that it compares, "" where an option names them; None compares none."""
+        return None
+
+    def is_search(self, commits: str) -> bool:
+        """Whether these commits are searched, and so every one between the ends is a cell."""
+        del commits
+        return False
 
 
-@runtime_checkable
-class _EndsEarly(Protocol):
-    def behind(self, history: History, running: TrialResult) -> Behind | None: ...
+def check_declared(found: object, *, kinds: Collection[str], what: str) -> None:
+    """Refuse a value that declares no study of one of these kinds.
 
-
-def behind_in(study: Study, history: History, running: TrialResult) -> Behind | None:
-    """Return how far behind a running trial is, where it is to be ended early; None in most.
-
-    `running` has the score of its first steps.
+    Raises:
+        ConfigError: names it `what`.
     """
-    return study.behind(history, running) if isinstance(study, _EndsEarly) else None
+    if not isinstance(found, DeclaredStudy) or found.kind not in kinds:
+        raise wrong_kind(what, found, "a study's declaration, e.g. Gate(...)")
 
 
 def profiles_in(study: Study, history: History) -> tuple[Profile, ...]:

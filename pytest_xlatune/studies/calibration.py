@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -32,9 +33,15 @@ from pytest_xlatune.stats.noise import (
     estimate_noise,
     slot_noise,
 )
-from pytest_xlatune.studies import Answer, History, OnNodeFailure, Policy, Question, Study
+from pytest_xlatune.studies import (
+    History,
+    OnNodeFailure,
+    Policy,
+    Study,
+    Traits,
+)
 from pytest_xlatune.studies.trials import Past, read, usable
-from pytest_xlatune.studies.verdicts import OneCell, answered, reference
+from pytest_xlatune.studies.verdicts import OneCell, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
@@ -56,6 +63,7 @@ class CalibrationStudy(OneCell):
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
     """
 
+    traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     jobs: int = JOBS
     allocations: int = field(default=0, metadata=LATER)
@@ -98,10 +106,6 @@ class CalibrationStudy(OneCell):
         """A slot that cannot run is told; the others go on."""
         is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
         return Policy(on_node_failure=is_told)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all jobs are over."""
-        return answered(self, history, question)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

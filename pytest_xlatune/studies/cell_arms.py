@@ -9,28 +9,24 @@ accuses no node. Plans nothing.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action, State, TrialResult
+from pytest_xlatune.model.result import Action, Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import NEVER, NOT_YET, Answer, Answered, Ask, History, Question, Study
 from pytest_xlatune.studies.trials import is_ours
-from pytest_xlatune.studies.verdicts import Common
+from pytest_xlatune.studies.verdicts import named, told
 
 
-class CellArms(Common):
-    """A study whose arms are cells, run as deployed."""
+class CellArms(Study):
+    """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
 
-    @property
-    def reference(self) -> str:
-        """None: no arm has to run."""
-        return ""
-
-    def answer(self: Study, history: History, question: Question) -> Answer:
+    def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, once everything is over."""
         if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
             return NEVER
@@ -40,6 +36,25 @@ class CellArms(Common):
             return NOT_YET
         verdict = self.conclude(history).verdict(question.name)
         return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
+
+
+class RankedCells(CellArms):
+    """Cells of which one may be recommended; one that could not be measured has no verdict."""
+
+    @abstractmethod
+    def best(self, conclusion: Conclusion) -> str:
+        """Return the id of the recommended arm; "" where there is none."""
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return the verdict on an arm, or the recommended one, once everything is over."""
+        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
+            return NEVER
+        if question.about is not Ask.PROVEN and self.propose(history):
+            return NOT_YET
+        found = self.conclude(history)
+        if question.about in (Ask.BEST, Ask.PROVEN):
+            return named(self.best(found), self.arms(history))
+        return told(found.verdict(question.name))
 
 
 def refuse_unless_positive(what: str, **values: float | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -21,8 +22,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question
-from pytest_xlatune.studies.verdicts import OneCell, answered
+from pytest_xlatune.studies import History, LossRule, Policy, Traits
+from pytest_xlatune.studies.verdicts import OneCell
 
 KIND = "evidence"
 PROFILER = "xplane"  # where the protocol names none
@@ -34,6 +35,7 @@ _AFTER = 2  # steps behind the window: the profiler writes in the first, the sec
 class EvidenceStudy(OneCell):
     """One evidence run of one profile, the baseline included."""
 
+    traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     profile: Profile
 
@@ -61,10 +63,6 @@ class EvidenceStudy(OneCell):
     @property
     def _compared(self) -> tuple[Profile, ...]:
         return () if self.profile.id == BASELINE_ID else (self.profile,)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once the run is over."""
-        return answered(self, history, question)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

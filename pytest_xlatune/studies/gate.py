@@ -51,7 +51,15 @@ from pytest_xlatune.stats.compare import (
     two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.studies import Answer, Asked, Candidate, History, Question, remembered
+from pytest_xlatune.studies import (
+    Aim,
+    Asked,
+    Candidate,
+    DeclaredStudy,
+    History,
+    Traits,
+    remembered,
+)
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -69,7 +77,6 @@ from pytest_xlatune.studies.verdicts import (
     Losses,
     OneCell,
     acting,
-    answered,
     beside,
     compared,
     deployed,
@@ -353,7 +360,7 @@ NO_REGRESSION = "NO REGRESSION"
 
 @written("gate")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate(Record):
+class Gate(DeclaredStudy):
     """What a gate demands.
 
     Attributes:
@@ -470,6 +477,7 @@ class GateStudy(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.GATES, compares_settings=True)
     cell: Cell
     profiles: tuple[Profile, ...]
     others: dict[str, Cell] = field(default_factory=dict)
@@ -542,13 +550,6 @@ class GateStudy(OneCell):
     def losses(self) -> Losses:
         """With what a trial's loss is compared."""
         return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all trials are over.
-
-        A candidate with another loss was measured: its gate fails on it.
-        """
-        return answered(self, history, question, fails_told=True)
 
     def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of the gate: its trials, and what it can see."""

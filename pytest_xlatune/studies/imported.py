@@ -27,10 +27,10 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted, fine, percent, size
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies import Answer, History, LossRule, Policy, Question, remembered
+from pytest_xlatune.studies import History, LossRule, Policy, remembered
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.tuning.derived import Effective
-from pytest_xlatune.studies.verdicts import OneCell, answered, job_ids_of, measured
+from pytest_xlatune.studies.verdicts import OneCell, job_ids_of, measured
 
 KIND = "imported"
 CONTRADICTS = "invariant-violated"  # flag of a score whose TGS times seconds is not the cell's
@@ -69,10 +69,6 @@ class ImportedStudy(OneCell):
     @property
     def _compared(self) -> tuple[Profile, ...]:
         return self.profiles
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks."""
-        return answered(self, history, question)
 
     def outline(self, history: History) -> tuple[str, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of it."""

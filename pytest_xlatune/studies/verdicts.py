@@ -9,12 +9,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Self
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import (
     Action,
     Comparison,
@@ -29,7 +27,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import percent
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     MIN_TRIALS,
@@ -43,12 +41,12 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
+    Aim,
     Answer,
     Answered,
     Ask,
     History,
     LossRule,
-    Policy,
     Question,
     Study,
 )
@@ -372,60 +370,7 @@ def named(arm: str, arms: Sequence[Arm]) -> Answer:
     return Answer(state=Answered.YES, arm=found)
 
 
-def answered(
-    study: Study, history: History, question: Question, *, fails_told: bool = False
-) -> Answer:
-    """Answer for a study whose verdicts all come at once, when its last trial is over."""
-    if question.about is not Ask.PROVEN and study.propose(history):
-        return NOT_YET
-    if question.about in (Ask.SLOT, Ask.RANKED):
-        return Answer(state=Answered.YES)
-    conclusion = study.conclude(history)
-    if question.about in (Ask.BEST, Ask.PROVEN):
-        return best(conclusion, study.arms(history))
-    arm = study.reference if question.about is Ask.REFERENCE else question.name
-    return told(conclusion.verdict(arm), fails_told=fails_told)
-
-
-class Common(Record):
-    """What most studies do alike; `name`, `cells`, `reference` and the rest are their own.
-
-    A subclass is a frozen dataclass without slots, for what follows from its fields is kept.
-    """
-
-    @property
-    def policy(self) -> Policy:
-        """What it wants of its campaign."""
-        return Policy()
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return nothing: there is nothing to run."""
-        del history
-        return ()
-
-    def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed: there are no others to foresee."""
-        return self.propose(history)
-
-    def left(self, history: History) -> int:
-        """Return how many trials are proposed: no other will follow."""
-        return len(self.propose(history))
-
-    def at_most(self, history: History) -> int:
-        """Return how many trials are left: no others can follow."""
-        return self.left(history)
-
-    def why_more(self, history: History) -> str:
-        """Return "": no trial is ever added to those that were planned."""
-        del history
-        return ""
-
-    def whole(self) -> Self:
-        """Return itself: nothing of it can be deselected."""
-        return self
-
-
-class OneCell(Common):
+class OneCell(Study):
     """A study of profiles in one cell, compared with that cell as deployed."""
 
     cell: Cell
@@ -449,3 +394,19 @@ class OneCell(Common):
         """Return the cell as deployed, then the others."""
         del history
         return tuple(deployed(self.cell, each) for each in (BASELINE, *self._compared))
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks: all verdicts come at once, with the last trial.
+
+        A gate fails on a candidate that was measured and is not valid, such as one of another loss.
+        """
+        if question.about is not Ask.PROVEN and self.propose(history):
+            return NOT_YET
+        if question.about in (Ask.SLOT, Ask.RANKED):
+            return Answer(state=Answered.YES)
+        conclusion = self.conclude(history)
+        if question.about in (Ask.BEST, Ask.PROVEN):
+            return best(conclusion, self.arms(history))
+        arm = self.reference if question.about is Ask.REFERENCE else question.name
+        is_gate = self.traits.aim is Aim.GATES
+        return told(conclusion.verdict(arm), fails_told=is_gate)

@@ -33,13 +33,13 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_fam
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
-from pytest_xlatune.model.record import check_kinds, written, wrong_kind
+from pytest_xlatune.model.record import check_kinds, written
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import Candidate, DeclaredStudy
+from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.studies.trials import wave_order
+from pytest_xlatune.studies.trials import STUDY, wave_order
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -168,9 +168,11 @@ class Sweep(Declared):
 
     def __post_init__(self) -> None:
         what = f"sweep {self.name!r}"
-        check_kinds(self, what=what, named=_NAMED)
+        if self.study is not None:
+            check_declared(self.study, kinds=KINDS, what=f"{what}: study")
         if self.launcher is None:
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
+        check_kinds(self, what=what, named=_NAMED)
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
         from pytest_xlatune.executors.named import EXECUTORS
@@ -255,7 +257,7 @@ class Sweep(Declared):
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """What its question names beside profiles; () where it names none."""
-        return getattr(self.declared, "candidates", ())
+        return self.declared.candidates if self.declared is not None else ()
 
     def _check_study(self, what: str) -> None:
         if self.study is not None and self.gate is not None:
@@ -266,21 +268,26 @@ class Sweep(Declared):
             if not (self.profiles or self.derived or self.no_env):
                 raise ConfigError(f"{what} declares no profile, and no wave derives one")
             return
-        kind = getattr(self.declared, "kind", None)
-        if kind not in KINDS:
-            raise wrong_kind(
-                f"{what}: study", self.declared, "a study's declaration, e.g. Gate(...)"
-            )
         for extra in ("derived", "no_env"):
             if getattr(self, extra):
                 raise ConfigError(
-                    f"{what}: a {kind} measures its profiles alone; leave {extra} out"
+                    f"{what}: a {self.kind} measures its profiles alone; leave {extra} out"
                 )
 
     @property
     def declared(self) -> DeclaredStudy | None:
         """What the sweep asks; None is a tuning study: which of its profiles is faster."""
         return self.study if self.gate is None else self.gate
+
+    @property
+    def kind(self) -> str:
+        """The kind of its study, as the registry names it."""
+        return STUDY if self.declared is None else self.declared.kind
+
+    @property
+    def traits(self) -> Traits:
+        """What every study of its kind is."""
+        return KINDS[self.kind].traits
 
     def wave_profiles(self, wave: str) -> tuple[Profile, ...]:
         """Return the profiles of a wave, in declared order.
@@ -418,16 +425,17 @@ class Sweep(Declared):
                 "launcher": described,
             }
         )
-        per_cell = 0 if self.declared is None else KINDS[self.declared.kind].cell_nodes
+        per_cell = self.traits.cell_nodes
         if per_cell and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r} compares nodes and is missing their names "
                 "(--xlatune-nodelist 'node[001-008]'); they are never guessed"
             )
         _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
-        compared = declared.commits or getattr(self.declared, "commits", "")
+        own_commits = None if self.declared is None else self.declared.commits
+        compared = declared.commits or own_commits or ""
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
-        is_of_cells = self.declared is not None and KINDS[self.declared.kind].ranks_cells
+        is_of_cells = self.traits.aim is Aim.RANKS
         if is_of_cells and runs_by.names_nodes and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r} compares cells, and the scheduler might give each of them "
@@ -475,9 +483,9 @@ class Sweep(Declared):
         if site.slots == 1:
             return ()
         where = f"sweep {self.name!r}, {site.slots} slots ({said.places.get('slots', 'its file')})"
-        if self.declared is not None and not KINDS[self.declared.kind].has_slots:
+        if not self.traits.has_slots:
             raise ConfigError(
-                f"{where}: a study of {self.declared.kind} has no slots, only a tuning sweep has; "
+                f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
                 "leave them out, or say them for one sweep, in xlatune.toml: [sweeps.NAME]"
             )
         if not site.runs_by.names_nodes:
@@ -566,14 +574,15 @@ def _with_commits(
     Raises:
         ConfigError: there is no such commit, or the launcher cannot start what a candidate is.
     """
-    if hasattr(sweep.declared, "commits"):
+    asked = sweep.declared
+    if asked is not None and asked.commits is not None:
         from pytest_xlatune.sweep.checkouts import commits_of
 
         placed_one, codes = commits_of(
             launcher,
             compared,
             where=f"sweep {sweep.name!r}",
-            has_all=sweep.declared.is_search(compared),  # type: ignore[union-attr]
+            has_all=asked.is_search(compared),
         )
         at_commits = {label: replace(cell, code=code) for label, code in codes.items()}
         return placed_one, next(iter(at_commits.values())), at_commits

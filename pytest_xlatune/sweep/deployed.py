@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
-from pytest_xlatune.launchers import Launcher, Sourced
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
@@ -136,8 +136,8 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    inner = getattr(launcher, "inner", launcher)
-    if isinstance(inner, Sourced) and inner.source:
+    inner = launcher.inside
+    if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
         read.append(source and replace(source, cvs_cell=inner.source_cell))
     return tuple(each for each in read if each is not None)
@@ -252,7 +252,7 @@ def hidden_values(
 
     Those are in env files, and in variables of the login that the launcher lets through.
     """
-    names = getattr(getattr(launcher, "inner", launcher), "inherit", ())
+    names = launcher.inside.inherit
     found = secrets_of(
         {
             name: value

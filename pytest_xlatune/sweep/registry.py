@@ -11,10 +11,9 @@ of ours; so pytest knows its markers from then on, not before.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_xlatune.door import Door
 from pytest_xlatune.model.errors import ConfigError, LedgerError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
     from pytest_xlatune.report import Subject
     from pytest_xlatune.report.document import Document
-    from pytest_xlatune.studies import Study
+    from pytest_xlatune.studies import Study, Traits
 
 
 class StudyKind(NamedTuple):
@@ -34,42 +33,28 @@ class StudyKind(NamedTuple):
         document: the function that makes a document of a `Subject`, as `module:name`.
         file_name: of its reports, without suffix.
         markers: of the tests that run it: marker -> what it selects, in a phrase.
-        about_cell: whether it tells of the cell itself: a report shows it only where nothing else
-            was asked.
-        compares_settings: whether a report adds what settings do to program and pipeline.
-        is_deployed: whether the tuning document of the model covers it.
-        is_gate: whether a candidate must be shown to be no worse: its test then fails on what
-            cannot be told, and its verdicts say that a winner holds on another configuration.
-        cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
-            is then an answer, and keeps no sweep from beginning.
-        accuses: whether an arm that cannot run is a finding about it: its test fails.
-        has_slots: whether it can lie on several node slots of its cell, which stay as they are.
-        ranks_cells: whether its arms are cells that are ranked, so that they must share their
-            nodes: one that is worse, or cannot run, is an answer and fails no test.
     """
 
     study: str
     document: str
     file_name: str
     markers: Mapping[str, str] = {}
-    about_cell: bool = False
-    compares_settings: bool = False
-    is_deployed: bool = False
-    is_gate: bool = False
-    cell_nodes: int = 0
-    accuses: bool = False
-    has_slots: bool = False
-    ranks_cells: bool = False
+
+    @property
+    def cls(self) -> type[Study]:
+        """The class of its studies, imported."""
+        found: type[Study] = _named(self.study)
+        return found
+
+    @property
+    def traits(self) -> Traits:
+        """What every study of it is; its class is imported."""
+        return self.cls.traits
 
     @property
     def is_declared(self) -> bool:
-        """Whether a sweep file can ask for it: `Sweep(study=...)`."""
-        return bool(self.markers) and not (self.about_cell or self.is_deployed)
-
-    @property
-    def cls(self) -> Any:
-        """The class of its studies, imported."""
-        return _named(self.study)
+        """Whether a sweep file can ask for it: `Sweep(study=...)`; its class is imported."""
+        return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
     def document_of(self, subject: Subject) -> Document:
         """Return the document of a conclusion."""
@@ -126,9 +111,6 @@ _OURS: dict[str, StudyKind] = {
             "wave5_5": "the best flags with the best pipeline shape",
             "confirm": "the finalists in fresh randomised blocks",
         },
-        compares_settings=True,
-        is_deployed=True,
-        has_slots=True,
     ),
     "gate": StudyKind(
         "pytest_xlatune.studies.gate:GateStudy",
@@ -138,52 +120,42 @@ _OURS: dict[str, StudyKind] = {
             "gate": "a regression gate on TGS",
             "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
         },
-        compares_settings=True,
-        is_gate=True,
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
         f"{_CELL_DOCUMENTS}:network",
         "network",
         {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
-        cell_nodes=2,
-        accuses=True,
     ),
     "nodes": StudyKind(
         "pytest_xlatune.studies.node_check:NodeStudy",
         f"{_CELL_DOCUMENTS}:nodes",
         "nodes",
         {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
-        cell_nodes=1,
-        accuses=True,
     ),
     "batch": StudyKind(
         "pytest_xlatune.studies.batch_size:BatchStudy",
         f"{_CELL_DOCUMENTS}:batch",
         "batch",
         {"batch": "which batch size is fastest, and how large a one fits"},
-        ranks_cells=True,
     ),
     "commits": StudyKind(
         "pytest_xlatune.studies.commit_check:CommitStudy",
         f"{_CELL_DOCUMENTS}:commits",
         "commits",
         {"commits": "which commit made it slower, or which models a commit breaks or slows"},
-        accuses=True,
     ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",
         "calibration",
         {"calibrate": "the baseline against itself: the noise of the cell; takes jobs=12"},
-        about_cell=True,
     ),
     "evidence": StudyKind(
         "pytest_xlatune.studies.evidence_run:EvidenceStudy",
         f"{_DOCUMENTS}:evidence",
         "evidence",
         {"wave1_5": "an evidence run with profiler and dump"},
-        about_cell=True,
     ),
     "imported": StudyKind(
         "pytest_xlatune.studies.imported:ImportedStudy", f"{_DOCUMENTS}:imported", "leaderboard"
@@ -223,26 +195,7 @@ def study_of(name: str, declared: Json) -> Study:
     Raises:
         LedgerError: it is none that is known here.
     """
-    found: Study = kind_of(name).cls.from_json(declared)
-    return found
-
-
-_PRIOR = "sigma_prior"  # the field of a study that a calibration fills
-
-
-def agreed(study: Study, *, declared: Mapping[str, Json]) -> Study:
-    """Return a study with the prior that its session began with, as `declared` has it.
-
-    A calibration may end while a session runs; its processes would plan differently by when each of
-    them came.
-    """
-    own = study.to_json()
-    if own.get(_PRIOR) == declared.get(_PRIOR):
-        return study
-    # a declaration is kept without its secrets: all but the prior stays our own
-    other = study_of(study.name, {**own, _PRIOR: declared.get(_PRIOR)})
-    changed: Study = dataclasses.replace(cast("Any", study), **{_PRIOR: getattr(other, _PRIOR)})
-    return changed
+    return kind_of(name).cls.from_json(declared)
 
 
 def _named(path: str) -> Any:

@@ -22,10 +22,10 @@ from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
-from pytest_xlatune.studies import Asked, DeclaredStudy, Study
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
+from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
@@ -165,11 +165,7 @@ class ResolvedSweep:
         A control may equal it, and so may a candidate beside a stored baseline: that ran before.
         """
         declared = self.sweep.declared
-        if (
-            declared is None
-            or not kind_of(study.name).is_gate
-            or getattr(declared, "stored", False)
-        ):
+        if declared is None or study.traits.aim is not Aim.GATES or declared.stored:
             return
         by_digest = {each.digest: each for each in study.cells}
         trials = {each.arm: each for each in reversed(study.ahead(()))}
@@ -333,14 +329,15 @@ class ResolvedSweep:
         sweep, design = self.sweep, self.sweep.design
         if design.sigma_prior is None:
             design = replace(design, sigma_prior=sigma)
+        rules = by_kind(sweep.derived)
         return TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
-            stacks=tuple(rule for rule in sweep.derived if isinstance(rule, Stacks)),
-            singles=tuple(_aimed(rule) for rule in sweep.derived if isinstance(rule, Singles)),
+            stacks=rules.stacks,
+            singles=tuple(map(_aimed, rules.singles)),
             context=self.context,
-            around=tuple(rule for rule in sweep.derived if isinstance(rule, Around)),
-            crossed=tuple(rule for rule in sweep.derived if isinstance(rule, Crossed)),
+            around=rules.around,
+            crossed=rules.crossed,
             selected=selected,
             confirm=confirm,
             slots=self.slots,
@@ -362,6 +359,6 @@ def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     kind = kind_of(study.name)
     policy = study.policy
     is_done = policy.compiles_first or policy.compiled_stage
-    if resolved.compile_check is None or is_done or kind.about_cell:
+    if resolved.compile_check is None or is_done or study.traits.about_cell:
         return ()
     return (f"no compile check: a {kind.file_name} measures all that it compares",)

@@ -26,9 +26,8 @@ from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats import compare as claims
 from pytest_xlatune.stats.compare import Claim
-from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
+from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.tuning.derived import Slot
-from pytest_xlatune.sweep.registry import StudyKind
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
 
@@ -268,18 +267,16 @@ class Judged:
     message: str
 
 
-def judged(
-    campaign: Campaign, tick: Tick, *, kind: StudyKind, negative: str
-) -> tuple[tuple[Judged, ...], Exit]:
+def judged(campaign: Campaign, tick: Tick, *, negative: str) -> tuple[tuple[Judged, ...], Exit]:
     """Return how each declared arm stands once all is over, and how the run ends.
 
     The same findings fail here as in the standard tests of a study: `plugin.standard`.
     """
-    conclusion = concluded(campaign, tick)
+    conclusion, aim = concluded(campaign, tick), campaign.study.traits.aim
     found: list[Judged] = []
     is_measured = False
     for arm in campaign.study.arms(()):
-        if arm.id == campaign.study.reference and kind.is_gate:
+        if arm.id == campaign.study.reference and aim is Aim.GATES:
             continue
         try:
             measured = confirmed(campaign, arm, tick)
@@ -288,22 +285,21 @@ def judged(
             continue
         is_measured |= measured.kind is not VerdictKind.INVALID
         found.append(
-            Judged(arm=arm.id, exit=_end_of(measured, kind, negative), message=measured.paragraph)
+            Judged(arm=arm.id, exit=_end_of(measured, aim, negative), message=measured.paragraph)
         )
-    record = conclusion.record
-    if record is not None and record.objection:
+    if objection := conclusion.facts.objection:
         end = Exit.NEGATIVE
-        found.append(Judged(arm="conclusion", exit=end, message=record.objection))
+        found.append(Judged(arm="conclusion", exit=end, message=objection))
     # nothing failed, and nothing was measured either
     idle = [] if is_measured or not found else [Exit.NOT_MEASURED]
     return tuple(found), worst([*(each.exit for each in found), *idle])
 
 
-def _end_of(measured: Measured, kind: StudyKind, negative: str) -> Exit:
-    if kind.is_gate:
+def _end_of(measured: Measured, aim: Aim, negative: str) -> Exit:
+    if aim is Aim.GATES:
         return Exit.OK if measured.no_regression else measured.exit
     if measured.cannot_run:
-        return Exit.NEGATIVE if kind.accuses else Exit.OK
-    if not (measured.not_slower or kind.ranks_cells):
+        return Exit.NEGATIVE if aim is Aim.ACCUSES else Exit.OK
+    if not (measured.not_slower or aim is Aim.RANKS):
         return Exit.OK if negative == "xfail" else Exit.NEGATIVE
     return Exit.OK

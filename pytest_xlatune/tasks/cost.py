@@ -28,10 +28,9 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
 from pytest_xlatune.report.document import Section, Table, bullets, columns, plain, section
 from pytest_xlatune.stats.noise import AllocationNoise
-from pytest_xlatune.studies import Study, rounds_in
+from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import Calibration
-from pytest_xlatune.sweep.registry import kind_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _HOUR_S = 3600.0
@@ -158,7 +157,7 @@ def cost_of(
     trial_s = sum(took_s) / known if known else min(limits, default=None)
     waits = _waits_of(each for each in ran if each.is_job) if runs_by.has_queue else None
     left, slots = study.left(tuple(history)), len(resolved.slots) or 1
-    rounds = rounds_in(study, tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
+    rounds = study.rounds(tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
     if runs_by.names_nodes and not resolved.slots:
         rounds = _waves_left(study, history, left)
     queued_s = None
@@ -168,7 +167,7 @@ def cost_of(
     return Cost(
         jobs=left,
         measured=sum(each.status.is_final and each.memory is None for each in history),
-        nodes=kind_of(study.name).cell_nodes
+        nodes=study.traits.cell_nodes
         or _nodes_of(study, history)
         or len(resolved.cell.nodelist)
         or max(site.resources.nodes, 1),
@@ -531,7 +530,7 @@ def _side_by_side(resolved: ResolvedSweep, one: _Run) -> _Run | None:
     others = tuple(tuple(f"slot-{at}-{name}" for name in nodelist) for at in range(2, _SIDE + 1))
     try:
         study = replace(resolved, slots=(nodelist, *others)).tuning()
-        rounds, jobs = rounds_in(study, ()), study.left(())
+        rounds, jobs = study.rounds(()), study.left(())
     except ConfigError:
         return None
     return replace(one, jobs=jobs, rounds=rounds, slots=_SIDE) if rounds else None

@@ -47,9 +47,9 @@ from pytest_xlatune.report.lines import (
     tally,
     time_left,
 )
-from pytest_xlatune.studies import Study, place_in, profiles_in, says_where
+from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
-from pytest_xlatune.sweep.registry import kind_of, study_of
+from pytest_xlatune.sweep.registry import study_of
 from pytest_xlatune.tasks.running import Flights, Pace, Running
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
@@ -134,7 +134,7 @@ def _cell_of(study: Study, result: TrialResult) -> Cell:
 def _slot_of(study: Study, result: TrialResult) -> str:
     """Return which node slot a trial lies on, e.g. `slot 2`; "" where there is one."""
     digests = [each.digest for each in study.cells]
-    if len(digests) == 1 or not kind_of(study.name).has_slots:
+    if len(digests) == 1 or not study.traits.has_slots:
         return ""
     own = result.trial.cell_digest
     return f"slot {digests.index(own) + 1}" if own in digests else ""
@@ -287,7 +287,7 @@ class Feed:
                 cell=_cell_of(study, result),
                 verdict=conclusion.verdict(result.trial.arm),
                 progress=self._progress(history, study),
-                place=place_in(study, result.trial),
+                place=study.place(result.trial),
                 slot=_slot_of(study, result),
             )
             messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
@@ -369,12 +369,13 @@ class Feed:
         return hide_kept(f"{job} {first.words}{more} | {progress}")
 
     def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
+        ahead = study.ahead(history)
         return standing(
             history,
             left_s=self._left_s(history, study),
-            ahead=study.ahead(history),
+            ahead=ahead,
             left=(study.left(history), study.at_most(history)),
-            is_placed=says_where(study),
+            is_placed=any(map(study.place, (*(each.trial for each in history), *ahead))),
         )
 
     def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> tuple[float, float] | None:

@@ -47,7 +47,7 @@ def read_targets(
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        kind = getattr(error, "strerror", None) or "it is not text"
+        kind = (isinstance(error, OSError) and error.strerror) or "it is not text"
         raise ConfigError(
             f"notification targets cannot be read from {file}: {kind}; expected one Apprise URL "
             "a line"

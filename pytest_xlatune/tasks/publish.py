@@ -66,7 +66,7 @@ from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
@@ -90,7 +90,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
         entries = Ledger(path).refresh()
         state = replay(entries)
         for opened in state.opened:
-            if not kind_of(opened.study).is_gate:
+            if kind_of(opened.study).traits.aim is not Aim.GATES:
                 continue
             gate = study_of(opened.study, opened.declared)
             tag = gate.cells[0].config_tag
@@ -344,7 +344,7 @@ class Known:
     @property
     def slots(self) -> Slots:
         """Each node slot by the identity of the cell on it, with its nodes; () is one slot."""
-        if not self.kind.has_slots or len(self.cells) == 1:
+        if not self.study.traits.has_slots or len(self.cells) == 1:
             return ()
         return tuple((each.digest, compress(each.nodelist)) for each in self.cells)
 
@@ -446,7 +446,7 @@ def read_known(path: Path) -> Known:
         raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
     try:
         # a study of the cell itself has the document only where no other study ran
-        asked = [each for each in state.opened if not kind_of(each.study).about_cell]
+        asked = [each for each in state.opened if not kind_of(each.study).traits.about_cell]
         last = (asked or state.opened)[-1]
         study = study_of(last.study, last.declared).whole()
     except LedgerError as error:
@@ -484,7 +484,7 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: Known) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    kept = read_calibration(known.folder, known.cell) if known.kind.about_cell else None
+    kept = read_calibration(known.folder, known.cell) if known.study.traits.about_cell else None
     document = known.kind.document_of(
         replace(
             _subject(known),
@@ -493,7 +493,7 @@ def document_of(known: Known) -> Document:
             evidence=_evidence_runs(known.state),
         )
     )
-    if known.kind.compares_settings:
+    if known.study.traits.compares_settings:
         files, conclusion = known.files, known.conclusion
         shown_too = (
             was_compiled(known.state, known.profiles, known.history),
@@ -505,7 +505,7 @@ def document_of(known: Known) -> Document:
 
 def _patch_of_setting(known: Known) -> str:
     """Return the patch of the setting that a study recommends, once it is over; "" without one."""
-    setting: str = getattr(known.conclusion.record, "setting", "")
+    setting = known.conclusion.facts.setting or ""
     return patch_of_setting(known.files, setting) if known.conclusion.complete else ""
 
 
@@ -641,13 +641,13 @@ def publish(
             stem.with_name(f"{stem.name}.json"): json_of(known),
         }
         files = tuple(path.name for path in texts)
-        record = known.conclusion.record
-        if record is not None and known.conclusion.complete:
-            texts |= {folder.parents[1] / each: text for each, text in record.files.items()}
+        facts = known.conclusion.facts
+        if known.conclusion.complete:
+            texts |= {folder.parents[1] / each: text for each, text in facts.files.items()}
         patch = stem.with_name(f"{stem.name}.patch")
         if text := _patch_of_setting(known):
             texts[patch] = text
-        elif hasattr(record, "setting"):
+        elif facts.setting is not None:
             patch.unlink(missing_ok=True)  # of another recommendation
         write_all(texts)
         written = tuple(texts)
@@ -663,7 +663,7 @@ def publish(
             }
             write_all(more)
             written += tuple(more)
-        covered = covered_by(known) if known.kind.is_deployed else None
+        covered = covered_by(known) if known.study.traits.is_deployed else None
         if covered is not None:
             made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}

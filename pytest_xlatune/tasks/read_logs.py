@@ -148,7 +148,7 @@ class Read:
                 "dropped": list(scored.dropped),
                 "flags": list(scored.flags),
             },
-            "no_score_reason": None if scored else getattr(self.score, "reason", None),
+            "no_score_reason": self.score.reason if isinstance(self.score, NoScore) else None,
             "findings": [
                 {
                     "class": each.cls,

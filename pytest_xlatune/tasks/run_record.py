@@ -65,7 +65,6 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     autotuning = "; ".join(
         filter(None, dict.fromkeys(_autotuning(each, platform=platform) for each in cells))
     )
-    seed = getattr(study, "seed", None)
     commands = dict.fromkeys(each.command for each in state.opened if each.command)
     return RunRecord(
         nodes=nodes,
@@ -79,7 +78,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         differing=tuple(dict.fromkeys(said for each in told for said in differing(each))),
         image=", ".join(filter(None, dict.fromkeys(each.image for each in cells))),
         commands=tuple(commands),
-        seed=seed if isinstance(seed, int) else None,
+        seed=study.seed,
         started_s=min((start for start, _, _ in timed), default=None),
         ended_s=max((end for _, end, _ in timed), default=None),
         node_hours=sum(max(end - start, 0.0) * count for start, end, count in timed) / _HOUR_S

@@ -51,7 +51,6 @@ from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files, hidden_values
 from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
@@ -64,7 +63,6 @@ def site_of(
     resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
 ) -> preflight.Site:
     """Return what the preflight checks: where the trials of a sweep run, and their folder."""
-    asked = resolved.sweep.declared
     # once a sweep of several slots has begun, a slot whose node is away keeps none of the others
     judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
@@ -77,7 +75,7 @@ def site_of(
         is_busy=is_busy,
         slots=resolved.slots,
         switches=tuple(shlex.split(resolved.sweep.site.switches)),
-        judges_nodes=judges_nodes or (asked is not None and KINDS[asked.kind].cell_nodes > 0),
+        judges_nodes=judges_nodes or resolved.sweep.traits.cell_nodes > 0,
     )
 
 

@@ -37,7 +37,7 @@ def away(each: Campaign, cluster: Cluster, *, for_s: int) -> None:
 @pytest.mark.parametrize("for_s", [10, 600])
 def test_a_work_directory_that_is_away_is_waited_for(tmp_path: Path, for_s: int) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), rounds=3))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
     away(each, cluster, for_s=for_s)
     run(each, cluster)
     assert each.view().stopped == ""
@@ -49,7 +49,7 @@ def test_who_waits_is_called_while_the_work_directory_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), rounds=1))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
     folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
     looks: list[bool] = []
 
@@ -73,7 +73,7 @@ def test_who_reads_the_ledger_just_when_it_goes_away_waits_too(
 ) -> None:
     """`xlatune calibrate`, `evidence` and `study` show what landed at each look."""
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), rounds=1))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
     each.turn()
     folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
     reader, looks = Ledger(folder / LEDGER), 0
@@ -98,6 +98,6 @@ def test_who_reads_the_ledger_just_when_it_goes_away_waits_too(
 
 def test_one_that_stays_away_ends_the_session_with_its_name(tmp_path: Path) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), rounds=3))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
     with pytest.raises(LedgerError, match=str(each.setup.folder)):
         away(each, cluster, for_s=1000)

@@ -34,7 +34,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:2], rounds=6)
+    study = CellsStudy(cells=FOUR[:2], repeats=6)
     cluster = Cluster()
     each = campaign(tmp_path, cluster, study)
     with write_log(each.setup.folder, "info") as path:
@@ -53,7 +53,7 @@ def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path:
 
 
 def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:1], rounds=4)
+    study = CellsStudy(cells=FOUR[:1], repeats=4)
     victim = study.trial(FOUR[0], 0).id
 
     def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
@@ -74,7 +74,7 @@ def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
 
 def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None:
     cluster = Cluster(took_s=360.0)
-    study = CellsStudy(cells=FOUR[:1], rounds=9)
+    study = CellsStudy(cells=FOUR[:1], repeats=9)
     each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.15))
     with write_log(each.setup.folder, "info") as path:
         run(each, cluster, step_s=10.0)
@@ -169,7 +169,7 @@ class Shy(Cluster):
 
 def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path) -> None:
     cluster = Shy()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], rounds=2))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
     with write_log(each.setup.folder, "warning") as path:
         run(each, cluster)
     away, back = lines_of(path)
@@ -182,7 +182,7 @@ def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path
 def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
     cluster = Shy()
     cluster.away_s = 60
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], rounds=2))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
     run(each, cluster)
     away, back = notes(each)
     assert away.startswith("the scheduler does not answer, all that needs it waits: no answer for")

@@ -58,7 +58,7 @@ def test_four_trials_on_four_nodes_take_as_long_as_one(tmp_path: Path) -> None:
 def test_two_cells_on_one_node_run_one_after_the_other_in_order(tmp_path: Path) -> None:
     cells = (on("node001"), replace(on("node001"), per_device_batch_size=2.0))
     cluster = Cluster()
-    study = CellsStudy(cells=cells, rounds=3)
+    study = CellsStudy(cells=cells, repeats=3)
     each = campaign(tmp_path, cluster, study)
     took_s = run(each, cluster)
     assert [name for name, _ in cluster.submitted] == [trial.id for trial in study.propose(())]
@@ -67,7 +67,7 @@ def test_two_cells_on_one_node_run_one_after_the_other_in_order(tmp_path: Path) 
 
 def test_at_most_two_submissions_wait_behind_what_runs_on_a_node(tmp_path: Path) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], rounds=6))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=6))
     each.turn()
     assert len(cluster.submitted) == 2 * 2, "nothing is seen to run yet"
     cluster.now_s += 1
@@ -89,7 +89,7 @@ def max_waiting(each: Campaign, cluster: Cluster) -> int:
 
 
 def test_a_trial_that_backs_off_delays_its_own_nodes_only(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:2], rounds=4)
+    study = CellsStudy(cells=FOUR[:2], repeats=4)
     cluster = Cluster(failing_first(study, 0))
     each = campaign(tmp_path, cluster, study, rules=BACK_OFF)
     cells = [cell.digest for cell in study.cells]
@@ -125,7 +125,7 @@ def test_a_cell_on_two_nodes_waits_for_both_and_is_not_passed(tmp_path: Path) ->
 
 def test_a_cell_whose_nodes_are_still_picked_has_one_trial_until_they_are(tmp_path: Path) -> None:
     free = scripted.CELL
-    study = CellsStudy(cells=(free, on("node003")), rounds=3)
+    study = CellsStudy(cells=(free, on("node003")), repeats=3)
     cluster = Cluster()
     each = campaign(tmp_path, cluster, study, nodes=1)
     each.turn()
@@ -141,7 +141,7 @@ def test_a_cell_whose_nodes_are_still_picked_has_one_trial_until_they_are(tmp_pa
 
 
 def test_a_killed_session_resumes_on_all_cells(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR, rounds=5)
+    study = CellsStudy(cells=FOUR, repeats=5)
     cluster = Cluster()
     first = campaign(tmp_path, cluster, study)
     for _ in range(70):
@@ -207,7 +207,7 @@ def test_a_failure_of_a_node_ends_a_trial_and_not_the_study_where_that_is_wanted
 
 
 def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:2], rounds=2)
+    study = CellsStudy(cells=FOUR[:2], repeats=2)
     lost = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)")
     victim = study.trial(FOUR[0], 1).id
 
@@ -227,7 +227,7 @@ def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None
 
 def test_node_hours_count_the_nodes_of_a_trials_own_cell(tmp_path: Path) -> None:
     pair = on("node003", "node004")
-    study = CellsStudy(cells=(on("node001"), pair), rounds=4)
+    study = CellsStudy(cells=(on("node001"), pair), repeats=4)
     cluster = Cluster(took_s=360.0)
     # one on one node and one on two are 0.3 node-hours: 0.1 more fits, then 0.2 more do not, though
     # a trial of the average cost, 0.15, would have fitted after the first two
@@ -273,7 +273,7 @@ def test_nothing_is_asked_twice_of_a_study_while_no_result_changes(tmp_path: Pat
             return super().propose(history)
 
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, Counting(cells=FOUR, rounds=3))
+    each = campaign(tmp_path, cluster, Counting(cells=FOUR, repeats=3))
     for _ in range(30):
         each.turn()
         cluster.now_s += 1
@@ -320,7 +320,7 @@ def test_an_arm_that_cannot_run_stops_the_study_only_where_it_is_the_reference(
         return scripted.ordinary(trial_id, attempt)
 
     cluster = Cluster(script)
-    study = ReferredStudy(cells=cells, rounds=3, compared_with=compared_with)
+    study = ReferredStudy(cells=cells, repeats=3, compared_with=compared_with)
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
     view = each.view()

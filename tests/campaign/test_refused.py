@@ -29,11 +29,11 @@ class Again(CellsStudy):
 
 def test_a_study_that_never_ends_says_so_once_all_is_measured(tmp_path: Path) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, Again(cells=FOUR[:1], rounds=2))
+    each = campaign(tmp_path, cluster, Again(cells=FOUR[:1], repeats=2))
     with pytest.raises(ConfigError, match=r"\(Again\) is wrong: it proposes \S+ again") as caught:
         run(each, cluster)
     assert "nothing that is left to run" in str(caught.value)
-    mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2), session="second")
+    mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=2), session="second")
     assert [result.status for result in mended.view().history] == [TrialStatus.MEASURED] * 2
 
 
@@ -65,7 +65,7 @@ class Hanging(Cluster):
 
 def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
     cluster = Hanging()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=2))
     while not cluster.submitted:
         each.turn()
     each.turn()
@@ -98,7 +98,7 @@ def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
     tmp_path: Path, at_most: int
 ) -> None:
     cluster = Limited(at_most)
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=4))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=4))
     took_s = run(each, cluster)
     assert each.view().stopped == ""
     assert [result.status for result in each.view().history] == [TrialStatus.MEASURED] * 4
@@ -118,7 +118,7 @@ def notes(each: Campaign) -> list[str]:
 
 def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> None:
     cluster = Limited(1)
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], rounds=2))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=2))
     while not cluster.submitted:
         each.turn()
         cluster.now_s += 1
@@ -133,7 +133,7 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
     run(each, cluster)
     assert len(cluster.submitted) == 2
     cluster.others, cluster.at_most = 1, 1
-    never = campaign(tmp_path / "never", Limited(0), CellsStudy(cells=FOUR[:1], rounds=1))
+    never = campaign(tmp_path / "never", Limited(0), CellsStudy(cells=FOUR[:1], repeats=1))
     refused = never.setup.executor
     assert isinstance(refused, Limited)
     assert run(never, refused) < 60, "a job that no limit allows is told at once"
@@ -142,7 +142,7 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
 
 def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Path) -> None:
     cluster = Refusing("node002", words="invalid node name specified: node002")
-    study = CellsStudy(cells=FOUR, rounds=3, on_node_failure=OnNodeFailure.VERDICT)
+    study = CellsStudy(cells=FOUR, repeats=3, on_node_failure=OnNodeFailure.VERDICT)
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
     view = each.view()
@@ -157,7 +157,7 @@ def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Pa
 
 def test_a_refusal_that_stops_a_study_without_the_policy_still_does(tmp_path: Path) -> None:
     cluster = Refusing("node002", words="invalid node name specified: node002")
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR, rounds=3))
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR, repeats=3))
     run(each, cluster)
     assert "invalid node name specified: node002" in each.view().stopped
 
@@ -165,7 +165,7 @@ def test_a_refusal_that_stops_a_study_without_the_policy_still_does(tmp_path: Pa
 def test_a_refusal_that_is_not_about_the_nodes_stops_the_study(tmp_path: Path) -> None:
     every = [node for cell in FOUR for node in cell.nodelist]
     cluster = Refusing(*every, words="Invalid account")
-    study = CellsStudy(cells=FOUR, rounds=9, on_node_failure=OnNodeFailure.VERDICT)
+    study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure.VERDICT)
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
     assert "Invalid account" in each.view().stopped

@@ -25,7 +25,7 @@ def test_trials_that_have_begun_count_against_the_node_hours(
     nodes: int, trials: int, tmp_path: Path
 ) -> None:
     cluster = Cluster(took_s=60.0)
-    study = CellsStudy(cells=TWENTY[:nodes], rounds=20)
+    study = CellsStudy(cells=TWENTY[:nodes], repeats=20)
     each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.201))  # twelve trials
     run(each, cluster)
     assert len(cluster.submitted) == trials
@@ -37,7 +37,7 @@ def test_hours_with_the_scheduler_pass_while_trials_are_in_flight(
     nodes: int, tmp_path: Path
 ) -> None:
     cluster = Cluster(took_s=60.0)
-    study = CellsStudy(cells=TWENTY[:nodes], rounds=40)
+    study = CellsStudy(cells=TWENTY[:nodes], repeats=40)
     each = campaign(tmp_path, cluster, study, limits=Limits(queue_hours=0.12))  # 432 s
     took_s = run(each, cluster)
     assert 300.0 < took_s <= 432.0
@@ -61,7 +61,7 @@ def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None
     cells = (TWENTY[0], big, TWENTY[19])
     cluster = Cluster(took_s=60.0)
     limits = Limits(node_hours=0.6)  # 36 minutes of a node; a trial of the big cell takes 16
-    each = campaign(tmp_path, cluster, CellsStudy(cells=cells, rounds=6), limits=limits)
+    each = campaign(tmp_path, cluster, CellsStudy(cells=cells, repeats=6), limits=limits)
     run(each, cluster)
     ran = Counter(nodes for _, nodes in cluster.submitted)
     assert ran[TWENTY[0].nodelist] == ran[TWENTY[19].nodelist] == 6

@@ -235,7 +235,7 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
     """Either may take any turn, tries to in the midst of the other's, and may be killed in it."""
     drawn = random.Random(seed)
     nodes = ("node001", "node002", "node003")
-    study = CellsStudy(cells=(on(*nodes[:2]), *map(on, nodes)), rounds=4)
+    study = CellsStudy(cells=(on(*nodes[:2]), *map(on, nodes)), repeats=4)
     cluster = Shared(kills=frozenset(drawn.sample(range(1, 17), 3)))
     sessions = (f"session{number}" for number in itertools.count(1))
     every = [on_cluster(tmp_path, cluster, study, session=next(sessions)) for _ in range(2)]

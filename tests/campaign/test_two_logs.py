@@ -57,7 +57,7 @@ class Later(CellsStudy):
 
 def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), rounds=2))
+    each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), repeats=2))
     with write_log(each.setup.folder, "info") as path:
         for _ in range(200):
             each.turn()

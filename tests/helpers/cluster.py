@@ -28,7 +28,7 @@ def on(*nodes: str) -> Cell:
 class CellsStudy(ToyStudy):
     """The toy study: every cell as deployed, in rounds."""
 
-    rounds: int = 1
+    repeats: int = 1
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
 
     @property

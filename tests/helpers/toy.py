@@ -16,22 +16,11 @@ from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, Verdic
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.document import Column, Document, Section, Table
-from pytest_xlatune.studies import (
-    NEVER,
-    NOT_YET,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
-    History,
-    LossRule,
-    OnNodeFailure,
-    Policy,
-    Question,
-)
+from pytest_xlatune.report.document import Document, Table, columns, section
+from pytest_xlatune.studies import Asked, DeclaredStudy, History, LossRule, OnNodeFailure, Policy
+from pytest_xlatune.studies.cell_arms import RankedCells, results_of, trial_of
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import Common, job_ids_of, measured, named, told, unmeasured
+from pytest_xlatune.studies.verdicts import job_ids_of, measured, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
 
 KIND = "toy"
@@ -42,35 +31,31 @@ class ToyRecord(StudyRecord):
     """How many rounds are complete, and which arm has the largest mean."""
 
     kind: ClassVar[str] = "toy"
-    rounds: int
+    rounds: int = 0
     best: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Toy:
+class Toy(DeclaredStudy):
     """What a sweep file declares: `Sweep(study=Toy(rounds=2), config_tags={...})`, a cell a tag."""
 
     kind: ClassVar[str] = KIND
     rounds: int = 2
 
     def study(self, asked: Asked) -> ToyStudy:
-        return ToyStudy(cells=tuple(asked.variants.values()), rounds=self.rounds)
+        return ToyStudy(cells=tuple(asked.variants.values()), repeats=self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyStudy(Common):
+class ToyStudy(RankedCells):
     """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
 
     cells: tuple[Cell, ...]
-    rounds: int = 2
+    repeats: int = 2
 
     @property
     def name(self) -> str:
         return KIND
-
-    @property
-    def reference(self) -> str:
-        return ""
 
     @property
     def policy(self) -> Policy:
@@ -84,81 +69,48 @@ class ToyStudy(Common):
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         over = {each.trial.id for each in history if each.status.is_final}
-        return tuple(trial for trial in self._trials() if trial.id not in over)
+        planned = (
+            trial_of(arm, cell, study=KIND, stage="round", block=number)
+            for number in range(1, self.repeats + 1)
+            for arm, cell in zip(self.arms(()), self.cells, strict=True)
+        )
+        return tuple(trial for trial in planned if trial.id not in over)
 
     def outline(self, history: History) -> tuple[str, ...]:
-        return (f"{self.rounds} rounds of {len(self.cells)} cells, one trial each",)
+        return (f"{self.repeats} rounds of {len(self.cells)} cells, one trial each",)
 
     def conclude(self, history: History) -> Conclusion:
         verdicts = [self._verdict(arm, history) for arm in self.arms(history)]
         ranked = sorted((each for each in verdicts if each.tgs), key=lambda each: -(each.tgs or 0))
         pending = {trial.block for trial in self.propose(history)}
+        best = ranked[0].arm if ranked else ""
         return Conclusion(
             verdicts=tuple(verdicts),
-            record=ToyRecord(
-                rounds=self.rounds - len(pending), best=ranked[0].arm if ranked else ""
-            ),
+            record=ToyRecord(rounds=self.repeats - len(pending), best=best),
             complete=not pending,
         )
 
-    def answer(self, history: History, question: Question) -> Answer:
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about is not Ask.PROVEN and self.propose(history):
-            return NOT_YET
-        concluded = self.conclude(history)
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            record = concluded.record
-            if not isinstance(record, ToyRecord) or not concluded.complete:
-                return Answer(state=Answered.YES)
-            return named(record.best, self.arms(history))
-        return told(concluded.verdict(question.name))
-
-    def _trials(self) -> tuple[Trial, ...]:
-        return tuple(
-            Trial(
-                arm=arm.id,
-                cell_digest=arm.cell_digest,
-                profile=arm.profile,
-                protocol=cell.protocol,
-                study=KIND,
-                stage="round",
-                block=number,
-            )
-            for number in range(1, self.rounds + 1)
-            for arm, cell in zip(self.arms(()), self.cells, strict=True)
-        )
+    def best(self, conclusion: Conclusion) -> str:
+        return conclusion.found(ToyRecord).best if conclusion.complete else ""
 
     def _verdict(self, arm: Arm, history: History) -> Verdict:
-        own = [
-            each
-            for each in history
-            if each.trial.study == KIND and each.trial.cell_digest == arm.cell_digest
-        ]
-        scores = [score for each in own if (score := usable(each))]
-        verdict = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
-        if not scores:
-            final = [each for each in own if each.status.is_final]
-            if not final:
-                return verdict
-            return Verdict(
-                arm=arm.id,
-                kind=VerdictKind.INVALID,
-                reasons=(unmeasured(final),),
-                job_ids=verdict.job_ids,
-            )
-        kind, method = VerdictKind.SCREENED, "mean of equal trials"
-        return measured(replace(verdict, kind=kind, method=method), own)
+        own = [each for each in results_of(self, history).values() if each.trial.arm == arm.id]
+        base = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
+        if any(map(usable, own)):
+            kind, method = VerdictKind.SCREENED, "mean of equal trials"
+            return measured(replace(base, kind=kind, method=method), own)
+        if over := [each for each in own if each.status.is_final]:
+            return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
+        return base
 
 
 def document(subject: Subject) -> Document:
     """Return the arms and their means as a document of one table."""
     rows = tuple((each.arm, rate(each.tgs), str(each.n)) for each in subject.conclusion.verdicts)
-    columns = (Column(title="Arm"), Column(title="TGS"), Column(title="n"))
     return Document(
-        title=f"{subject.cells[0].model_tag}: toy",
+        title=f"{subject.cell.model_tag}: toy",
         header=(f"{subject.now:%Y-%m-%d}",),
-        sections=(Section(title="Arms", blocks=(Table(columns=columns, rows=rows),)),),
+        sections=(section("Arms", Table(columns=columns("Arm", "TGS", "n"), rows=rows)),),
     )
 
 

@@ -296,7 +296,7 @@ def test_the_container_is_named_by_its_attempt_and_removed(tmp_path: Path) -> No
 
 
 def test_an_inner_launcher_of_another_kind_keeps_its_own_words() -> None:
-    class Other:
+    class Other(Launcher):
         interpreter = "python"
 
         def describe(self) -> str:

@@ -13,7 +13,6 @@ from pytest_xlatune.model.result import Score, StepRecord, TrialResult, TrialSta
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import ENDED_EARLY, first_steps, score, score_so_far
 from pytest_xlatune.stats.window import Window
-from pytest_xlatune.studies import behind_in
 from pytest_xlatune.studies.trials import moved
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import CELL, drive, noise, study, verdict
@@ -54,7 +53,7 @@ def ended(of: TuningStudy, *, warm: float = 0.0) -> tuple[list[str], list[TrialR
     for trial in (each for each in of.propose([]) if not each.block):
         effect = SLOW.get(trial.arm, 0.0)
         running = begun(trial, effect, warm=warm)
-        if behind_in(of, history, running) is not None:
+        if of.behind(history, running) is not None:
             early.append(trial.arm)
             history.append(replace(running, status=TrialStatus.MEASURED, job_ids=(trial.id,)))
         else:

@@ -42,7 +42,7 @@ def study(rounds: int = 2) -> toy.ToyStudy:
         )
         for name in TGS
     )
-    return toy.ToyStudy(cells=cells, rounds=rounds)
+    return toy.ToyStudy(cells=cells, repeats=rounds)
 
 
 def run(trial: Trial) -> TrialResult:

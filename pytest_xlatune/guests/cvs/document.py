@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from pytest_xlatune.guests.cvs.record import ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.result import VerdictKind
@@ -26,6 +27,7 @@ def thresholds(subject: Subject) -> Document:
     )
     table = jobs_table([("", subject.history, {})])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
+    metrics = conclusion.found(ThresholdRecord).metrics
     return Document(
         title=f"{subject.cell.label}: thresholds",
         header=header(subject),
@@ -41,20 +43,19 @@ def thresholds(subject: Subject) -> Document:
                 *([table] if table else []),
             ),
         ),
-        drawn=drawn("Values against their limits", limits_plot(subject)),
+        drawn=drawn("Values against their limits", limits_plot(subject, metrics)),
     )
 
 
 _LOOKS = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
 
 
-def limits_plot(subject: Subject) -> LimitsPlot | None:
+def limits_plot(subject: Subject, metrics: Sequence[ThresholdFound]) -> LimitsPlot | None:
     """Return the mean of each metric with its 90 % interval and its jobs, against its limits.
 
-    None of an older record, which has no limits, and where no job tells any metric.
+    None where no job tells any metric.
     """
-    record = subject.conclusion.record
-    if not isinstance(record, ThresholdRecord) or not any(each.jobs for each in record.metrics):
+    if not any(each.jobs for each in metrics):
         return None
     looks = {each.arm: _LOOKS.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
     return LimitsPlot(
@@ -62,7 +63,7 @@ def limits_plot(subject: Subject) -> LimitsPlot | None:
         "Bar: its 90 % interval, 5 % beyond either end. Upright mark: the limit; shaded: beyond "
         "it. A metric passes where every job tells it and its whole bar lies outside of the shade. "
         "Jobs that do not differ, as of a loss, have no bar: their dot is the answer.",
-        rows=tuple(_limit_row(each, looks.get(each.metric, "unsure")) for each in record.metrics),
+        rows=tuple(_limit_row(each, looks.get(each.metric, "unsure")) for each in metrics),
     )
 
 

@@ -25,11 +25,16 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.compare import above, reach_of
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
-from pytest_xlatune.studies import Answer, Asked, History, Policy, Question
+from pytest_xlatune.studies import (
+    Aim,
+    Asked,
+    DeclaredStudy,
+    History,
+    Traits,
+)
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import (
     OneCell,
-    answered,
     deployed,
     job_ids_of,
     measured,
@@ -134,7 +139,7 @@ def _figure(metric: str, score: Score, cell: Cell) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds(Record):
+class Thresholds(DeclaredStudy):
     """A sweep's question: does the cell as deployed meet these demands?
 
     Attributes:
@@ -178,6 +183,7 @@ class Thresholds(Record):
 class ThresholdStudy(OneCell):
     """So many jobs of a cell as deployed, and a verdict for each metric."""
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.GATES)
     cell: Cell
     demands: tuple[Demand, ...]
     jobs: int = JOBS
@@ -188,20 +194,11 @@ class ThresholdStudy(OneCell):
         """The study's word and which jobs it has; a changed threshold asks the same jobs."""
         return f"{KIND}-{digest([self.key, self.jobs], length=8)}"
 
-    @property
-    def policy(self) -> Policy:
-        """What it wants of its campaign."""
-        return Policy()
-
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the cell as deployed, then one arm for each metric: a name for its verdict."""
         del history
         own = deployed(self.cell)
         return (own, *(replace(own, id=each.metric) for each in self.demands))
-
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, once all jobs are over."""
-        return answered(self, history, question, fails_told=True)
 
     def outline(self, history: History) -> tuple[str, ...]:
         """Return what a plan says of it."""

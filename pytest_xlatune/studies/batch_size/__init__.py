@@ -19,21 +19,18 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest, written
+from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.resources import Next, RetryRule
-from pytest_xlatune.model.result import Conclusion, VerdictKind
+from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
-    NEVER,
-    NOT_YET,
-    Answer,
-    Answered,
-    Ask,
+    Aim,
     Asked,
+    DeclaredStudy,
     History,
     LossRule,
     Policy,
-    Question,
+    Traits,
     remembered,
 )
 from pytest_xlatune.studies.batch_size._concluded import (
@@ -48,7 +45,7 @@ from pytest_xlatune.studies.batch_size._concluded import (
 )
 from pytest_xlatune.studies.batch_size._findings import BLOCK, COMPILED, PROBE, BatchFindings
 from pytest_xlatune.studies.cell_arms import (
-    CellArms,
+    RankedCells,
     refuse_unless_positive,
     results_of,
     trial_of,
@@ -79,7 +76,7 @@ _SHORT: Mapping[str, str] = {PER_DEVICE: "pdbs", TARGET_LENGTH: "length"}
 
 @written("batch size")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSize(Record):
+class BatchSize(DeclaredStudy):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
     Attributes:
@@ -321,7 +318,7 @@ def ceiling_by_formula(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchStudy(CellArms):
+class BatchStudy(RankedCells):
     """One search for a batch size.
 
     Attributes:
@@ -335,6 +332,7 @@ class BatchStudy(CellArms):
         asks_compiler: whether sizes are compiled before any is run.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
     cells: tuple[Cell, ...]
     values: tuple[str, ...]
     start: int = 0
@@ -446,22 +444,9 @@ class BatchStudy(CellArms):
         """Return a verdict on every size, the recommended one first."""
         return conclusion(self._findings(history))
 
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on a size, or on the recommended one, once everything is over."""
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about is not Ask.PROVEN and self.propose(history):
-            return NOT_YET
-        found = self.conclude(history)
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            best = found.record.arm if isinstance(found.record, BatchRecord) else ""
-            arm = next((each for each in self.every_arm if each.id == best), None)
-            return Answer(state=Answered.YES, arm=arm)
-        verdict = found.verdict(question.name)
-        if verdict is None:
-            return NEVER
-        is_lost = verdict.kind is VerdictKind.INVALID and verdict.can_run
-        return Answer(state=Answered.UNMEASURED if is_lost else Answered.YES, verdict=verdict)
+    def best(self, conclusion: Conclusion) -> str:
+        """Return the id of the recommended size; "" where there is none."""
+        return conclusion.found(BatchRecord).arm
 
     @remembered
     def _findings(self, history: History) -> BatchFindings:

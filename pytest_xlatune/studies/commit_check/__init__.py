@@ -23,10 +23,13 @@ from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
+    Aim,
     Asked,
+    DeclaredStudy,
     History,
     LossRule,
     Policy,
+    Traits,
     remembered,
 )
 from pytest_xlatune.studies.cell_arms import (
@@ -102,7 +105,7 @@ class Load(Record):
 
 @written("commits")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commits(Record):
+class Commits(DeclaredStudy):
     """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
 
     Without loads a range `main..HEAD` is searched for the commit that changed the speed. With
@@ -173,6 +176,7 @@ class CommitStudy(CellArms):
         loss_tolerance: relative distance of losses at which commits compute something else.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES)
     cells: tuple[Cell, ...]
     labels: tuple[str, ...]
     asked: Commits = Commits()

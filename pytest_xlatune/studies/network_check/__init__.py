@@ -18,16 +18,19 @@ from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest, written
+from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
+    Aim,
     Asked,
+    DeclaredStudy,
     History,
     LossRule,
     OnNodeFailure,
     Policy,
+    Traits,
     remembered,
 )
 from pytest_xlatune.studies.cell_arms import (
@@ -68,7 +71,7 @@ _AGAIN = {NODES: "slow nodes again", AGAIN: "slow pairs again", LINK: "the slowe
 
 @written("network")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network(Record):
+class Network(DeclaredStudy):
     """What a sweep file declares: `Sweep(study=Network())`, and the nodes that it is run on.
 
     Attributes:
@@ -120,6 +123,7 @@ class NetworkStudy(CellArms):
         budget: jobs that it may cost.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
     cell: Cell
     asked: Network = Network()
     budget: int = 50

@@ -16,15 +16,18 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Record, digest, written
+from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
+    Aim,
     Asked,
+    DeclaredStudy,
     History,
     LossRule,
     OnNodeFailure,
     Policy,
+    Traits,
     remembered,
 )
 from pytest_xlatune.studies.cell_arms import (
@@ -55,7 +58,7 @@ __all__ = ["HEALTHY_FILE", "KIND", "MEDIAN", "WORDS", "NodeStudy", "Nodes", "Nod
 
 @written("nodes")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes(Record):
+class Nodes(DeclaredStudy):
     """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
 
     Attributes:
@@ -127,6 +130,7 @@ class NodeStudy(CellArms):
         loss_tolerance: relative distance from the other nodes' loss at which a node computes wrong.
     """
 
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
     cells: tuple[Cell, ...]
     asked: Nodes = Nodes()
     budget: int = 50

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import ClassVar
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_unique
-from pytest_xlatune.model.record import LATER
+from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.trial import Arm, Behind, Trial
 from pytest_xlatune.stats.compare import MIN_TRIALS
@@ -38,6 +39,7 @@ from pytest_xlatune.studies import (
     OnNodeFailure,
     Policy,
     Question,
+    Traits,
     remembered,
 )
 from pytest_xlatune.studies.trials import (
@@ -117,6 +119,7 @@ class TuningStudy(OneCell):
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
+    traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -285,6 +288,14 @@ class TuningStudy(OneCell):
         if self.selected is None and self.confirm:
             return self
         return replace(self, selected=None, confirm=True)
+
+    def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
+        """Return the study with the job noise that its session began with."""
+        own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
+        if own | noise == own:
+            return self
+        # a declaration is kept without its secrets: all but the noise stays our own
+        return replace(self, sigma_prior=self.from_json(own | noise).sigma_prior)
 
     def filled(self, history: History) -> tuple[str, ...]:
         """Return how the slots of derived waves are filled, one sentence each."""

@@ -16,7 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pytest_xlatune.model.channels import CHANNELS, on_top, settings_in, with_flag
 from pytest_xlatune.model.errors import ConfigError
@@ -472,6 +472,25 @@ class Crossed(Record):
 
 
 DerivedRule = Stacks | Around | Crossed | Singles
+
+
+class Rules(NamedTuple):
+    """The rules of a sweep by their kind, each in declared order."""
+
+    stacks: tuple[Stacks, ...]
+    around: tuple[Around, ...]
+    crossed: tuple[Crossed, ...]
+    singles: tuple[Singles, ...]
+
+
+def by_kind(rules: Sequence[DerivedRule]) -> Rules:
+    """Return rules by their kind."""
+    return Rules(
+        stacks=tuple(each for each in rules if isinstance(each, Stacks)),
+        around=tuple(each for each in rules if isinstance(each, Around)),
+        crossed=tuple(each for each in rules if isinstance(each, Crossed)),
+        singles=tuple(each for each in rules if isinstance(each, Singles)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest_xlatune
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# architecture.md is for people who extend the package, and shows what is inside
+PAGES = [
+    ROOT / "README.md",
+    *sorted(each for each in (ROOT / "docs").glob("*.md") if each.stem != "architecture"),
+]
 SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
 
 

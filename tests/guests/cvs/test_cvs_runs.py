@@ -394,3 +394,16 @@ def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
     assert old.maxtext == new.maxtext
     assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
     assert "by CVS' own rule 0 of 5 pass it" in (folder / "new.json").read_text()
+
+
+def test_a_file_is_refused_where_the_plugin_that_runs_sweeps_is_switched_off(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    done = run_inside(pytester, "--cvs-config", "any.json", plugin="no:xlatune")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--cvs-config runs a sweep: leave out `-p no:xlatune`" in done.stderr.str()
+    (folder / "test_plain.py").write_text("def test_plain():\n    pass\n")
+    plain = run_inside(pytester, "--trace-config", "test_plain.py")
+    plain.assert_outcomes(passed=1)
+    assert "xlatune_cvs" in plain.stdout.str()
+    assert "xlatune-cvs" not in plain.stdout.str(), "what collects a file is loaded for one alone"

@@ -9,7 +9,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.cli import add_commands, show, write_files
+from pytest_xlatune.cli.parsers import add_commands
+from pytest_xlatune.cli.show import show, write_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cli import show, write_files
+from pytest_xlatune.cli.show import show, write_files
 from pytest_xlatune.model.errors import ConfigError
 
 

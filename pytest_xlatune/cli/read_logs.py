@@ -6,15 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli import (
-    add_json,
-    add_options,
-    complain,
-    options_of,
-    show,
-    show_document,
-    show_json,
-)
+from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.show import complain, show, show_document, show_json
 from pytest_xlatune.model.errors import ConfigError, of_command
 from pytest_xlatune.model.failure import MEGASCALE
 

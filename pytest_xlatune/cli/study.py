@@ -12,16 +12,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_xlatune.cli import (
-    add_options,
-    complain,
-    end_jobs,
-    options_of,
-    resolved_sweep,
-    say_interrupted,
-    show,
-    show_document,
-)
+from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
+from pytest_xlatune.cli.running import end_jobs, say_interrupted
+from pytest_xlatune.cli.show import complain, show, show_document
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
 from pytest_xlatune.sweep.registry import KINDS, StudyKind

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
-from pytest_xlatune.cli import add_options, options_of
+from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.model.text import counted, interval, points
 from pytest_xlatune.report.lines import words
 

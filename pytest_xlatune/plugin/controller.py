@@ -288,11 +288,10 @@ class Controller:
         if not folders:
             return  # and nothing was imported
         from pytest_xlatune.report.render import terminal
+        from pytest_xlatune.tasks.files import NO_PAGES, has_pages
         from pytest_xlatune.tasks.publish import (
-            NO_PAGES,
             add_step_summary,
             document_of,
-            has_pages,
             publish,
             read_known,
         )

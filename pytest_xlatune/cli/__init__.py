@@ -70,7 +70,7 @@ COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
     "megascale": ("megascale", "show why a multi-slice TPU job hangs, by the digests in its logs"),
-    "compare": ("read_logs", "compare two directories of logs, one job per log, or two ledgers"),
+    "compare": ("compare", "compare two directories of logs, one job per log, or two ledgers"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
 from pytest_xlatune.cli.running import end_jobs, say_interrupted
-from pytest_xlatune.cli.show import complain, show, show_document
+from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
+from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
 from pytest_xlatune.sweep.registry import KINDS, StudyKind
 from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+if TYPE_CHECKING:
+    from pytest_xlatune.tasks.answers import Judged
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
     {"no-xlatune", "xlatune-rank-only", "xlatune-rewrite", "xlatune-zh"}
@@ -42,7 +47,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_study)
 
 
-def _study(arguments: argparse.Namespace) -> int:
+def _study(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.sweep.settings import check_folders
     from pytest_xlatune.tasks.mlflow_runs import check_exports
@@ -54,14 +59,13 @@ def _study(arguments: argparse.Namespace) -> int:
     if arguments.xlatune_plan:
         from pytest_xlatune.tasks.plan import plan_of
 
-        show_document(plan_of(resolved, resolved.study(), workdir=options.workdir))
-        return 0
+        return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
     targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
     check_exports(options.export)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))
-    return of_command(_run(resolved, options, kind, targets))
+    return _run(resolved, options, kind, targets)
 
 
 def _kind_of(resolved: ResolvedSweep, asked: str, path: Path) -> StudyKind:
@@ -80,8 +84,8 @@ def _kind_of(resolved: ResolvedSweep, asked: str, path: Path) -> StudyKind:
 
 def _run(
     resolved: ResolvedSweep, options: RunSettings, kind: StudyKind, targets: tuple[str, ...]
-) -> Exit:
-    """Run to the end, show and write the report; whatever ends the run, the report is written."""
+) -> Output:
+    """Run to the end and write the report, whatever ends the run."""
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.answers import judged
     from pytest_xlatune.tasks.live import Feed
@@ -103,6 +107,8 @@ def _run(
             for message in landed.messages:
                 tell(message)
 
+    found: Sequence[Judged] = ()
+    problems: tuple[str, ...] = ()
     is_open, end = False, Exit.OK
     try:
         with Runs(options, session=session) as runs:
@@ -111,38 +117,40 @@ def _run(
             found, end = judged(campaign, tick, kind=kind, negative=options.negative)
             tick()
     except KeyboardInterrupt:
-        end, found = Exit.INTERRUPTED, ()
+        end = Exit.INTERRUPTED
         say_interrupted(keep=options.keep_jobs)
     except XlatuneError as error:
         if not is_open:
             raise
-        end, found = error.exit, ()
-        complain([str(error)], status=end)
+        end, problems = error.exit, (str(error),)
     if not options.keep_jobs:
         end_jobs(folder)
-    _report(folder, options, tell)
-    for each in found:
-        if each.exit is not Exit.OK:
-            show([f"FAILED {each.message}"])
+    told = [f"FAILED {each.message}" for each in found if each.exit is not Exit.OK]
     if end is not Exit.OK:
-        show([f"exit status {of_command(end)}: {end.meaning}"])
-    return end
+        told.append(f"exit status {of_command(end)}: {end.meaning}")
+    return Output(
+        documents=(*_reported(folder, options, tell), brief("The run", lines(*told))),
+        problems=problems,
+        problem_status=end,
+        status=of_command(end),
+    )
 
 
-def _report(folder: Path, options: RunSettings, tell: Callable[[str], None]) -> None:
-    """Show the report, write it, and send its summary."""
+def _reported(
+    folder: Path, options: RunSettings, tell: Callable[[str], None]
+) -> tuple[Document, ...]:
+    """Write the report, send its summary, and return it with the names of its files."""
     from pytest_xlatune.report.lines import summary_message
     from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
     known = read_known(folder)
     document = document_of(known)
-    show_document(document)
-    show(known.stopped.splitlines())
     written = publish(folder, options.reports, exports=options.export)
-    show(f"written: {os.path.relpath(path)}" for path in written)
+    told = [*known.stopped.splitlines(), *(f"written: {os.path.relpath(each)}" for each in written)]
     warning = add_step_summary(document, os.environ)
-    show([f"xlatune: {warning}"] if warning else [])
+    told += [f"xlatune: {warning}"] if warning else []
     tell(
         known.stopped
         or summary_message(cell=known.cell, conclusion=known.conclusion, history=known.history)
     )
+    return document, brief("Files", lines(*told))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,12 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import Exit, LedgerError
-from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.tasks.measured import folders_of
 
 if TYPE_CHECKING:
-    from pytest_xlatune.tasks.publish import Known
+    from pytest_xlatune.sweep.groups import RunSettings
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -45,28 +47,42 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_report)
 
 
-@owned.show_only()
 def _report(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
     paths = [Path(each) for each in arguments.sweeps if "/" in each]
     names = [each for each in arguments.sweeps if "/" not in each]
-    folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
+    with owned.show_only():
+        folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
+    problems: list[str] = []
+    if not arguments.json:
+        documents = _documents(folders, options, problems, writes=not arguments.no_files)
+        return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
+    from pytest_xlatune.tasks.publish import json_of, read_known
+
+    values: list[Json] = []
+    for folder in folders:
+        with owned.show_only(), _told(problems):
+            values.append(read_json(json_of(read_known(folder))))
+    return Output(
+        json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
+        problems=problems,
+        problem_status=Exit.INTERNAL,
+    )
+
+
+def _documents(
+    folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
+) -> Iterator[Document]:
+    """Yield the report of each ledger, and the names of its files once they are written."""
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.mlflow_runs import check_exports
-    from pytest_xlatune.tasks.publish import document_of, json_of, publish, read_known
+    from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
     check_exports(options.export)
-    writes = not (arguments.no_files or arguments.json)
-    found: list[Known] = []
-    told: list[Document] = []
-    problems = []
     for folder in folders:
-        try:
+        with owned.show_only(), _told(problems):
             known = read_known(folder)
-            found.append(known)
-            if arguments.json:
-                continue
-            told.append(document_of(known))
+            yield document_of(known)
             if writes:
                 written = publish(
                     folder,
@@ -75,24 +91,18 @@ def _report(arguments: argparse.Namespace) -> Output:
                     rewrite=options.rewrite,
                     exports=options.export,
                 )
-                told.append(brief("Files", lines(*_said(known), *map(_written, written))))
-        except LedgerError as error:  # those of the other ledgers are written all the same
-            problems.append(str(error))
+                settings = sorted(known.state.opened[-1].settings.items())
+                told = [f"{name} was said by {place}" for name, place in settings]
+                told += [f"written: {os.path.relpath(path)}" for path in written]
+                yield brief("Files", lines(*told))
     if writes and not has_pages():
-        told.append(brief("Pages", lines(NO_PAGES)))
-    values = [read_json(json_of(each)) for each in found] if arguments.json else []
-    return Output(
-        documents=tuple(told),
-        json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
-        problems=tuple(problems),
-        problem_status=Exit.INTERNAL,
-    )
+        yield brief("Pages", lines(NO_PAGES))
 
 
-def _said(known: Known) -> list[str]:
-    settings = sorted(known.state.opened[-1].settings.items())
-    return [f"{name} was said by {place}" for name, place in settings]
-
-
-def _written(path: Path) -> str:
-    return f"written: {os.path.relpath(path)}"
+@contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Keep what is wrong with one ledger; the reports of the others are written all the same."""
+    try:
+        yield
+    except LedgerError as error:
+        problems.append(str(error))

@@ -21,17 +21,33 @@ def trials_of(
 ) -> Iterator[tuple[Runs, Callable[[], None]]]:
     """Give what runs trials of a sweep, and what tells each as it lands; end its jobs behind it."""
     from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.runs import Runs
 
     folder, session = options.workdir / resolved.folder, new_session_id()
+    tick = ticks(folder, session)
+    with jobs_of(folder), Runs(options, session=session) as runs:
+        yield runs, tick
+
+
+def ticks(
+    folder: Path, session: str, tell: Callable[[str], None] | None = None
+) -> Callable[[], None]:
+    """Return what shows a line of each trial that has landed since the call before.
+
+    `tell` gets the messages that a person who waits elsewhere is sent.
+    """
+    from pytest_xlatune.tasks.live import Feed
+
     feed = Feed(folder, session_id=session)
 
     def tick() -> None:
-        show(landed.line for landed in feed.landed() if landed.line)
+        for landed in feed.landed():
+            show([landed.line] if landed.line else [])
+            if tell is not None:
+                for message in landed.messages:
+                    tell(message)
 
-    with jobs_of(folder), Runs(options, session=session) as runs:
-        yield runs, tick
+    return tick
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,24 +27,25 @@ class Output:
     """What a command has to say, in each form that it has.
 
     Attributes:
-        documents: for a terminal; the first is the one of a page.
+        documents: for a terminal; the first is the one of a page. Where a file that is written
+            later may fail, an iterator makes them one by one: what was found is shown by then.
         json: makes the value that `--json` prints; None where nothing is to be printed.
         rows: makes the table that `--csv` prints.
         source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.
         notes: what else a person should know, a line each on stderr.
-        problems: what could not be done, a line each on stderr.
+        problems: what could not be done, a line each on stderr; read when all is shown.
         problem_status: the exit status where there are problems.
         status: the exit status where there are none.
     """
 
-    documents: tuple[Document, ...] = ()
+    documents: Iterable[Document] = ()
     json: Callable[[], Json] | None = None
     rows: Callable[[], Table] | None = None
     source: str = ""
     files: Mapping[Path, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: Sequence[str] = ()
     problem_status: Exit = Exit.USAGE
     status: int = 0
 
@@ -57,6 +58,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     """
     write_files(output.files)
     page: Path | None = getattr(arguments, "html", None)
+    shown: list[Document] = []
     if getattr(arguments, "json", False):
         if output.json is not None:
             show_json(output.json())
@@ -67,12 +69,12 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     else:
         for each in output.documents:
             show_document(each)
-        if page is not None:
-            _write_page(output, page)
-            show(["", f"written: {page}"] if output.documents[0].brief else [f"written: {page}"])
-            page = None
+            shown.append(each)
     if page is not None:
-        _write_page(output, page)
+        document = next(iter(shown or output.documents))
+        _write_page(document, page, source=output.source)
+        blank = [""] if document.brief else []
+        show([*blank, f"written: {page}"] if shown else [])
     complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status
 
@@ -164,8 +166,8 @@ def check_page(path: Path | None) -> None:
         raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
 
 
-def _write_page(output: Output, path: Path) -> None:
-    """Write the first document as a page.
+def _write_page(document: Document, path: Path, *, source: str) -> None:
+    """Write a document as a page; `source` is where its figures come from.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -174,6 +176,6 @@ def _write_page(output: Output, path: Path) -> None:
     from pytest_xlatune.tasks.files import write_all
 
     try:
-        write_all({path: html(document_page(output.documents[0], source=output.source))})
+        write_all({path: html(document_page(document, source=source))})
     except OSError as error:
         raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
-from pytest_xlatune.cli.running import end_jobs, say_interrupted
+from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
 from pytest_xlatune.sweep.registry import KINDS, StudyKind
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-
-if TYPE_CHECKING:
-    from pytest_xlatune.tasks.answers import Judged
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
     {"no-xlatune", "xlatune-rank-only", "xlatune-rewrite", "xlatune-zh"}
@@ -88,26 +84,17 @@ def _run(
     """Run to the end and write the report, whatever ends the run."""
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.answers import judged
-    from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.notify import Notifier
     from pytest_xlatune.tasks.runs import Runs
 
     folder = options.workdir / resolved.folder
     session, notifier = new_session_id(), Notifier(targets)
-    feed = Feed(folder, session_id=session)
 
     def tell(message: str) -> None:
-        title, _, body = message.partition("\n")
-        warning = notifier.send(title=title, body=body or title)
+        warning = notifier.send_text(message)
         show([f"xlatune: {warning}"] if warning else [])
 
-    def tick() -> None:
-        for landed in feed.landed():
-            show([landed.line] if landed.line else [])
-            for message in landed.messages:
-                tell(message)
-
-    found: Sequence[Judged] = ()
+    tick = ticks(folder, session, tell)
     problems: tuple[str, ...] = ()
     is_open, end = False, Exit.OK
     try:
@@ -117,40 +104,43 @@ def _run(
             found, end = judged(campaign, tick, kind=kind, negative=options.negative)
             tick()
     except KeyboardInterrupt:
-        end = Exit.INTERRUPTED
+        end, found = Exit.INTERRUPTED, ()
         say_interrupted(keep=options.keep_jobs)
     except XlatuneError as error:
         if not is_open:
             raise
-        end, problems = error.exit, (str(error),)
+        end, found, problems = error.exit, (), (str(error),)
     if not options.keep_jobs:
         end_jobs(folder)
     told = [f"FAILED {each.message}" for each in found if each.exit is not Exit.OK]
     if end is not Exit.OK:
         told.append(f"exit status {of_command(end)}: {end.meaning}")
     return Output(
-        documents=(*_reported(folder, options, tell), brief("The run", lines(*told))),
+        documents=_documents(folder, options, tell, ending=told),
         problems=problems,
         problem_status=end,
         status=of_command(end),
     )
 
 
-def _reported(
-    folder: Path, options: RunSettings, tell: Callable[[str], None]
-) -> tuple[Document, ...]:
-    """Write the report, send its summary, and return it with the names of its files."""
+def _documents(
+    folder: Path, options: RunSettings, tell: Callable[[str], None], *, ending: Sequence[str]
+) -> Iterator[Document]:
+    """Yield the report; write it, send its summary, and tell how the run ended."""
     from pytest_xlatune.report.lines import summary_message
     from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
     known = read_known(folder)
     document = document_of(known)
+    yield document
+    yield brief("Stopped", lines(*known.stopped.splitlines()))
     written = publish(folder, options.reports, exports=options.export)
-    told = [*known.stopped.splitlines(), *(f"written: {os.path.relpath(each)}" for each in written)]
+    told = [f"written: {os.path.relpath(path)}" for path in written]
     warning = add_step_summary(document, os.environ)
     told += [f"xlatune: {warning}"] if warning else []
+    yield brief("Files", lines(*told))
     tell(
         known.stopped
         or summary_message(cell=known.cell, conclusion=known.conclusion, history=known.history)
     )
-    return document, brief("Files", lines(*told))
+    yield brief("End", lines(*ending))

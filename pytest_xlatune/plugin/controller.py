@@ -361,9 +361,7 @@ class Controller:
 
     def _tell(self, message: str) -> None:
         """Send a message to the targets; one that cannot be sent is shown here."""
-        title, _, body = message.partition("\n")
-        warning = self._notifier.send(title=title, body=body or title)
-        if warning:
+        if warning := self._notifier.send_text(message):
             self._print([f"xlatune: {warning}"])
 
     def _follow(self) -> None:

@@ -44,7 +44,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:
-    """Add what lies below profiles: what is deployed, the release, the device."""
+    """Add what lies below profiles: the deployed settings, the release, the device."""
     parser.add_argument(
         "--deployed", metavar="TEXT", default="", help="flags and NAME=value below the profiles"
     )

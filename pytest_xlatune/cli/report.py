@@ -101,7 +101,7 @@ def _documents(
 
 @contextmanager
 def _told(problems: list[str]) -> Iterator[None]:
-    """Keep what is wrong with one ledger; the reports of the others are written all the same."""
+    """Keep the fault of one ledger; the reports of the others are written all the same."""
     try:
         yield
     except LedgerError as error:

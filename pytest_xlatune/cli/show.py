@@ -1,8 +1,8 @@
 """What a command says, in the form that is asked for: nothing else of `cli` prints or writes.
 
 A command returns an `Output`: documents for a terminal and a page, values for `--json`, a table
-for `--csv`, files that it leaves. `present` gives out the one that the arguments ask for. What is
-told while a command still works goes through `show`.
+for `--csv`, files that it leaves. `present` gives out the one that the arguments ask for. Lines
+that a person gets while a command still works go through `show`.
 """
 
 from __future__ import annotations

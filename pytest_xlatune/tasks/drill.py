@@ -1,4 +1,4 @@
-"""Drill the captures of variants, with what is asked for beside: collectives, paths, files.
+"""Drill the captures of variants, and make what a person asks for beside: paths, files, and more.
 
 A variant that cannot be read is told, and the others are drilled all the same.
 """
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is asked of variants beside the drill.
+class Extras:
+    """What a person asks of variants beside the drill.
 
     Attributes:
         collectives: their bytes, waits and stragglers.
@@ -85,7 +85,7 @@ class Drilled:
 def drill_variants(
     named: Sequence[Sequence[str]],
     window: CaptureWindow,
-    asked: Asked,
+    asked: Extras,
     *,
     step_times_s: Sequence[float],
     workdir: Callable[[], Path],
@@ -96,7 +96,7 @@ def drill_variants(
     the ledger count where it has one for each.
 
     Raises:
-        ConfigError: what is asked does not fit the variants, or no evidence has a name.
+        ConfigError: a wish does not fit the variants, or no evidence has a name.
         ParseError: no variant has a readable capture of one window.
     """
     variants: list[Sequence[Path]] = []
@@ -159,7 +159,7 @@ def _captures(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], f
     return captures_of(said, workdir())
 
 
-def _watches(asked: Asked, variants: int) -> tuple[Sequence[Program | None], list[Watch]]:
+def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], list[Watch]]:
     """Return the program of each variant, where one is named, and what looks at its collectives."""
     if not (asked.collectives or asked.programs):
         return (), []
@@ -170,7 +170,7 @@ def _watches(asked: Asked, variants: int) -> tuple[Sequence[Program | None], lis
     return programs or [None] * variants, [Watch() for _ in range(variants)]
 
 
-def _files(asked: Asked, found: Drill) -> Iterator[str]:
+def _files(asked: Extras, found: Drill) -> Iterator[str]:
     """Write the profile for the scheduler; tell of it and of the timeline."""
     if asked.timeline:
         yield f"timeline: {asked.timeline}, for https://ui.perfetto.dev"

@@ -1,4 +1,4 @@
-"""What is known of settings: by the catalog, by the releases of jaxlib, and what shows each.
+"""Tell all of a setting: the catalog, the releases of jaxlib, and what shows that it acted.
 
 Lines for a terminal, values for JSON, and the tables of docs/flags.md.
 """

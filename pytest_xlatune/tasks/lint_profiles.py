@@ -36,7 +36,7 @@ def lint_words(
 def lint_sweep(
     resolved: ResolvedSweep, said: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profiles of a sweep in its own context, with what is said on top."""
+    """Lint the profiles of a sweep in its own context, with `said` on top."""
     from pytest_xlatune.sweep.deployed import context_of
 
     own = context_of(resolved.cell, resolved.sweep.launcher)

@@ -38,7 +38,7 @@ def folders_of(workdir: Path, sweeps: Collection[str]) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Below:
+class MeasuredBelow:
     """The studies below a folder.
 
     Attributes:
@@ -52,7 +52,7 @@ class Below:
     copies: tuple[str, ...]
 
 
-def studies_below(root: Path) -> Below:
+def studies_below(root: Path) -> MeasuredBelow:
     """Read every ledger below a folder.
 
     Raises:
@@ -73,7 +73,7 @@ def studies_below(root: Path) -> Below:
             problems.append(f"not shown: {error}")
     if not past:
         raise LedgerError("; ".join(problems))
-    return Below(past=tuple(past), problems=tuple(problems), copies=tuple(copies))
+    return MeasuredBelow(past=tuple(past), problems=tuple(problems), copies=tuple(copies))
 
 
 def _past(folder: Path, known: Known) -> PastStudy:

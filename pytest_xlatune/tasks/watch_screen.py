@@ -1,7 +1,7 @@
 """Lay the cells that are watched out as lines of a screen: what may still change in full.
 
-A line is parts of text, each with a style of rich; "" is none. A line is one line high, so the
-screen cuts what is too long.
+A line is parts of text, each with a style of rich; "" is none. A line is one line high: the screen
+cuts a longer one.
 """
 
 from __future__ import annotations

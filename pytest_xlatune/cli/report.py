@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.report.document import Document, brief, lines
@@ -49,8 +50,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def _report(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
-    paths = [Path(each) for each in arguments.sweeps if "/" in each]
-    names = [each for each in arguments.sweeps if "/" not in each]
+    paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
+    names = [each for each in arguments.sweeps if Path(each) not in paths]
     with owned.show_only():
         folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
     problems: list[str] = []
@@ -68,6 +69,11 @@ def _report(arguments: argparse.Namespace) -> Output:
         problems=problems,
         problem_status=Exit.INTERNAL,
     )
+
+
+def _is_ledger(path: Path) -> bool:
+    """Whether a path, not the name of a sweep, is meant; it need not be there."""
+    return "/" in str(path) or path.is_file() or (path / LEDGER).is_file()
 
 
 def _documents(

@@ -104,7 +104,8 @@ def show_document(document: Document) -> None:
     from pytest_xlatune.report.render import terminal
 
     lines = terminal(document, width=shutil.get_terminal_size().columns)
-    show(lines if document.brief else [*lines, ""])
+    if lines:
+        _say("\n".join(lines if document.brief else [*lines, ""]))
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:

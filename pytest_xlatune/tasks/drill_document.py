@@ -74,12 +74,7 @@ def drill_document(
     """
     drills = found.drills
     names = _names(len(drills))
-    if len(drills) == 1:
-        told = _one(drills[0], top, width)
-    elif len(drills) == 2:  # noqa: PLR2004 - two are compared, more are columns
-        told = _two(*drills, top, width)
-    else:
-        told = _in_columns(drills, top, width)
+    told = _one(drills[0], top, width) if len(drills) == 1 else _several(drills, top, width)
     sections = [
         *told,
         *([section("Steps of each device, in figures", _per_gpu(drills))] if per_gpu else []),
@@ -193,19 +188,6 @@ def _remarks(found: Drill, width: int | None) -> Iterator[str]:
         )
 
 
-def _two(before: Drill, after: Drill, top: int, width: int | None) -> Iterator[Section]:
-    found = compare_windows(before, after)
-    first, second = (plain(", ".join(each.sources)) for each in (before, after))
-    told = map(plain, [*_warned(before, after), found.sentence])
-    yield section("In short", lines(f"before: {first}", f"after:  {second}", *told))
-    for title, rows in (
-        ("composition", [*found.parts, found.span, *found.totals]),
-        ("family", found.families),
-        ("kernel", found.kernels[:top]),
-    ):
-        yield section(_TITLES[title], _changes(title, ("before ms", "after ms"), rows, width))
-
-
 def _changes(title: str, names: Sequence[str], rows: Iterable[Part], width: int | None) -> Table:
     cells = [
         (_short(part.name, width), _ms(part.before_s), _ms(part.after_s), _change(part.change_s))
@@ -214,23 +196,31 @@ def _changes(title: str, names: Sequence[str], rows: Iterable[Part], width: int 
     return _table((title, *names, "change ms"), cells)
 
 
-def _in_columns(drills: Sequence[Drill], top: int, width: int | None) -> Iterator[Section]:
-    """Tell of three variants or more: a column each, with its change against the first."""
+def _several(drills: Sequence[Drill], top: int, width: int | None) -> Iterator[Section]:
+    """Tell of two variants or more: a column each, with its change against the first."""
     first, *others = drills
     compared = [compare_windows(first, each) for each in others]
     names = _names(len(drills))
-    told = [f"{name}: " + ", ".join(each.sources) for name, each in zip(names, drills, strict=True)]
-    told += _warned(*drills)
-    told += [f"{name}: {each.sentence}" for name, each in zip(names[1:], compared, strict=True)]
-    yield section("In short", lines(*map(plain, told)))
-    head = [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
+    wide = 1 + max(map(len, names))
+    told = [
+        f"{f'{name}:':{wide}} {plain(', '.join(each.sources))}"
+        for name, each in zip(names, drills, strict=True)
+    ]
+    told += map(plain, _warned(*drills))
+    head = ["before ms", "after ms", "change ms"]
+    if len(others) > 1:
+        head = [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
+    about = [f"{name}: " if len(others) > 1 else "" for name in names[1:]]
+    told += [f"{of}{plain(each.sentence)}" for of, each in zip(about, compared, strict=True)]
+    yield section("In short", lines(*told))
     for title, rows, cut in (
         ("composition", [(*each.parts, each.span, *each.totals) for each in compared], None),
         ("family", [each.families for each in compared], None),
         ("kernel", [each.kernels for each in compared], top),
     ):
         of = [{row.name: row for row in each} for each in rows]
-        order = [row.name for row in rows[0]] if title == "composition" else _most_moved(of)
+        is_sorted = title == "composition" or len(others) == 1
+        order = [row.name for row in rows[0]] if is_sorted else _most_moved(of)
         cells = [_in_row(name, of, width) for name in order[:cut]]
         yield section(_TITLES[title], _table((title, *head), cells))
 

@@ -127,7 +127,7 @@ def test_files_are_written_whole_and_named_first(
     assert path.read_text(encoding="utf-8") == "SWEEP = 1\n"
     assert [each.name for each in path.parent.iterdir()] == ["test_gate.py"]
     assert capsys.readouterr().out == f"written: {path}\nrun it\n"
-    with pytest.raises(ConfigError, match="cannot be written: .*; name another place"):
+    with pytest.raises(ConfigError, match="name another place"):
         present(Output(files={path / "below": "x"}), asked())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import COMMANDS
-from tests.project.test_architecture import PACKAGE, nodes_of
+from tests.project.test_architecture import MODULES, PACKAGE, nodes_of, said
 
 CLI = PACKAGE / "cli"
 SHELL = {"__init__", "parsers", "running", "show"}  # what commands share; each other is a command
@@ -91,6 +91,19 @@ def test_one_function_prints() -> None:
     assert found == {"show.py": ["_say"]}
 
 
+def test_tables_for_a_terminal_are_laid_out_in_one_file() -> None:
+    found = {
+        said(path)
+        for path in MODULES
+        if any(name.startswith("tabulate") for name in imported(path))
+        or any(
+            isinstance(node, ast.Attribute) and node.attr in {"ljust", "rjust"}
+            for node in nodes_of(path)
+        )
+    }
+    assert found == {"report/render.py"}
+
+
 def test_each_command_has_a_file_that_is_looked_at() -> None:
     looked_at = {each.stem for each in FILES} | GUESTS
     assert {file for file, _ in COMMANDS.values()} <= looked_at
@@ -103,6 +116,6 @@ def test_what_a_command_should_not_do_is_seen(tmp_path: Path) -> None:
         "def add_bad(parser):\n    parser.set_defaults(run=_run)\n",
         encoding="utf-8",
     )
-    said = " ".join(wrong_in(path))
-    assert all(each in said for each in ("imports json", "calls print", "calls write_text"))
+    found = " ".join(wrong_in(path))
+    assert all(each in found for each in ("imports json", "calls print", "calls write_text"))
     assert runs(path) == {"_run": ""}

@@ -246,8 +246,8 @@ def _per_gpu(drills: Sequence[Drill]) -> Table:
     is_one = len(drills) == 1
     head = ("device", "step", "span ms", "compute", "exposed comm.", "exposed memory", "idle")
     rows: list[tuple[str, ...]] = []
-    for place, found in enumerate(drills, 1):
-        variant = () if is_one else (f"variant {place}",)
+    for name, found in zip(_names(len(drills)), drills, strict=True):
+        variant = () if is_one else (name,)
         for gpu, number, figures in _of_steps(found):
             shown = (f"{ps / _PS_OF_MS:.3f}" for _, ps in figures[:5])
             rows.append((*variant, f"{gpu.source} {gpu.name}", str(number), *shown))
@@ -316,9 +316,10 @@ def _paths(found: Drilled, top: int, width: int | None) -> Iterator[Table]:
     if len(found.paths) == 1:
         most = sorted(found.paths[0].items(), key=lambda item: (-item[1], item[0]))[:top]
         yield _table(("path", "ms"), [(_short(path, width), _ms(value)) for path, value in most])
-    for place, other in enumerate(found.paths[1:], 2):
+    names = _names(len(found.paths))
+    for name, other in zip(names[1:], found.paths[1:], strict=True):
         moved = paired_paths(found.paths[0], other)[:top]
-        yield _changes("path", ("variant 1", f"variant {place}"), moved, width)
+        yield _changes("path", (names[0], name), moved, width)
 
 
 def drill_json(found: Drill, *others: Drill) -> Json:

@@ -52,18 +52,20 @@ from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
     GROUPS,
+    NOTHING,
     CellSettings,
     Declared,
     DesignSettings,
     Limits,
     RunSettings,
+    Said,
     SiteSettings,
     saying_executor,
 )
 from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import NOTHING, Said, nodes_in
+from pytest_xlatune.sweep.settings import nodes_in
 
 # annotations of the groups, which name these without loading them
 _NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -71,6 +69,7 @@ from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
+from pytest_xlatune.tasks.files import has_pages, write_all
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -213,26 +212,6 @@ def _with_changes(covered: Covered) -> Covered:
     return replace(covered, earlier=tuple(found))
 
 
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Write each file whole or not at all.
-
-    Raises:
-        OSError: a directory cannot be made or a file not be written.
-    """
-    for path, text in texts.items():
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-        except OSError:
-            aside.unlink(missing_ok=True)  # the disk may be full
-            raise
-
-
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY = 1024 * 1024  # bytes that GitHub takes of a step; it shows nothing of a larger one
 _CUT = "\n\nCut here: GitHub takes 1 MiB of a step. The report has the rest.\n"
@@ -292,15 +271,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
-NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
-
-
-def has_pages() -> bool:
-    """Whether an HTML page can be written here; `NO_PAGES` says what to do where it cannot."""
-    return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
 _CELL = f"*/{LEDGER}"

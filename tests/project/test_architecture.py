@@ -50,7 +50,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
 SIDEWAYS = {("evidence", "stats"), ("door", "model"), ("report", "studies")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
-MOST_FILES = 245
+MOST_FILES = 267
 
 
 @cache
@@ -139,7 +139,12 @@ def test_the_walk_sees_a_forbidden_arrow_inside_a_function() -> None:
         globals()["tree_of"] = cache(walk)
 
 
+# an annotation names the class that makes its own
+NAMES_ITS_USER = {"studies/tuning/_recipe.py", "sweep/resolved.py"}
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
+    """In annotations and inside functions neither."""
     dotted = {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
             ".__init__"
@@ -150,7 +155,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     for name, path in dotted.items():
         typing_only = {
             line
-            for node in tree_of(path).body
+            for node in (tree_of(path).body if said(path) in NAMES_ITS_USER else ())
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli.drill import told_of
-from pytest_xlatune.cli.drill_page import drill_document
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
@@ -26,6 +24,8 @@ from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import document_page, html, page_of, tuning_page_of
 from pytest_xlatune.report.study_plots import LimitRow, LimitsPlot
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.tasks.drill import Drilled
+from pytest_xlatune.tasks.drill_document import drill_document
 from tests.helpers import of_studies
 from tests.helpers.captures import node
 from tests.helpers.chromium import PROGRAM, Browser, browser
@@ -163,7 +163,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     made |= {name: page_of(of(subject), subject) for name, (of, subject) in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
-    drilled = drill_document([before, after], told_of([before, after]), [])
+    drilled = drill_document(Drilled(drills=(before, after)), is_page=True)
     made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
     made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}

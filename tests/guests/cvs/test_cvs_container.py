@@ -15,7 +15,7 @@ from pytest_xlatune.guests.cvs.launcher import CvsLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
-from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.sweep.groups import Said
 from tests.helpers.containers import PodmanSite
 from tests.helpers.cvs_written import first, write
 from tests.helpers.probes import make_trial

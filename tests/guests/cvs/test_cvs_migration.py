@@ -14,7 +14,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.guests.cvs.files import CvsGiven, read_cvs_file
 from pytest_xlatune.guests.cvs.migration import migrated
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.sweep.groups import Said
 from tests.guests.cvs.test_cvs_files import mutated
 from tests.helpers.cvs_written import first, fourth, second, third, thresholds, write
 

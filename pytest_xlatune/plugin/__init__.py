@@ -18,7 +18,7 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import cvs_items, fixtures, hooks
+from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
@@ -40,7 +40,7 @@ from pytest_xlatune.sweep.groups import (
     RunSettings,
     key_of,
 )
-from pytest_xlatune.sweep.registry import markers
+from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
@@ -71,15 +71,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(key, f"Refused: its name is {new} now", type="string", default="")
     for name, (_, text) in SWITCHES.items():
         group.addoption(f"--{name}", action="store_true", help=text, default=False)
-    cvs_items.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
     hide_secrets_of(os.environ)
-    for name, text in markers().items():
-        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     try:
+        _register_markers(config, everyone=config.option.markers)
         options = resolve_options(
             vars(config.option),
             os.environ,
@@ -88,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
         if options.export and not (options.is_off or is_worker(config)):
-            from pytest_xlatune.tasks.mlflow_runs import check_exports
+            from pytest_xlatune.report.exports import check_exports
 
             check_exports(options.export)
     except ConfigError as error:
@@ -98,11 +96,30 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OPTIONS_KEY] = options
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
-    if config.option.cvs_config:
-        config.pluginmanager.register(cvs_items, "xlatune-cvs")
     if not is_worker(config) and not options.is_off:
         controller = Controller(config, options, new_session_id(), Notifier(targets))
         config.pluginmanager.register(controller, CONTROLLER)
+
+
+def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
+    """Register the markers of studies; of those behind the door where `pytest --markers` asks.
+
+    Else one of them has its markers from the line on that names it in a sweep file.
+    """
+
+    def register(of: Mapping[str, str]) -> None:
+        for name, text in of.items():
+            config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+
+    for name in kind_names() if everyone else ():
+        KINDS[name]
+    register(markers())
+
+    def arrived(kind: StudyKind) -> None:
+        register(kind.markers)
+
+    ON_ARRIVAL.append(arrived)
+    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
 
 
 def is_worker(config: pytest.Config) -> bool:

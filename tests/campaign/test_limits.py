@@ -11,8 +11,8 @@ from pytest_xlatune.campaign._limits import Spending
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.sweep.groups import Limits
-from pytest_xlatune.sweep.settings import Said, resolve_options
+from pytest_xlatune.sweep.groups import Limits, Said
+from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
 

@@ -1,6 +1,7 @@
 """How good recommended recipes are, on simulated clusters whose truth is known.
 
     python benchmarks/recipes.py --sweeps 1000 --jobs 2 [--write docs/statistics.md]
+    python benchmarks/recipes.py --only "four slots" --write docs/statistics.md   # only its row
     python benchmarks/recipes.py --sweeps 200 --noise 1.0     # of another job noise, percent
     python benchmarks/recipes.py --by-noise --sweeps 1000 --write docs/statistics.md
 
@@ -216,18 +217,27 @@ def main() -> int:
     noises = [options.noise] if options.noise else NOISES if options.by_noise else ()
     if noises:
         worlds = [replace(each, sigma_job=at / 100) for at in noises for each in worlds]
-    is_whole = not options.only and not options.noise
     if options.by_noise:
         text = by_noise(options.sweeps, options.jobs, worlds)
         print(text)
-        if options.write and is_whole:
+        if options.write and not (options.only or options.noise):
             pages.rewrite(options.write, text, BY_NOISE)
         return 0
     text, good = tables(options.sweeps, options.jobs, worlds)
     print(text)
-    if options.write and is_whole:
-        pages.rewrite(options.write, text, PART)
+    if options.write and not options.noise:
+        pages.rewrite(options.write, merged(pages.part(options.write, PART), text), PART)
     return 0 if good else 1
+
+
+def merged(page: str, text: str) -> str:
+    """Return the table of a page with the rows that were measured anew; the others stay."""
+    rows = {
+        line.strip("|").split("|")[0].strip(): line
+        for line in (*page.splitlines(), *text.splitlines())
+    }
+    names = (COLUMNS[0], "---", *(each.name for each in WORLDS), "bar")
+    return "\n".join(rows[each] for each in names if each in rows)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
 from pytest_xlatune.plugin import cvs_items  # noqa: E402
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
+from pytest_xlatune.report.words import WORDS  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
     GROUPS,
@@ -239,6 +240,15 @@ def leaderboard() -> Lines:
         yield _row(f"`{name}`", " ".join(text.split()))
 
 
+def reasons() -> Lines:
+    """Yield the kinds of reasons, each with its sentence."""
+    yield from _head("kind", "sentence, its fields in braces")
+    for kind, text in WORDS.items():
+        shown = re.sub(r"\{\w+:\w+\|(\w+)\}", r"\1", text)  # {runs:was|were}
+        shown = re.sub(r"\{(\w+):\+([^}]*)\}", r"{\1} \2s", shown)  # {jobs:+job}
+        yield _row(f"`{kind}`", re.sub(r"\{(\w+)[^}]*\}", r"{\1}", shown).strip())
+
+
 def events() -> Lines:
     """Yield the events of a ledger, each with its fields."""
     for kind, event in sorted(ledger.EVENTS.items()):
@@ -330,6 +340,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "lines of logs": ("failures.md", signatures.markdown),
     "files of an attempt": ("formats.md", attempt_files),
     "leaderboard.json": ("formats.md", leaderboard),
+    "reasons": ("formats.md", reasons),
     "events": ("formats.md", events),
     "records": ("formats.md", records),
     "catalog": ("flags.md", catalog),

@@ -432,7 +432,9 @@ class LedgerEntry:
 
 
 LEDGER = "ledger.jsonl"
-SCHEMA = 2
+SCHEMA = 3
+_READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
+_KNOWN = " and ".join(map(str, _READ))
 _HEAD = b'{"schema":'  # how every line begins
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
@@ -581,13 +583,13 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
             "damaged later. Restore the file, cut out the line (what it said is lost), or "
             f"{UnreadableLedgerError.ADVICE}"
         ) from None
-    if schema != SCHEMA:
+    if schema not in _READ:
         older = isinstance(schema, int) and schema < SCHEMA
         other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
         raise LedgerSchemaError(
-            f"{where}: found schema {schema!r:.40}, this version reads schema {SCHEMA} only. Start "
-            f"over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
-            f"of its jobs, or {other}"
+            f"{where}: found schema {schema!r:.40}, this version reads {_KNOWN}. Start over with "
+            "--xlatune-fresh, which moves the file aside, deletes nothing and ends none of its "
+            f"jobs, or {other}"
         )
     if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(

@@ -134,7 +134,7 @@ def test_every_job_is_in_the_appendix_once_in_order() -> None:
 
 def test_json_holds_the_records_themselves() -> None:
     data = json.loads(leaderboard_json(FINISHED))
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     # through text and back: NaN is not equal to itself, its JSON is
     assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
     assert [Profile.from_json(each) for each in data["profiles"]] == [*PROFILES]

@@ -63,7 +63,6 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -120,7 +119,7 @@ def _ended(
     result = dataclasses.replace(
         before,
         status=STATUS[told.next],
-        reason=verbatim(told.reason),
+        reason=told.why,
         findings=(*before.findings, finding),
         outcome=outcome,
     )
@@ -564,7 +563,7 @@ class Attempts:
                 progress.result,
                 status=status,
                 score=found.score,
-                reason=None if found.score else verbatim(decision.reason),
+                reason=None if found.score else decision.why,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on)

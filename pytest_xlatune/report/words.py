@@ -914,6 +914,37 @@ WORDS: Mapping[Why, str] = {
         "the budget of {budget} jobs allows {allowed} of {suspects:+suspect} to be run again; "
         "{every} jobs allow all"
     ),
+    # what follows from an attempt
+    Why.COUNTS_AS_SUCCESS: N_("counts as success"),
+    Why.RETRIED: N_("retried on the same nodes"),
+    Why.NOT_RUN_AGAIN: N_("dropped, and not run again"),
+    Why.SWEEP_STOPS: N_("the sweep stops"),
+    Why.NO_SESSION_WAITS: N_("ended because no session waits for it; to be run again"),
+    Why.DECIDED: N_("{cls}: {follows}"),
+    Why.DECIDED_ON: N_("{cls}{detail}{times}: {follows}"),
+    Why.DECIDED_FOR: N_("{detail}: {follows}"),
+    Why.IN_BRACKETS: N_(" ({text})"),
+    Why.TIMES_IN_A_ROW: N_(", {times} times in a row"),
+    Why.UNREADABLE: N_("{cls:meaning}: {detail}{times}: {follows}"),
+    Why.FAULTS: N_("{faults:; }"),
+    Why.FAULTS_FOUND: N_("; {faults}"),
+    Why.FAULTS_AFTER_RESUME: N_("; after scontrol update State=RESUME: {faults}"),
+    Why.FAULTS_ARE: N_("{faults}: {follows}"),
+    Why.FAULTS_STAY: N_("{faults}, and stays so after RESUME: {follows}"),
+    Why.NOT_DONE: N_("the next attempt needs {needed}, which was not done{faults}: {follows}"),
+    Why.WAITED_IN_VAIN: N_("no trial has started for {seconds} s: {follows}"),
+    Why.HOURS_SPENT: N_(
+        "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so no "
+        "further one is submitted; --xlatune-{limit} raises it"
+    ),
+    Why.HOURS_OF_QUEUE_SPENT: N_(
+        "{used:.3g} of {of:g} hours with the scheduler are spent and a trial takes about "
+        "{each:.2g}, so no further one is submitted; --xlatune-{limit} raises it"
+    ),
+    Why.REFERENCE_CANNOT_RUN: N_("the reference {arm} cannot run: {why}"),
+    Why.REFERENCE_NOT_SCORED: N_("the reference {arm} cannot be scored: {why}"),
+    Why.DEPLOYED_CANNOT_RUN: N_("the cell as deployed cannot run: {why}"),
+    Why.DEPLOYED_NOT_SCORED: N_("the cell as deployed cannot be scored: {why}"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Self
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
+from pytest_xlatune.model.reason import Reason, Why, first, verbatim
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
@@ -112,7 +112,12 @@ def _cause(result: TrialResult) -> Reason:
     if asked:
         is_hang = asked[-1].cls in _HANGS
         return Reason(Why.HANG) if is_hang else Reason(Why.CLASS, cls=asked[-1].cls)
-    return result.reason or NOT_FINITE
+    why = result.reason or NOT_FINITE
+    if "cls" in why.fields:
+        return Reason(Why.CLASS, cls=why.fields["cls"])
+    if why.kind is Why.SAID:  # of an older ledger:  cancelled: not measured
+        return verbatim(why.fields["text"].partition(":")[0])
+    return why
 
 
 def survivor_veto(

@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
 SIDEWAYS = {("evidence", "stats")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
-MOST_FILES = 229
+MOST_FILES = 232
 
 
 @cache

@@ -40,7 +40,6 @@ from pytest_xlatune.model.result import (
     TrialResult,
 )
 from pytest_xlatune.model.trial import Behind, CompiledMemory, Trial
-from pytest_xlatune.report.words import sentence
 
 
 class Event(Record):
@@ -160,6 +159,12 @@ _FOLLOWS = {
 }
 
 
+def _sentence(why: Reason | None) -> str:
+    from pytest_xlatune.report.words import sentence  # what reads ledgers for programs needs none
+
+    return sentence(why)
+
+
 _UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE})
 
 
@@ -207,6 +212,7 @@ class Decided(Event):
         nodes: that failed, as far as that is known.
         faults: what ails them, and still does where they were resumed.
         resumed: those that were resumed in vain.
+        found: in the place of `detail`, where several trials show it.
         waited_s: seconds in the queue after which the user's patience was over.
         spent: the limit that is used up.
         evidence: the line of the log, or the scheduler's words.
@@ -230,6 +236,7 @@ class Decided(Event):
     evidence: str = ""
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = field(default=(), metadata=LATER)
+    found: Reason | None = field(default=None, metadata=LATER)
 
     @property
     def why(self) -> Reason | None:
@@ -246,8 +253,8 @@ class Decided(Event):
         if self.cls in _UNREADABLE:
             named = {"cls": self.cls, "detail": self.detail}
             return Reason(Why.UNREADABLE, times=times, follows=follows, **named)
-        is_told = self.detail not in ("", self.cls)
-        detail = Reason(Why.IN_BRACKETS, text=self.detail) if is_told else None
+        is_told = self.found is not None or self.detail not in ("", self.cls)
+        detail = Reason(Why.IN_BRACKETS, text=self.found or self.detail) if is_told else None
         found = Reason(Why.DECIDED_ON, cls=self.cls, detail=detail, times=times, follows=follows)
         if self.cannot is None:
             return found
@@ -284,7 +291,7 @@ class Decided(Event):
     @property
     def reason(self) -> str:
         """The same in a sentence, for a log or a line of the terminal."""
-        return sentence(self.why)
+        return _sentence(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,11 +314,23 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted(Event):
-    """Anything a reader should know, in one sentence. Nothing is decided on it."""
+    """Anything a reader should know. Nothing is decided on it.
+
+    Attributes:
+        about: its subject.
+        text: the words of a look at the site, of a compiler, or of an older version.
+        why: what else there is to know; None where `text` says it.
+    """
 
     kind: ClassVar[str] = "noted"
     about: NoteKind = NoteKind.OTHER
-    text: str
+    text: str = ""
+    why: Reason | None = field(default=None, metadata=LATER)
+
+    @property
+    def sentence(self) -> str:
+        """What it says, in a line of the terminal or of a report."""
+        return _sentence(self.why) or self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

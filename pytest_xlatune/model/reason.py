@@ -531,6 +531,22 @@ class Why(StrEnum):
     DEPLOYED_CANNOT_RUN = auto()
     DEPLOYED_NOT_SCORED = auto()
 
+    # what a session notes
+    LIMIT_UNTIL_OURS = auto()
+    LIMIT_UNTIL_OTHERS = auto()
+    SCHEDULER_SILENT = auto()
+    SCHEDULER_BACK = auto()
+    AND_OTHERS = auto()
+    LOST_ATTEMPTS = auto()
+    LOST_LEFT_ALONE = auto()
+    LOST_READ_AGAIN = auto()
+    FLAG_UNSEEN = auto()
+    VARIABLE_UNSEEN = auto()
+    OVERRIDE_UNSEEN = auto()
+    SETTINGS_OF_NONE = auto()
+    NO_FLAG_SEEN = auto()
+    LEDGER_UNREAD = auto()
+
 
 class Reason(Record):
     """A kind and its fields. Equal, hashable, and the same after a way through JSON.

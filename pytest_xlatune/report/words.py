@@ -945,6 +945,60 @@ WORDS: Mapping[Why, str] = {
     Why.REFERENCE_NOT_SCORED: N_("the reference {arm} cannot be scored: {why}"),
     Why.DEPLOYED_CANNOT_RUN: N_("the cell as deployed cannot run: {why}"),
     Why.DEPLOYED_NOT_SCORED: N_("the cell as deployed cannot be scored: {why}"),
+    # what a session notes
+    Why.LIMIT_UNTIL_OURS: N_(
+        "a limit on submitted jobs is reached; the next trial waits until one of ours has "
+        "ended: {error}"
+    ),
+    Why.LIMIT_UNTIL_OTHERS: N_(
+        "a limit on submitted jobs is reached; the next trial waits until others of yours have "
+        "ended: {error}"
+    ),
+    Why.SCHEDULER_SILENT: N_("the scheduler does not answer, all that needs it waits: {error}"),
+    Why.SCHEDULER_BACK: N_("the scheduler answers again"),
+    Why.AND_OTHERS: N_(" and {others:+other}"),
+    Why.LOST_ATTEMPTS: N_("{finished:+finished attempt}{others} of session {session}"),
+    Why.LOST_LEFT_ALONE: N_(
+        "the ledger before was lost; {attempts} are left alone, also those that run"
+    ),
+    Why.LOST_READ_AGAIN: N_(
+        "the ledger before was lost; {attempts} are read again from their own files. Which "
+        "nodes were resumed or repaired meanwhile is not known, so that scores before and "
+        "after may be compared"
+    ),
+    Why.FLAG_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write "
+        "its options down. If nothing can show it, the sweep may declare it: "
+        'SiteSettings(unseen=("{name}",))'
+    ),
+    Why.VARIABLE_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "Of variables only those of NCCL and RCCL are shown, by their own lines, where the "
+        "trainer loads it. If nothing can show it, the sweep may declare it: "
+        'SiteSettings(unseen=("{name}",))'
+    ),
+    Why.OVERRIDE_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "The trainer prints no configuration line about it. If nothing can show it, the sweep "
+        'may declare it: SiteSettings(unseen=("{name}",))'
+    ),
+    Why.SETTINGS_OF_NONE: N_("of {profiles:, }, and no other profile's were"),
+    Why.NO_FLAG_SEEN: N_(
+        "no flag of {profiles:, } was seen in effect: XLA was asked to write its options down, "
+        "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Such "
+        "profiles win nothing. If nothing here can show a flag, the sweep says so, and goes "
+        'on: SiteSettings(unseen=("xla_*",))'
+    ),
+    Why.LEDGER_UNREAD: N_(
+        "the ledger that was moved aside is damaged, or another version of pytest-xlatune "
+        "wrote it. This version cannot read its job ids and ended none of its jobs: those that "
+        "still run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists "
+        "them, their names begin with {names}"
+    ),
 }
 
 

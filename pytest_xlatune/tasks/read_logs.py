@@ -25,6 +25,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.tasks.read_megascale import DAMAGED, STDIN, chunks_of
 
@@ -152,7 +153,9 @@ class Read:
                 "dropped": list(scored.dropped),
                 "flags": list(scored.flags),
             },
-            "no_score_reason": None if scored else getattr(self.score, "reason", None),
+            "no_score_reason": sentence(self.score.reason)
+            if isinstance(self.score, NoScore)
+            else None,
             "findings": [
                 {
                     "class": each.cls,

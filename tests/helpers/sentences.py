@@ -21,7 +21,9 @@ PACKAGE = Path(__file__).parents[2] / "pytest_xlatune"
 # two words with a blank between them:  nothing shows that
 _WORDS = re.compile(r"[A-Za-z]{2,}[,;:]? [a-z]{2,}")
 # a call whose texts are an error's or the log's:  ConfigError.unknown(...)    _LOG.info(...)
-_EXEMPT = re.compile(r"(Error|Warning)(\.unknown)?$|^(_LOG|_log|log|warnings)\.\w+$")
+_EXEMPT = re.compile(
+    r"(Error|Warning)(\.unknown)?$|^(_LOG|_log|log|warnings)\.\w+$|^self(\._packing)?\.tell$"
+)
 _OF_ERRORS = ("where", "what", "metadata")
 _DEFINED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

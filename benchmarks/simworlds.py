@@ -129,7 +129,7 @@ THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 after compile check
 ALL = (
     *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING, TWICE,
     STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
-    *HANGING, *HARMED, LARGE[0], LARGE[2],
+    *HANGING, *HARMED, *LARGE,
 )  # fmt: skip
 # those that are measured by name alone
 MORE = (
@@ -138,6 +138,5 @@ MORE = (
     replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
     *SLOWER,
     *SLOWED,
-    LARGE[1],
     *LARGE_NULLS,
 )

@@ -189,19 +189,26 @@ class MaxTextSlurmLauncher:
                 f"{lost[0]}={keys[lost[0]]!r} cannot be a passthrough: blanks and `/` break the "
                 "job's name; put it into the model's env.sh or the profile's env"
             )
-        rest = {f"M_{key.upper()}": value for key, value in keys.items() if key not in named}
-        words = [f"{key}={value}" for key, value in named.items()]
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
-        if len(_job_name(cell, (tag, *words))) > JOB_NAME_BYTES:
-            tag = trial.digest
-        name = _job_name(cell, (tag, *words))
-        if len(name) > JOB_NAME_BYTES:
-            raise ConfigError(
-                f"maxtext-slurm makes the job's name of its arguments: {len(name)} bytes, at most "
-                f"{JOB_NAME_BYTES} fit a file's name: {name}. Put overrides that all trials share "
-                f"into {self.files(cell)[2]}"
-            )
-        return (tag, *words), rest
+        # a name that is too long loses the profile's id first, then its longest keys
+        movable = [key for key in named if not key.startswith(_OF_AN_ENV)]
+        movable.sort(key=lambda each: len(each) + len(named[each]))
+        while len(name := _job_name(cell, words := _words(tag, named))) > JOB_NAME_BYTES:
+            if tag != trial.digest:
+                tag = trial.digest
+            elif movable:
+                del named[movable.pop()]
+            else:
+                raise ConfigError(
+                    f"maxtext-slurm makes the job's name of its arguments: {len(name)} bytes, at "
+                    f"most {JOB_NAME_BYTES} fit a file's name: {name}. Put variables that all "
+                    f"trials share into {self.env_files_of(cell)[1]}"
+                )
+        return words, {f"M_{key.upper()}": keys[key] for key in keys if key not in named}
+
+
+def _words(tag: str, named: Mapping[str, str]) -> tuple[str, ...]:
+    return (tag, *(f"{key}={value}" for key, value in named.items()))
 
 
 def _job_name(cell: Cell, words: tuple[str, ...]) -> str:

@@ -58,12 +58,23 @@ def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_subm
     free = JOB_NAME_BYTES - len(name_of(launcher.launch(make_trial(make_cell()), make_cell())))
     # the readable part of the tag goes first
     free += len("baseline-deployed-")
-    fits = make_cell(overrides={"k": "v" * (free - len("-k_"))})
+    fits = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_"))})
     spec = launcher.launch(make_trial(fits), fits)
     assert len(name_of(spec)) == JOB_NAME_BYTES
     assert "baseline" not in name_of(spec)
-    longer = make_cell(overrides={"k": "v" * (free - len("-k_") + 1)})
-    with pytest.raises(ConfigError, match=r"244 bytes, at most 243 .*deepseek3-671b\.gpu\.yml"):
+    # then the longest keys, which have another way to MaxText
+    keys = {f"a_long_key_{at}": "v" * 40 for at in range(9)} | {"k": "1"}
+    many = make_cell(overrides=keys)
+    spec = launcher.launch(make_trial(many), many)
+    assert len(name_of(spec)) <= JOB_NAME_BYTES
+    exported = {key for key in keys if f"M_{key.upper()}=" in "".join(spec.files.values())}
+    passed = {key for key in keys if f"{key}={keys[key]}" in spec.argv}
+    assert exported
+    assert passed
+    assert exported | passed == set(keys)
+    assert not exported & passed
+    longer = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_") + 300)})
+    with pytest.raises(ConfigError, match=r"bytes, at most 243 .*deepseek3-671b\.env\.sh"):
         launcher.launch(make_trial(longer), longer)
 
 

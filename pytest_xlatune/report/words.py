@@ -25,7 +25,6 @@ from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import LostRuns
 from pytest_xlatune.model.text import counted, fine, percent, points, size
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
@@ -1015,12 +1014,6 @@ def sentence(reason: Reason | None, say: Say = ENGLISH) -> str:
 def plainly(reason: Reason | None, say: Say = ENGLISH) -> str:
     """Return the sentence of a reason as one line of a document, without markup of its own."""
     return plain(sentence(reason, say))
-
-
-def runs_lost(found: LostRuns) -> Reason:
-    """Return the runs that an arm lost, and to what."""
-    kind = Why.RUNS_LOST_TO if found.to else Why.RUNS_LOST
-    return Reason(kind, lost=found.lost, runs=found.runs, to=found.to)
 
 
 def joined(reasons: Iterable[Reason], between: str = "; ", say: Say = ENGLISH) -> str:

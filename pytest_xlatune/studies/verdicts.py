@@ -138,17 +138,10 @@ def survivor_veto(
         return None
     return Reason(
         Why.SURVIVORS,
-        runs=runs_lost(own),
+        runs=own.told,
         baselines_lost=beside.lost if beside else 0,
         baselines=over,
     )
-
-
-def runs_lost(found: LostRuns) -> Reason:
-    """Return the runs that an arm lost as a reason."""
-    if not found.to:
-        return Reason(Why.RUNS_LOST, lost=found.lost, runs=found.runs)
-    return Reason(Why.RUNS_LOST_TO, lost=found.lost, runs=found.runs, to=found.to)
 
 
 def straggler_veto(

@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import runs_lost, sentence
+from pytest_xlatune.report.words import sentence
 from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
@@ -461,7 +461,7 @@ def test_an_arm_that_loses_runs_is_not_called_faster_on_those_that_ended(case: s
     found = verdict(sweep.conclude(drive(sweep, hanging)), "p7")
     assert found.kind is kind
     assert found.lost is not None
-    assert sentence(runs_lost(found.lost)) == words
+    assert sentence(found.lost.told) == words
     assert (found.hangs, found.retries) == (2 * len(blocks), len(blocks))
     assert any(sentence(reason).startswith(words) for reason in found.reasons)
     assert found.kind is not VerdictKind.FASTER or found.n >= 3

@@ -2,8 +2,8 @@
 
 The contract is the class `Executor`; docs/explanation/architecture.md shows a whole one. An
 executor keeps no state of its own: any process with the ledger can look after jobs that another
-one, now dead, submitted. The names of executors stand in this package alone: others ask for facts. submitit is
-imported inside the executors only, and only when something is submitted. The logger
+one, now dead, submitted. The names of executors stand in this package alone: others ask for facts.
+submitit is imported inside the executors only, and only when something is submitted. The logger
 `pytest_xlatune.executors` says at INFO what was submitted, cancelled and resumed, and at DEBUG what
 Slurm was asked.
 

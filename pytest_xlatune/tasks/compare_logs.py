@@ -305,7 +305,7 @@ def _other_loss(a: Side, b: Side) -> str:
     if not all(losses):
         return ""
     reason = different_loss(median(losses[1]), median(losses[0]), tolerance=LOSS_TOLERANCE)
-    return f"not the same training: {reason}" if reason else ""
+    return f"not the same training: {sentence(reason)}" if reason else ""
 
 
 def _notes(a: Side, b: Side) -> tuple[str, ...]:

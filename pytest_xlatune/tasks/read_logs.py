@@ -24,6 +24,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.tasks.chunks import DAMAGED, STDIN, chunks_of
 
@@ -148,7 +149,9 @@ class Read:
                 "dropped": list(scored.dropped),
                 "flags": list(scored.flags),
             },
-            "no_score_reason": self.score.reason if isinstance(self.score, NoScore) else None,
+            "no_score_reason": sentence(self.score.reason)
+            if isinstance(self.score, NoScore)
+            else None,
             "findings": [
                 {
                     "class": each.cls,

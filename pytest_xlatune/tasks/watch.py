@@ -212,7 +212,7 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
             return f"pinned to {', '.join(nodes)}"
         case EpochBegan(reason=reason):
             return plain(f"a new epoch: {reason}")
-        case Noted(text=text):
+        case Noted(sentence=text):
             return plain(f"note: {text}")
         case ProfileCompiled(profile=profile, sentence=text):
             return plain(f"{profile} compiled: {text}")

@@ -80,7 +80,7 @@ def test_a_hopeless_screen_ends_early_and_ranks(
     assert not [each for each in project.events("decided") if each["trial_id"] in own]
 
     page = project.read("reports/pretend/leaderboard.md")
-    assert "ended early after step 10" in project.read("reports/pretend/leaderboard.json")
+    assert '"kind": "ended-early"' in project.read("reports/pretend/leaderboard.json")
     assert f"ended early, too far behind to become finalists: {HOPELESS}" in page
     document = project.read("reports/pretend-tuning.md")
     (job,) = [each for each in document.splitlines() if f"`{HOPELESS}` | screen |" in each]

@@ -20,7 +20,7 @@ from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History, Study, remembered
-from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.trials import Past, usable
 from pytest_xlatune.studies.verdicts import level_kind
 
 
@@ -108,6 +108,22 @@ class Walk(ABC, Generic[S]):
     def left(self) -> int:
         """How many trials are likely still to come."""
         return len(self.pending) + self.later if self.pending else 0
+
+
+class PastWalk(Walk[S]):
+    """A walk of a study whose trials are scored in a window that they share.
+
+    Attributes:
+        past: its own trials of a history.
+    """
+
+    def __init__(self, study: S, past: Past) -> None:
+        super().__init__(study)
+        self.past = past
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial so far; None where there is none."""
+        return self.past.of(trial)
 
 
 W = TypeVar("W", bound=Walk[Any])

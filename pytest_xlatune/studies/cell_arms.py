@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -153,8 +152,6 @@ def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     return max(free.values(), default=0)
 
 
-MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
-
 # a trial that ended so says nothing of its node
 _NOT_THE_NODE = frozenset(
     {
@@ -178,9 +175,3 @@ def is_excused(result: TrialResult) -> bool:
     if asked:
         return asked[-1].cls in _NOT_THE_NODE
     return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
-
-
-def spread_of(values: Sequence[float]) -> float:
-    """Return the standard deviation of most of the values, those far off hardly counted."""
-    level = median(values)
-    return MAD * median(abs(each - level) for each in values)

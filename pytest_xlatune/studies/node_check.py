@@ -33,6 +33,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, above, compare
 from pytest_xlatune.stats.design import t_quantile
@@ -54,7 +55,6 @@ from pytest_xlatune.studies.cell_arms import (
     is_excused,
     refuse_twice,
     refuse_unless_positive,
-    spread_of,
     trial_of,
 )
 from pytest_xlatune.studies.staged import Words, name_of, refuse_budget

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
@@ -41,7 +42,6 @@ FASTER_AT = -SLOWER_AT
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
 PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # of a gain: it accuses no commit, and may wait
 BROKEN_MODELS = 2  # that ran on the commit before: the rest of the commit is not submitted
-_MAD = 1.4826
 _MIN_DIFFERENCES = 4
 _MIN_PAIRS = 2
 _LEAST_SIGMA = 1e-5
@@ -143,8 +143,7 @@ class CommitTable(CellWalk["CommitStudy"]):
         values = list(self.differences.values())
         if len(values) < _MIN_DIFFERENCES:
             return None
-        middle = median(values)
-        return _MAD * median([abs(each - middle) for each in values])
+        return spread_of(values)
 
     @cached_property
     def unlike(self) -> tuple[tuple[int, int], ...]:

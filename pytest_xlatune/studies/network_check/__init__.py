@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -27,6 +27,16 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.beside import (
+    ALPHA,
+    LEAST_LOSS,
+    LEAST_REPEATS,
+    Slower,
+    paired,
+    pooled,
+    slower,
+    spread_of,
+)
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import (
     Aim,
@@ -39,13 +49,11 @@ from pytest_xlatune.studies import (
     Traits,
 )
 from pytest_xlatune.studies.cell_arms import (
-    MAD,
     CellArms,
     CellWalk,
     is_excused,
     refuse_twice,
     refuse_unless_positive,
-    spread_of,
     trial_of,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
@@ -73,17 +81,10 @@ SHARE = 4  # suspected nodes: a fourth of the nodes' number at most
 # N / 2 slow ones of a healthy 32 nodes, and the bad link is not always the slowest of them
 SHARE_OF_PAIRS = 2
 REPEATS = 4
-LEAST_REPEATS = 2
-LEAST_LOSS = math.log1p(-0.01)  # of an accused node or link
-ALPHA = 0.005  # one-sided, of an accusation
 MOST_CONFIRMING_WAVES = 16
 STOP_AT = 3  # nodes that cannot communicate: then it is the cluster
 MANY = 8  # nodes from which a round has pairs enough for a median of its own
 _LEAST_OTHERS = 3
-# the standard error of a mean without the least and the greatest of so many normal values, in units
-# of the plain mean's (from order statistics; 4 million draws each)
-TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
-FAR = 3.5  # robust standard deviations: a value farther off is a bad job
 
 
 class NetworkWord(StrEnum):
@@ -318,49 +319,6 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         return trial_of(arm, cell, study=self.name, stage=stage, block=block)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slower:
-    """How much slower fresh runs are than those beside them, as a log ratio.
-
-    Attributes:
-        estimate: the mean of the differences, of three or more without the least and the greatest.
-        error: its standard error.
-        df: degrees of freedom of the pooled noise.
-        bound: which it exceeds with probability `ALPHA`, shared by all that were looked at.
-        n: runs of it, each with one beside it.
-        rest: the second greatest loss.
-    """
-
-    estimate: float
-    error: float
-    df: int
-    bound: float
-    n: int
-    rest: float
-
-    @property
-    def accuses(self) -> bool:
-        """Whether a loss is shown, of at least 1 %, and not by a single run."""
-        return self.bound < 0 and max(self.estimate, self.rest) <= LEAST_LOSS
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a loss is neither shown nor unlikely."""
-        return not self.accuses and self.estimate <= LEAST_LOSS
-
-    @property
-    def at_least(self) -> Reason:
-        """The loss, and the least that it is."""
-        change, loss = relative(self.estimate), -relative(self.bound)
-        return Reason(Why.LOSS_AT_LEAST, change=change, loss=loss)
-
-    def told(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with the change and its 95 % interval."""
-        reach = t_quantile(0.975, self.df) * self.error
-        ends = relative(self.estimate - reach), relative(self.estimate + reach)
-        return replace(verdict, delta=relative(self.estimate), ci95=ends)
-
-
 class NetworkWalk(CellWalk[NetworkStudy]):
     """One check as far as it came, and what it shows."""
 
@@ -548,7 +506,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             own = [self._value_in(wave, name) for wave in waves]
             beside = [self._value_in(wave, "") for wave in waves]
             both = self._differences.setdefault(name, [])
-            both += _paired(own, beside)
+            both += paired(own, beside)
             self.nodes[name] = self._shown(both, but={*self.low}, family=width)
         return bool(self.accused)
 
@@ -680,15 +638,15 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         own, *twin = zip(*(v for v, it in zip(values, is_own, strict=True) if it), strict=True)
         sides = [*zip(*(v for v, it in zip(values, is_own, strict=True) if not it), strict=True)]
         # its ends are no slow nodes: their other pairs tell the noise as well
-        first, second = (self._shown(_paired(own, side), but=set()) for side in sides)
+        first, second = (self._shown(paired(own, side), but=set()) for side in sides)
         if first is not None and second is not None:
             self.ends = first, second
         mean = [
             None if a is None or b is None else (a + b) / 2 for a, b in zip(*sides, strict=True)
         ]
-        self.loss = self._shown(_paired(own, mean), but=set(), jobs=1.5)
+        self.loss = self._shown(paired(own, mean), but=set(), jobs=1.5)
         if twin:
-            self.elsewhere = self._shown(_paired(twin[0], mean), but=set(), jobs=1.5)
+            self.elsewhere = self._shown(paired(twin[0], mean), but=set(), jobs=1.5)
 
     def _twins(self, pair: Pair) -> list[Pair]:
         """Return other pairs between the same two racks."""
@@ -703,7 +661,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def pooled(self, *, but: set[str]) -> tuple[float, int]:
         """Return sum of squares and degrees of freedom inside rounds, these nodes left out."""
-        return _inside(self._healthy(but))
+        return pooled(self._healthy(but))
 
     def _healthy(self, but: set[str]) -> list[list[float]]:
         by_round: dict[int, list[float]] = {}
@@ -721,23 +679,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
         A difference has the variance of so many jobs: two, of a run and another beside it.
         """
-        n = len(differences)
-        if n < LEAST_REPEATS:
-            return None
-        ordered = sorted(differences)
-        own = [each / math.sqrt(jobs) for each in ordered]
-        squares, df = _inside([*self._healthy({*but, *self.accused}), own])
-        # one bad job, of it or of what ran beside it, must not make an accusation, nor prevent one
-        estimate = fmean(ordered[1:-1] or ordered)
-        error = TRIMMED[n] * math.sqrt(squares / df * jobs / n)
-        return Slower(
-            estimate=estimate,
-            error=error,
-            df=df,
-            bound=estimate + t_quantile(1 - ALPHA / family, df) * error,
-            n=n,
-            rest=ordered[1],
-        )
+        others = self._healthy({*but, *self.accused})
+        return slower(differences, others, family=family, jobs=jobs)
 
     # -- verdicts
 
@@ -794,9 +737,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
         method = Reason(Why.FRESH_PAIRS, pairs=shown.n)
-        base = replace(shown.told(base), n=shown.n, method=method)
+        base = replace(_told(base, shown), n=shown.n, method=method)
         if shown.accuses:
-            return WORDS.say(base, NetworkWord.NODE, shown.at_least)
+            return WORDS.say(base, NetworkWord.NODE, _at_least(shown))
         if shown.is_open:
             return WORDS.say(base, NetworkWord.CANNOT_TELL, Reason(Why.LOW_PAIRS_OPEN))
         return WORDS.say(base, NetworkWord.NO_FAULT, Reason(Why.LOW_PAIRS_NOT_AGAIN))
@@ -820,7 +763,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if faults:
             (fault,) = faults
             found = WORDS.say(base, fault.word, fault.alone)
-            found = fault.shown.told(found) if fault.shown else found
+            found = _told(found, fault.shown) if fault.shown else found
             return replace(found, word=fault.text)
         if why := self._open(record):
             return WORDS.say(base, NetworkWord.CANNOT_TELL, why)
@@ -843,8 +786,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         ]
         for name in self.accused:
             if shown := self.nodes[name]:
-                among = Reason(Why.NODE_SLOW, node=name, loss=shown.at_least)
-                text, alone = f"{NetworkWord.NODE} {name}", shown.at_least
+                among = Reason(Why.NODE_SLOW, node=name, loss=_at_least(shown))
+                text, alone = f"{NetworkWord.NODE} {name}", _at_least(shown)
                 found.append(_Fault(NetworkWord.NODE, text, alone=alone, among=among, shown=shown))
         for pair in self.broken:
             if self.again.get(pair) == []:
@@ -853,7 +796,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
                 found.append(_Fault(NetworkWord.UNHEALTHY, text, alone=why, among=why))
         link, shown = self.accused_link, self.of_link
         if link and shown:
-            loss, of_racks = shown.at_least, set(record.link) != set(link)
+            loss, of_racks = _at_least(shown), set(record.link) != set(link)
             why = Reason(Why.RACKS_SLOW, pair=link, loss=loss)
             why = why if of_racks else Reason(Why.LINK_SLOW, loss=loss)
             text = f"{NetworkWord.LINK} {'-'.join(record.link)}"
@@ -976,6 +919,17 @@ class _Fault:
     shown: Slower | None = None
 
 
+def _told(verdict: Verdict, shown: Slower) -> Verdict:
+    """Return a verdict with the change that is shown, and its 95 % interval."""
+    low, high = shown.ci95
+    return replace(verdict, delta=relative(shown.estimate), ci95=(relative(low), relative(high)))
+
+
+def _at_least(shown: Slower) -> Reason:
+    change, loss = relative(shown.estimate), -relative(shown.bound)
+    return Reason(Why.LOSS_AT_LEAST, change=change, loss=loss)
+
+
 def _answer(verdict: Verdict) -> Reason:
     if not verdict.reasons:
         return Reason(Why.WORD, word=verdict.word)
@@ -986,38 +940,6 @@ def _level_kind(excluded: float | None) -> VerdictKind:
     """Return the kind of what shows no fault: EQUIVALENT where a loss of 1 % is excluded."""
     is_level = excluded is not None and excluded < EQUIVALENCE
     return VerdictKind.EQUIVALENT if is_level else VerdictKind.SCREENED
-
-
-def _paired(own: Iterable[float | None], beside: Iterable[float | None]) -> list[float]:
-    both = zip(own, beside, strict=True)
-    return [a - b for a, b in both if a is not None and b is not None]
-
-
-def _inside(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Return sum of squares and degrees of freedom inside groups, bad jobs hardly counted.
-
-    A value that is far off the others of its group, in units of the robust spread of all, counts as
-    one at that limit; the farthest of each group first: it moves the mean of the others.
-    """
-    kept = [sorted(own) for own in groups if len(own) > 1]
-    total = sum(map(len, kept)) - len(kept)
-    while True:
-        means = [fmean(own) for own in kept]
-        off = [abs(v - mean) for own, mean in zip(kept, means, strict=True) for v in own]
-        df = len(off) - len(kept)
-        squares = math.fsum(each * each for each in off)
-        if df < 1:
-            return squares, max(df, 0)
-        limit = FAR * MAD * median(off) * math.sqrt(len(off) / df)
-        is_left_out = False
-        for own, mean in zip(kept, means, strict=True):
-            at = 0 if mean - own[0] >= own[-1] - mean else -1
-            far = abs(own[at] - mean) * math.sqrt(len(own) / (len(own) - 1))
-            if len(own) > LEAST_REPEATS and far > limit > 0:
-                del own[at]
-                is_left_out = True
-        if not is_left_out:
-            return squares + (total - df) * limit**2, total
 
 
 def _packed(pairs: Sequence[Pair], *, at_most: int) -> list[list[Pair]]:

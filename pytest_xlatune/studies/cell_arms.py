@@ -18,7 +18,19 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.studies import NEVER, NOT_YET, Answer, Answered, Ask, History, Question, Study
+from pytest_xlatune.studies import (
+    NEVER,
+    NOT_YET,
+    Answer,
+    Answered,
+    Ask,
+    History,
+    LossRule,
+    OnNodeFailure,
+    Policy,
+    Question,
+    Study,
+)
 from pytest_xlatune.studies.staged import S, StagedStudy, W, Walk
 from pytest_xlatune.studies.trials import is_ours
 from pytest_xlatune.studies.verdicts import named, told
@@ -49,6 +61,11 @@ class CellWalk(Walk[S]):
 
 class CellArms(StagedStudy[W]):
     """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
+
+    @property
+    def policy(self) -> Policy:
+        """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, once everything is over."""

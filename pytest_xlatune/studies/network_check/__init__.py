@@ -38,16 +38,7 @@ from pytest_xlatune.stats.beside import (
     spread_of,
 )
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies import (
-    Aim,
-    Asked,
-    DeclaredStudy,
-    History,
-    LossRule,
-    OnNodeFailure,
-    Policy,
-    Traits,
-)
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
@@ -193,10 +184,9 @@ class NetworkStudy(CellArms["NetworkWalk"]):
                 "first_step=3, min_steps=5); a single step is compilation"
             )
         least = sum(map(len, self.layout.inside[:FIRST_ROUNDS]))
-        first = (
-            f"{len(names)} nodes need {least} jobs to begin with ({FIRST_ROUNDS} rounds of pairs)"
-        )
-        refuse_budget(first, budget=self.budget, least=least, most=self.most_jobs)
+        first = f"{least} jobs to begin with ({FIRST_ROUNDS} rounds of pairs)"
+        what = f"{len(names)} nodes need {first}"
+        refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property
     def layout(self) -> PairLayout:
@@ -224,11 +214,6 @@ class NetworkStudy(CellArms["NetworkWalk"]):
     def name(self) -> str:
         """The study's word, and which check it is where that was said."""
         return name_of(KIND, *filter(None, [self.asked.key]))
-
-    @property
-    def policy(self) -> Policy:
-        """A node that cannot run is an answer."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
 
     @cached_property
     def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
@@ -493,27 +478,17 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             return False
         width, repeats = fitting[0]
         chosen = self.low[:width]
-        waves = [
-            {
-                name: self.study.trial(NODES, blocks_before + at + 1, pair)
-                for name, pair in self._wave(chosen, at).items()
-            }
-            for at in range(repeats)
-        ]
+        waves = [self._wave(chosen, at, blocks_before + at + 1) for at in range(repeats)]
         self.waves += repeats
         self.run([each for wave in waves for each in wave.values()])
+        values = [{name: self.value(trial) for name, trial in wave.items()} for wave in waves]
         for name in chosen:
-            own = [self._value_in(wave, name) for wave in waves]
-            beside = [self._value_in(wave, "") for wave in waves]
             both = self._differences.setdefault(name, [])
-            both += paired(own, beside)
+            both += paired([e.get(name) for e in values], [e.get("") for e in values])
             self.nodes[name] = self._shown(both, but={*self.low}, family=width)
         return bool(self.accused)
 
-    def _value_in(self, wave: Mapping[str, Trial], name: str) -> float | None:
-        return self.value(wave[name]) if name in wave else None
-
-    def _wave(self, chosen: Sequence[str], at: int) -> dict[str, Pair]:
+    def _wave(self, chosen: Sequence[str], at: int, block: int) -> dict[str, Trial]:
         """Return disjoint pairs: each suspect with a good partner, and a good pair as ""."""
         layout = self.layout
         distance = {name: abs(own - level) for name, (own, level, _) in self.known.items()}
@@ -532,7 +507,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             if other := next((each for each in rest if each in near), ""):
                 wave[""] = layout.ordered(one, other)
                 break
-        return wave
+        return {name: self.study.trial(NODES, block, pair) for name, pair in wave.items()}
 
     def _worst_partner(self, node: str) -> str:
         """Return with whom a node was slowest: that pair made it a suspect, be it a link or not."""
@@ -568,11 +543,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         suspects = suspects[: (left + LEAST_REPEATS - width * repeats) // LEAST_REPEATS]
         # each once before any twice: few waves leave out second runs, and no suspect
         waves = _packed(suspects * LEAST_REPEATS, at_most=most - 2 * repeats)
-        trials = [
-            self.study.trial(AGAIN, at, pair)
-            for at, wave in enumerate(waves, start=1)
-            for pair in wave
-        ]
+        numbered = enumerate(waves, start=1)
+        trials = [self.study.trial(AGAIN, at, pair) for at, wave in numbered for pair in wave]
         self.waves += len(waves)
         self.run(trials)
         for each in trials:
@@ -601,7 +573,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         """Return disjoint pairs of each end of a pair with a good partner; [] without enough."""
         layout, is_across = self.layout, self.layout.is_across(pair)
         bad = {*self.out, *self.accused, *pair, *(node for each in self.broken for node in each)}
-        racks = {layout.rack_of[node] for node in pair} if is_across else set()
+        racks = layout.racks_of(pair) if is_across else set()
         centre = {node: own - level for node, (own, level, _) in self.known.items()}
 
         def good(node: str) -> list[str]:
@@ -675,10 +647,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     def _shown(
         self, differences: Sequence[float], *, but: set[str], family: int = 1, jobs: float = 2.0
     ) -> Slower | None:
-        """Return what runs side by side show; None with less than two.
-
-        A difference has the variance of so many jobs: two, of a run and another beside it.
-        """
+        """Return what runs side by side show, noise pooled with that of healthy pairs."""
         others = self._healthy({*but, *self.accused})
         return slower(differences, others, family=family, jobs=jobs)
 

@@ -28,15 +28,14 @@ def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
         return ()
     places: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     order = {name: at for at, name in enumerate(names)}
-    fixed, ring = places[-1], places[:-1]
-    rounds = []
+    fixed, ring, rounds = places[-1], places[:-1], list[Round]()
     for turn in range(len(ring)):
-        turned = ring[turn:] + ring[:turn]
-        both = [(fixed, turned[0])]
-        both += [(turned[at], turned[-at]) for at in range(1, len(turned) // 2 + 1)]
-        pairs = [(a, b) for a, b in both if a is not None and b is not None]
-        rounds.append(tuple(sorted(((a, b) if order[a] < order[b] else (b, a) for a, b in pairs),
-                                   key=lambda pair: order[pair[0]])))  # fmt: skip
+        first, *others = ring[turn:] + ring[:turn]
+        half = len(others) // 2
+        both = [(fixed, first), *zip(others[:half], reversed(others[half:]), strict=True)]
+        told = [(a, b) for a, b in both if a is not None and b is not None]
+        pairs = [(a, b) if order[a] < order[b] else (b, a) for a, b in told]
+        rounds.append(tuple(sorted(pairs, key=lambda pair: order[pair[0]])))
     return tuple(rounds)
 
 
@@ -143,8 +142,7 @@ class PairLayout:
     def pairs(self) -> tuple[Pair, ...]:
         """Every pair that may be run."""
         inside = {pair for pairs in self.inside for pair in pairs}
-        place = self.place
-        return tuple(sorted(inside | self.across, key=lambda p: (place[p[0]], place[p[1]])))
+        return tuple(sorted(inside | self.across, key=self.places))
 
     def racks_of(self, pair: Pair) -> set[str]:
         """Return the racks of both."""
@@ -156,20 +154,13 @@ class PairLayout:
 
     def partners(self, node: str, *, across: bool = False) -> tuple[str, ...]:
         """Return the nodes that may stand beside one, inside its rack or in other racks."""
-        return (self._partners_across if across else self._partners)[node]
+        return tuple(self._partners.get((node, across), ()))
 
     @cached_property
-    def _partners(self) -> Mapping[str, tuple[str, ...]]:
-        rack = self.rack_of
-        return {
-            node: tuple(n for n in self.nodes if rack[n] == rack[node] and n != node)
-            for node in self.nodes
-        }
-
-    @cached_property
-    def _partners_across(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = {node: [] for node in self.nodes}
-        for a, b in sorted(self.across, key=lambda p: (self.place[p[0]], self.place[p[1]])):
-            found[a].append(b)
-            found[b].append(a)
-        return {node: tuple(dict.fromkeys(each)) for node, each in found.items()}
+    def _partners(self) -> Mapping[tuple[str, bool], list[str]]:
+        found: dict[tuple[str, bool], list[str]] = {}
+        for a, b in self.pairs:
+            is_across = self.is_across((a, b))
+            found.setdefault((a, is_across), []).append(b)
+            found.setdefault((b, is_across), []).append(a)
+        return found

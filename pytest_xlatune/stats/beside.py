@@ -1,7 +1,7 @@
-"""Runs beside each other: how much slower one is than what ran at its side; bad jobs hardly count.
+"""Runs beside each other: how much slower one is than the run at its side; bad jobs hardly count.
 
 A few percent of all jobs are slow for no reason that lasts. One of them must neither make an
-accusation nor prevent one: means are trimmed, and noise is pooled with what is far off cut back.
+accusation nor prevent one: means are trimmed, and pooled noise cuts values back that are far off.
 """
 
 from __future__ import annotations

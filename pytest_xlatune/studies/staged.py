@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
@@ -63,10 +64,8 @@ class Walk(ABC, Generic[S]):
 
     def go(self) -> Self:
         """Walk as far as the history reaches; return itself."""
-        try:
+        with suppress(_StageOpenError):
             self.walk()
-        except _StageOpenError:
-            return self
         return self
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:

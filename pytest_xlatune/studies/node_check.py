@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import ClassVar
@@ -57,7 +56,7 @@ from pytest_xlatune.studies.cell_arms import (
     refuse_unless_positive,
     trial_of,
 )
-from pytest_xlatune.studies.staged import Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import NOT_FINITE, beside, measured, so_far, with_comparison
 
@@ -80,27 +79,14 @@ _MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
 
 
-class Word(StrEnum):
-    """What the study calls its verdicts."""
+class Word(Words):
+    """What the study calls its verdicts; HEALTHY is no loss that counts."""
 
+    UNHEALTHY = "UNHEALTHY", VerdictKind.INVALID, FAILS
+    DEGRADED = "DEGRADED", VerdictKind.SLOWER
+    MARGINAL = "MARGINAL", VerdictKind.SLOWER
+    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
     HEALTHY = "HEALTHY"
-    MARGINAL = "MARGINAL"
-    DEGRADED = "DEGRADED"
-    UNHEALTHY = "UNHEALTHY"
-    CANNOT_TELL = "CANNOT TELL"
-
-
-# HEALTHY is no loss that counts
-WORDS = Words(
-    kinds={
-        Word.UNHEALTHY: VerdictKind.INVALID,
-        Word.DEGRADED: VerdictKind.SLOWER,
-        Word.MARGINAL: VerdictKind.SLOWER,
-        Word.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
-        Word.HEALTHY: None,
-    },
-    cannot_run=(Word.UNHEALTHY,),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,7 +453,7 @@ class NodeWalk(CellWalk[NodeStudy]):
         asked, shift = self.study.asked, self.shift
         reference = self._median_line()
         told = [self._with_log(beside(self._verdict(name), reference)) for name in self.runs]
-        verdicts = WORDS.ordered(told)
+        verdicts = Word.ordered(told)
         names = [each.nodelist[0] for each in self.study.cells]
         good = {each.arm for each in verdicts if each.word == Word.HEALTHY}
         sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
@@ -481,7 +467,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             controls=self.controls,
             rounds=self.rounds,
             shift=None if shift is None else relative(shift),
-            words=WORDS.counted(verdicts),
+            words=Word.counted(verdicts),
         )
         return Conclusion(
             reference=reference,
@@ -514,11 +500,11 @@ class NodeWalk(CellWalk[NodeStudy]):
         if lost := [each for each in own if usable(each) is None]:
             return self._lost(base, lost)
         if wrong := self._wrong_loss(own):
-            return WORDS.say(base, Word.UNHEALTHY, wrong)
+            return Word.UNHEALTHY.say(base, wrong)
         if not self.is_screened:
             return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
         if self.is_common:
-            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.ALL_NODES_FAIL))
+            return Word.CANNOT_TELL.say(base, Reason(Why.ALL_NODES_FAIL))
         if name in self.suspects:
             return self._beside_reference(self._suspect(base, own))
         return self._beside_reference(self._of_first_run(base))
@@ -529,7 +515,7 @@ class NodeWalk(CellWalk[NodeStudy]):
         if told.hard:
             why = Reason(Why.OWN_LOG, lines=told.hard)
             known = verdict.reasons
-            verdict = WORDS.say(replace(verdict, reasons=()), Word.UNHEALTHY, why, *known)
+            verdict = Word.UNHEALTHY.say(replace(verdict, reasons=()), why, *known)
         if told.said:
             own = Reason(Why.OWN_LOG_SAYS, lines=told.said)
             verdict = replace(verdict, reasons=(*verdict.reasons, own))
@@ -544,13 +530,13 @@ class NodeWalk(CellWalk[NodeStudy]):
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
             both = Reason(Why.SEVERAL, reasons=(why, Reason(Why.ALL_NODES_FAIL)))
-            return WORDS.say(base, Word.CANNOT_TELL, both)
+            return Word.CANNOT_TELL.say(base, both)
         blamed = [each for each in lost if not is_excused(each)]
         if not blamed:
-            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
+            return Word.CANNOT_TELL.say(base, Reason(Why.RUN_AGAIN, why=why))
         counts = {"failed": len(lost), "runs": len(self.runs[base.arm])}
         failed = Reason(Why.RUNS_FAILED, why=blamed[0].reason or why, **counts)
-        return WORDS.say(base, Word.UNHEALTHY, failed)
+        return Word.UNHEALTHY.say(base, failed)
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Reason | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
@@ -569,18 +555,18 @@ class NodeWalk(CellWalk[NodeStudy]):
         if base.arm in self.low:
             low = {"low": len(self.low), "nodes": len(self.values)}
             why = Reason(Why.LOW_NOT_AGAIN, most=self.study.most_suspects, **low)
-            return WORDS.say(base, Word.CANNOT_TELL, why)
+            return Word.CANNOT_TELL.say(base, why)
         df = max(_MAD_DF * (len(self.values) - 1), 1.0)
         reach = t_quantile(0.975, df) * self.sigma
         at = self.values[base.arm] - self.level
         ends = relative(at - reach), relative(at + reach)
         base = replace(base, ci95=ends, method=Reason(Why.FIRST_RUNS_SPREAD))
-        return WORDS.say(base, Word.HEALTHY, Reason(Why.NOT_LOW))
+        return Word.HEALTHY.say(base, Reason(Why.NOT_LOW))
 
     def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
         if not self.rounds:
             asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.LOW_NO_BUDGET, **asked))
+            return Word.CANNOT_TELL.say(base, Reason(Why.LOW_NO_BUDGET, **asked))
         if not self.is_over:
             return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
         fit = self.fit
@@ -600,7 +586,7 @@ class NodeWalk(CellWalk[NodeStudy]):
                 rule=Reason(Why.BY_DUNNETT if is_dunnett else Why.BY_BONFERRONI),
             )
             base = replace(base, n=len(scored), method=method)
-        return self._above_floor(WORDS.say(base, word, why), scored)
+        return self._above_floor(word.say(base, why), scored)
 
     def _above_floor(self, verdict: Verdict, scored: Sequence[TrialResult]) -> Verdict:
         """Hold a suspect against the absolute floor too, where there is one."""
@@ -614,10 +600,10 @@ class NodeWalk(CellWalk[NodeStudy]):
         mean = math.exp(fmean(fresh)) if fresh else math.nan
         told = {"tgs": mean, "runs": len(fresh), "floor": floor}
         if kind is VerdictKind.SLOWER:
-            return WORDS.say(verdict, Word.MARGINAL, Reason(Why.NODE_BELOW_FLOOR, **told))
+            return Word.MARGINAL.say(verdict, Reason(Why.NODE_BELOW_FLOOR, **told))
         if verdict.word == Word.MARGINAL:
             return verdict
-        return WORDS.say(verdict, Word.CANNOT_TELL, Reason(Why.NODE_FLOOR_OPEN, **told))
+        return Word.CANNOT_TELL.say(verdict, Reason(Why.NODE_FLOOR_OPEN, **told))
 
     def _beside_reference(self, verdict: Verdict) -> Verdict:
         """Withhold HEALTHY where the median itself is far below what a healthy node can do."""
@@ -625,7 +611,7 @@ class NodeWalk(CellWalk[NodeStudy]):
         if shift is None or shift > MARGINAL_AT or verdict.word != Word.HEALTHY:
             return verdict
         known = {"shift": relative(shift), "reference": self.study.asked.reference_tgs}
-        return WORDS.say(verdict, Word.CANNOT_TELL, Reason(Why.LIKE_THE_OTHERS, **known))
+        return Word.CANNOT_TELL.say(verdict, Reason(Why.LIKE_THE_OTHERS, **known))
 
     def _notes(self) -> list[Reason]:
         study, notes = self.study, self._unasked()

@@ -9,8 +9,9 @@ This module must not know of any question.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
@@ -63,10 +64,8 @@ class Walk(ABC, Generic[S]):
 
     def go(self) -> Self:
         """Walk as far as the history reaches; return itself."""
-        try:
+        with suppress(_StageOpenError):
             self.walk()
-        except _StageOpenError:
-            return self
         return self
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
@@ -155,35 +154,42 @@ class StagedStudy(Study, Generic[W]):
         return self.walked(history).conclusion()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What a study calls its verdicts.
+FAILS = "fails"  # of a word: its arm cannot run, and the test of it fails
 
-    Attributes:
-        kinds: word -> kind of verdict, the worst first: the order of reports. None is level:
-            whether it is EQUIVALENT its interval says.
-        cannot_run: words of arms that cannot run: their test fails.
+
+class Words(StrEnum):
+    """What a study calls its verdicts, the worst first, which is the order of reports.
+
+    A member is its word and its kind of verdict: without one it is level, and whether it is
+    EQUIVALENT its interval says. `FAILS` may follow.
     """
 
-    kinds: Mapping[StrEnum, VerdictKind | None]
-    cannot_run: tuple[StrEnum, ...] = ()
+    kind: VerdictKind | None
+    can_run: bool
 
-    def say(self, verdict: Verdict, word: StrEnum, *reasons: Reason) -> Verdict:
-        """Return a verdict with its word, why in front of what was known of it."""
-        kind = self.kinds[word] or level_kind(verdict)
+    def __new__(cls, word: str, kind: VerdictKind | None = None, test: str = "") -> Self:
+        """Build a member of its word, its kind, and whether its test fails."""
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.kind, member.can_run = kind, test != FAILS
+        return member
+
+    def say(self, verdict: Verdict, *reasons: Reason) -> Verdict:
+        """Return a verdict with this word, why in front of what was known of it."""
         return replace(
             verdict,
-            kind=kind,
-            word=str(word),
+            kind=self.kind or level_kind(verdict),
+            word=str(self),
             reasons=(*reasons, *verdict.reasons),
-            can_run=word not in self.cannot_run,
+            can_run=self.can_run,
         )
 
+    @classmethod
     def ordered(
-        self, verdicts: Sequence[Verdict], inside: Callable[[Verdict], float] | None = None
+        cls, verdicts: Sequence[Verdict], inside: Callable[[Verdict], float] | None = None
     ) -> list[Verdict]:
         """Return verdicts by their words, inside a word as told: the greatest loss first."""
-        order = {str(word): at for at, word in enumerate(self.kinds)}
+        order = {str(word): at for at, word in enumerate(cls)}
 
         def rank(each: Verdict) -> tuple[int, float]:
             second = inside(each) if inside else each.delta or 0.0
@@ -191,9 +197,10 @@ class Words:
 
         return sorted(verdicts, key=rank)
 
-    def counted(self, verdicts: Sequence[Verdict]) -> tuple[tuple[str, int], ...]:
+    @classmethod
+    def counted(cls, verdicts: Sequence[Verdict]) -> tuple[tuple[str, int], ...]:
         """Return how many verdicts have which word, in order."""
-        counts = ((str(word), sum(each.word == word for each in verdicts)) for word in self.kinds)
+        counts = ((str(word), sum(each.word == word for each in verdicts)) for word in cls)
         return tuple((word, count) for word, count in counts if count)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
 from pytest_xlatune.studies.cell_arms import CellArms, CellWalk, arms_of, trial_of
-from pytest_xlatune.studies.staged import StagedStudy, Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import FAILS, StagedStudy, Words, name_of, refuse_budget
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
 
@@ -144,16 +143,12 @@ def test_trials_of_another_study_or_another_stage_end_no_stage() -> None:
     assert study.propose([other]) == study.propose(())
 
 
-class Said(StrEnum):
-    BROKEN = "BROKEN"
-    SLOW = "SLOW"
+class Said(Words):
+    BROKEN = "BROKEN", VerdictKind.INVALID, FAILS
+    SLOW = "SLOW", VerdictKind.SLOWER
     FINE = "FINE"
 
 
-WORDS = Words(
-    kinds={Said.BROKEN: VerdictKind.INVALID, Said.SLOW: VerdictKind.SLOWER, Said.FINE: None},
-    cannot_run=(Said.BROKEN,),
-)
 BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),))
 
 
@@ -172,7 +167,7 @@ def test_a_word_has_a_kind(
     ci95: tuple[float, float] | None, word: Said, kind: VerdictKind, *, can_run: bool
 ) -> None:
     base = Verdict(arm="a", kind=BASE.kind, reasons=BASE.reasons, n=9, ci95=ci95)
-    found = WORDS.say(base, word, verbatim("why"))
+    found = word.say(base, verbatim("why"))
     assert (found.word, found.kind, found.can_run) == (word, kind, can_run)
     assert found.reasons == (verbatim("why"), verbatim("known"))
 
@@ -184,10 +179,10 @@ def test_verdicts_stand_by_their_words_the_worst_first() -> None:
         Verdict(arm="slow", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.02),
         Verdict(arm="slower", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.05),
     ]
-    assert [each.arm for each in WORDS.ordered(told)] == ["slower", "slow", "fine", "open"]
-    by_name = WORDS.ordered(told, lambda each: float(len(each.arm)))
+    assert [each.arm for each in Said.ordered(told)] == ["slower", "slow", "fine", "open"]
+    by_name = Said.ordered(told, lambda each: float(len(each.arm)))
     assert [each.arm for each in by_name] == ["slow", "slower", "fine", "open"]
-    assert WORDS.counted(told) == (("SLOW", 2), ("FINE", 1))
+    assert Said.counted(told) == (("SLOW", 2), ("FINE", 1))
 
 
 def test_a_name_tells_studies_of_a_kind_apart() -> None:

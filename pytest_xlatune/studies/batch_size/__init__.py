@@ -29,11 +29,6 @@ from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
 from pytest_xlatune.stats.design import bonferroni
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, LossRule, Policy, Traits
-from pytest_xlatune.studies.batch_size._ceilings import (
-    ceiling_by_compiled_memory,
-    ceiling_by_formula,
-    ceiling_by_log,
-)
 from pytest_xlatune.studies.batch_size._concluded import (
     ALPHA,
     BEST_FILE,
@@ -50,6 +45,9 @@ from pytest_xlatune.studies.batch_size._search import (
     START,
     CompiledSizes,
     KnownSizes,
+    ceiling_by_compiled_memory,
+    ceiling_by_formula,
+    ceiling_by_log,
     in_order,
     searched,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
@@ -22,7 +21,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.stats.compare import is_within
-from pytest_xlatune.studies.staged import Words
+from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     EQUIVALENCE,
@@ -45,34 +44,20 @@ BEST_FILE = "batch.best"  # in the work directory: the setting, one line
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
 
 
-class SizeWord(StrEnum):
+class SizeWord(Words):
     """What the study calls its verdicts."""
 
-    BEST = "BEST"
-    SAME = "SAME AS BEST"
-    CANNOT_TELL = "CANNOT TELL"
-    WORSE = "WORSE"
-    DOES_NOT_FIT = "DOES NOT FIT"
-    NOT_TRIED = "NOT TRIED"
-    CANNOT_RUN = "CANNOT RUN"
-    OTHER_LOSS = "ANOTHER LOSS"
-    NOT_MEASURED = "NOT MEASURED"
+    BEST = "BEST", VerdictKind.FASTER
+    SAME = "SAME AS BEST", VerdictKind.EQUIVALENT
+    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
+    WORSE = "WORSE", VerdictKind.SLOWER
+    DOES_NOT_FIT = "DOES NOT FIT", VerdictKind.INVALID, FAILS
+    NOT_TRIED = "NOT TRIED", VerdictKind.SCREENED
+    CANNOT_RUN = "CANNOT RUN", VerdictKind.INVALID, FAILS
+    OTHER_LOSS = "ANOTHER LOSS", VerdictKind.INCONCLUSIVE
+    NOT_MEASURED = "NOT MEASURED", VerdictKind.INVALID
 
 
-WORDS = Words(
-    kinds={
-        SizeWord.BEST: VerdictKind.FASTER,
-        SizeWord.SAME: VerdictKind.EQUIVALENT,
-        SizeWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
-        SizeWord.WORSE: VerdictKind.SLOWER,
-        SizeWord.DOES_NOT_FIT: VerdictKind.INVALID,
-        SizeWord.NOT_TRIED: VerdictKind.SCREENED,
-        SizeWord.CANNOT_RUN: VerdictKind.INVALID,
-        SizeWord.OTHER_LOSS: VerdictKind.INCONCLUSIVE,
-        SizeWord.NOT_MEASURED: VerdictKind.INVALID,
-    },
-    cannot_run=(SizeWord.DOES_NOT_FIT, SizeWord.CANNOT_RUN),
-)
 ALPHA = 0.05
 CUT_AT = 0.01  # below the lead
 # the memory of a device, of its host, or what the pool leaves outside
@@ -160,7 +145,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
     study, is_over = found.study, found.is_over
     shown = range(len(study.values)) if study.is_listed else sorted({*found.probes, *found.unfit})
     verdicts = [_verdict(found, at) for at in shown]
-    verdicts = WORDS.ordered(verdicts, lambda each: found.place_of[each.arm])
+    verdicts = SizeWord.ordered(verdicts, lambda each: found.place_of[each.arm])
     chosen = found.recommended
     ran = [at for at in found.scores if at not in found.unfit]
     grows = study.asked.grows
@@ -253,10 +238,10 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
     )
     if at in found.another_loss:
         why = Reason(Why.NOT_RANKED_FOR, why=found.another_loss[at])
-        return WORDS.say(base, SizeWord.OTHER_LOSS, why)
+        return SizeWord.OTHER_LOSS.say(base, why)
     if study.changes_loss:
         why = Reason(Why.FINDING_ONLY, key=study.asked.key)
-        return WORDS.say(base, SizeWord.OTHER_LOSS, why)
+        return SizeWord.OTHER_LOSS.say(base, why)
     if not found.is_over or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
         delta = relative(found.scores[at] - found.scores[lead])
@@ -291,7 +276,7 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
         base = replace(base, delta=relative(fit.arms[base.arm].estimate))
-        return WORDS.say(base, SizeWord.CANNOT_TELL, *([pair.reason] if pair is not None else []))
+        return SizeWord.CANNOT_TELL.say(base, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
         base = replace(base, delta=relative(gap))
@@ -299,13 +284,13 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
             reach = 1.96 * math.sqrt(2) * found.noise
             base = replace(base, ci95=(relative(gap - reach), relative(gap + reach)))
     if found.told_apart[at]:
-        worse = WORDS.say(base, SizeWord.WORSE)
+        worse = SizeWord.WORSE.say(base)
         return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
     if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
         same = Reason(Why.DIFFERENCE_EXCLUDED, difference=EQUIVALENCE)
-        return WORDS.say(base, SizeWord.SAME, same)
+        return SizeWord.SAME.say(base, same)
     why = [] if is_block else [Reason(Why.WITHIN_NOISE, cut=CUT_AT)]
-    return WORDS.say(base, SizeWord.CANNOT_TELL, *why)
+    return SizeWord.CANNOT_TELL.say(base, *why)
 
 
 def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Verdict:
@@ -322,7 +307,7 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     told = {each: pair for each, pair in pairs.items() if isinstance(pair, Comparison)}
     if not is_block or not told or not all(found.told_apart.values()):
         kind = VerdictKind.INCONCLUSIVE if is_block else VerdictKind.SCREENED
-        return replace(WORDS.say(base, SizeWord.BEST, *why), against=None, kind=kind)
+        return replace(SizeWord.BEST.say(base, *why), against=None, kind=kind)
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
@@ -332,7 +317,7 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
         ci95=(relative(-high), relative(-low)),
         against=Reason(Why.THE_NEXT, value=found.study.values[following]),
     )
-    return WORDS.say(base, SizeWord.BEST, *why)
+    return SizeWord.BEST.say(base, *why)
 
 
 _UNFIT: Mapping[str, Why] = {
@@ -347,7 +332,7 @@ def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Ver
     if not ended:
         smaller = found.study.values[min(found.unfit)]
         why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
-        return WORDS.say(base, SizeWord.DOES_NOT_FIT, why)
+        return SizeWord.DOES_NOT_FIT.say(base, why)
     last = ended[-1]
     classes = [each for each in last.findings if each.cls in NO_FIT]
     cls = classes[0].cls if classes else ""
@@ -362,7 +347,7 @@ def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Ver
     reasons = [why]
     if any(usable(each) for each in found.runs_of(found.place_of[base.arm])):
         reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
-    return WORDS.say(base, SizeWord.DOES_NOT_FIT, *reasons)
+    return SizeWord.DOES_NOT_FIT.say(base, *reasons)
 
 
 def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
@@ -376,14 +361,14 @@ def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
         why = Reason(Why.ABOVE_COMPILED, limit=limit)
     else:
         why = found.stopped or Reason(Why.BUDGET_SPENT, budget=found.study.budget)
-    return WORDS.say(base, SizeWord.NOT_TRIED, why)
+    return SizeWord.NOT_TRIED.say(base, why)
 
 
 def _lost(base: Verdict, result: TrialResult) -> Verdict:
     why = result.reason or NOT_FINITE
     if result.status is TrialStatus.DROPPED:
-        return WORDS.say(base, SizeWord.CANNOT_RUN, why)
-    return WORDS.say(base, SizeWord.NOT_MEASURED, why)
+        return SizeWord.CANNOT_RUN.say(base, why)
+    return SizeWord.NOT_MEASURED.say(base, why)
 
 
 def _of_compiling(found: BatchWalk) -> Reason | None:

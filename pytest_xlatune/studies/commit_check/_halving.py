@@ -21,7 +21,6 @@ from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
-    WORDS,
     CommitsRecord,
     CommitWord,
     Found,
@@ -434,7 +433,7 @@ def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
         lost = [each for each in own if each.status.is_final]
         if not lost:
             return base
-        return WORDS.say(base, CommitWord.BROKEN_BEFORE, lost[0].reason or NO_SCORE)
+        return CommitWord.BROKEN_BEFORE.say(base, lost[0].reason or NO_SCORE)
     return replace(
         measured(base, scored),
         kind=VerdictKind.EQUIVALENT,
@@ -454,8 +453,8 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
     if not scored:
         why = final[0].reason or NO_SCORE
         if is_of_the_site(final[0]):
-            return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.NOT_MEASURED_FOR, why=why))
-        return WORDS.say(base, CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE, why)
+            return CommitWord.CANNOT_TELL.say(base, Reason(Why.NOT_MEASURED_FOR, why=why))
+        return (CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE).say(base, why)
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
         level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
@@ -466,7 +465,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
         if search.answer is Found.FIRST:
             word = CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD
             return replace(
-                WORDS.say(base, word),
+                word.say(base),
                 delta=relative(search.sign * estimate),
                 against=_PARENT,
                 ci95=(low, high),
@@ -488,7 +487,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)),
         )
-        return WORDS.say(told, word, *([_SLIGHT] if search.is_slight else []))
+        return word.say(told, *([_SLIGHT] if search.is_slight else []))
     return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.TO_HALVE_RANGE))
 
 

@@ -14,7 +14,7 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Action, State, TrialResult, VerdictKind
 from pytest_xlatune.stats.validity import different_loss
-from pytest_xlatune.studies.staged import Words
+from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable
 
 if TYPE_CHECKING:
@@ -23,33 +23,17 @@ if TYPE_CHECKING:
 KIND = "commits"
 
 
-class CommitWord(StrEnum):
-    """What the study calls its verdicts."""
+class CommitWord(Words):
+    """What the study calls its verdicts; OK is no change that was found."""
 
     OK = "OK"
-    SLOWER = "SLOWER"
-    FASTER = "FASTER"
-    BROKEN = "BROKEN"
-    BROKEN_BEFORE = "BROKEN BEFORE"
-    CANNOT_TELL = "CANNOT TELL"
-    FIRST_BAD = "FIRST BAD"
-    FIRST_FASTER = "FIRST FASTER"
-
-
-# OK is no change that was found
-WORDS = Words(
-    kinds={
-        CommitWord.OK: None,
-        CommitWord.SLOWER: VerdictKind.SLOWER,
-        CommitWord.FASTER: VerdictKind.FASTER,
-        CommitWord.BROKEN: VerdictKind.INVALID,
-        CommitWord.BROKEN_BEFORE: VerdictKind.INVALID,
-        CommitWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
-        CommitWord.FIRST_BAD: VerdictKind.SLOWER,
-        CommitWord.FIRST_FASTER: VerdictKind.FASTER,
-    },
-    cannot_run=(CommitWord.BROKEN,),
-)
+    SLOWER = "SLOWER", VerdictKind.SLOWER
+    FASTER = "FASTER", VerdictKind.FASTER
+    BROKEN = "BROKEN", VerdictKind.INVALID, FAILS
+    BROKEN_BEFORE = "BROKEN BEFORE", VerdictKind.INVALID
+    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
+    FIRST_BAD = "FIRST BAD", VerdictKind.SLOWER
+    FIRST_FASTER = "FIRST FASTER", VerdictKind.FASTER
 
 
 class Found(StrEnum):

@@ -21,7 +21,6 @@ from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
-    WORDS,
     CommitsRecord,
     CommitWord,
     Found,
@@ -222,7 +221,7 @@ def conclusion(table: CommitTable) -> Conclusion:
         peak_tflops=study.asked.peak_tflops,
         commits=study.labels,
         losses=tuple(filter(None, losses)),
-        words=WORDS.counted(verdicts),
+        words=CommitWord.counted(verdicts),
         left_out=_left_out(table),
     )
     return Conclusion(
@@ -255,7 +254,7 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
     first = table.over(table.first_of(load, commit))
     if first is None:
         if table.is_given_up(commit):
-            return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.BREAKS_OTHERS))
+            return CommitWord.CANNOT_TELL.say(base, Reason(Why.BREAKS_OTHERS))
         return base
     if usable(first) is None:
         return _lost(table, base, first, (load, commit))
@@ -266,11 +265,11 @@ def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int,
     """Return what follows from a first run that is over and has no score."""
     (load, commit), why = key, first.reason or NO_SCORE
     if is_of_the_site(first):
-        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
+        return CommitWord.CANNOT_TELL.say(base, Reason(Why.RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
-        return WORDS.say(base, CommitWord.BROKEN_BEFORE, why)
-    return WORDS.say(base, CommitWord.BROKEN, why)
+        return CommitWord.BROKEN_BEFORE.say(base, why)
+    return CommitWord.BROKEN.say(base, why)
 
 
 def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
@@ -278,7 +277,7 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     study, commit = table.study, key[1]
     if key not in table.differences:
         why = Reason(Why.IT_RUNS if commit == 0 else Why.RUNS_FIRST_TIME)
-        return WORDS.say(base, CommitWord.OK, why)
+        return CommitWord.OK.say(base, why)
     base = replace(
         base, delta=relative(table.differences[key]), against=Reason(Why.THE_COMMIT_BEFORE)
     )
@@ -287,10 +286,8 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
-        return WORDS.say(
-            base,
-            CommitWord.CANNOT_TELL,
-            Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget),
+        return CommitWord.CANNOT_TELL.say(
+            base, Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget)
         )
     if table.sigma is not None:
         middle = table.differences[key]
@@ -300,7 +297,7 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=Reason(Why.FIRST_RUNS_DIFFERENCES),
         )
-    return WORDS.say(base, CommitWord.OK, Reason(Why.NO_LOSS_AT_FIRST))
+    return CommitWord.OK.say(base, Reason(Why.NO_LOSS_AT_FIRST))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
@@ -308,7 +305,7 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
         return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
-        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.PAIRS_SCORED, pairs=len(values)))
+        return CommitWord.CANNOT_TELL.say(base, Reason(Why.PAIRS_SCORED, pairs=len(values)))
     middle, error = fmean(values), sigma / math.sqrt(len(values))
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
@@ -321,12 +318,12 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
     )
     upper, lower = middle + critical * error, middle - critical * error
     if upper < 0 and middle < SLOWER_AT:
-        return WORDS.say(base, CommitWord.SLOWER, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
+        return CommitWord.SLOWER.say(base, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
     if lower > 0 and middle > FASTER_AT:
-        return WORDS.say(base, CommitWord.FASTER, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
+        return CommitWord.FASTER.say(base, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
     if not SLOWER_AT <= middle <= FASTER_AT:
-        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.CHANGE_OPEN))
-    return WORDS.say(base, CommitWord.OK, Reason(Why.UNLIKE_ONCE_ONLY))
+        return CommitWord.CANNOT_TELL.say(base, Reason(Why.CHANGE_OPEN))
+    return CommitWord.OK.say(base, Reason(Why.UNLIKE_ONCE_ONLY))
 
 
 def _notes(table: CommitTable) -> Sequence[Reason]:

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from statistics import fmean, median
 from typing import ClassVar
@@ -48,7 +47,7 @@ from pytest_xlatune.studies.cell_arms import (
     trial_of,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
-from pytest_xlatune.studies.staged import Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import EQUIVALENCE, NO_SCORE, at_level, begun, so_far
 
@@ -78,31 +77,16 @@ MANY = 8  # nodes from which a round has pairs enough for a median of its own
 _LEAST_OTHERS = 3
 
 
-class NetworkWord(StrEnum):
-    """What the study calls its verdicts; the conclusion's word names the node or link too."""
+class NetworkWord(Words):
+    """What the study calls its verdicts; that on the network names the node or link too."""
 
-    NO_FAULT = "NO FAULT"
-    NODE = "NODE"
-    LINK = "LINK"
-    SEVERAL = "SEVERAL"
-    UNHEALTHY = "UNHEALTHY"
-    CANNOT_TELL = "CANNOT TELL"
-    CLUSTER = "STOP: THE CLUSTER"
-
-
-# NO FAULT is what was not found
-WORDS = Words(
-    kinds={
-        NetworkWord.CLUSTER: VerdictKind.INVALID,
-        NetworkWord.SEVERAL: VerdictKind.SLOWER,
-        NetworkWord.UNHEALTHY: VerdictKind.INVALID,
-        NetworkWord.NODE: VerdictKind.SLOWER,
-        NetworkWord.LINK: VerdictKind.SLOWER,
-        NetworkWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
-        NetworkWord.NO_FAULT: None,
-    },
-    cannot_run=(NetworkWord.UNHEALTHY, NetworkWord.CLUSTER),
-)
+    CLUSTER = "STOP: THE CLUSTER", VerdictKind.INVALID, FAILS
+    SEVERAL = "SEVERAL", VerdictKind.SLOWER
+    UNHEALTHY = "UNHEALTHY", VerdictKind.INVALID, FAILS
+    NODE = "NODE", VerdictKind.SLOWER
+    LINK = "LINK", VerdictKind.SLOWER
+    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
+    NO_FAULT = "NO FAULT"  # none was found
 
 
 @written("network")
@@ -667,7 +651,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         level = median(value for _, value in self.values.values()) if self.values else math.nan
         verdicts = [at_level(self._node(name, own, record), level) for name, own in results.items()]
         return Conclusion(
-            verdicts=(whole, *WORDS.ordered(verdicts)),
+            verdicts=(whole, *NetworkWord.ordered(verdicts)),
             record=record,
             alpha=ALPHA if self.waves else 0.0,
             complete=self.is_over,
@@ -681,7 +665,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             base = replace(base, delta=relative(known[0] - known[1]))
         if failed := self.out.get(name):
             why = Reason(Why.PAIRS_FAILED, pairs=len(failed), why=failed[0].reason or NO_SCORE)
-            return WORDS.say(base, NetworkWord.UNHEALTHY, why)
+            return NetworkWord.UNHEALTHY.say(base, why)
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
@@ -689,12 +673,12 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if shown := self.nodes.get(name):
             return self._confirmed(base, shown)
         if name in self.nodes or name in self.low or known is None:
-            return WORDS.say(base, NetworkWord.CANNOT_TELL, self._unknown(name))
+            return NetworkWord.CANNOT_TELL.say(base, self._unknown(name))
         link = self.accused_link
         if link is not None and name in link:
-            found = WORDS.say(base, NetworkWord.LINK, Reason(Why.SLOW_WITH_ONE, pair=link))
+            found = NetworkWord.LINK.say(base, Reason(Why.SLOW_WITH_ONE, pair=link))
         else:
-            found = WORDS.say(base, NetworkWord.NO_FAULT, Reason(Why.NOT_LOW_IN_PAIRS))
+            found = NetworkWord.NO_FAULT.say(base, Reason(Why.NOT_LOW_IN_PAIRS))
         return replace(found, kind=_level_kind(record.node_loss))
 
     def _unknown(self, name: str) -> Reason:
@@ -708,10 +692,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         method = Reason(Why.FRESH_PAIRS, pairs=shown.n)
         base = replace(_told(base, shown), n=shown.n, method=method)
         if shown.accuses:
-            return WORDS.say(base, NetworkWord.NODE, _at_least(shown))
+            return NetworkWord.NODE.say(base, _at_least(shown))
         if shown.is_open:
-            return WORDS.say(base, NetworkWord.CANNOT_TELL, Reason(Why.LOW_PAIRS_OPEN))
-        return WORDS.say(base, NetworkWord.NO_FAULT, Reason(Why.LOW_PAIRS_NOT_AGAIN))
+            return NetworkWord.CANNOT_TELL.say(base, Reason(Why.LOW_PAIRS_OPEN))
+        return NetworkWord.NO_FAULT.say(base, Reason(Why.LOW_PAIRS_NOT_AGAIN))
 
     def _whole(self, record: NetworkRecord) -> Verdict:
         """Return the verdict on the network."""
@@ -724,20 +708,20 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             out = tuple(self.out)
             cluster = Reason(Why.LOOK_AT_CLUSTER, least=STOP_AT, nodes=out)
             common = Reason(Why.ALL_PAIRS_FAIL) if self.is_common else cluster
-            return WORDS.say(base, NetworkWord.CLUSTER, common)
+            return NetworkWord.CLUSTER.say(base, common)
         faults = self._faults(record)
         if len(faults) > 1:
             all_of_them = Reason(Why.SEVERAL, reasons=[each.among for each in faults])
-            return WORDS.say(base, NetworkWord.SEVERAL, all_of_them)
+            return NetworkWord.SEVERAL.say(base, all_of_them)
         if faults:
             (fault,) = faults
-            found = WORDS.say(base, fault.word, fault.alone)
+            found = fault.word.say(base, fault.alone)
             found = _told(found, fault.shown) if fault.shown else found
             return replace(found, word=fault.text)
         if why := self._open(record):
-            return WORDS.say(base, NetworkWord.CANNOT_TELL, why)
+            return NetworkWord.CANNOT_TELL.say(base, why)
         losses = [x for x in (record.node_loss, record.link_loss) if x is not None]
-        found = WORDS.say(base, NetworkWord.NO_FAULT, Reason(Why.NOTHING_SLOW))
+        found = NetworkWord.NO_FAULT.say(base, Reason(Why.NOTHING_SLOW))
         most = math.ceil(1000 * max(losses) - 1e-9) / 10 if losses else math.nan
         kind = _level_kind(max(losses, default=None))
         return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")

@@ -40,7 +40,6 @@ WORDS: Mapping[Why, str] = {
         "a step are not declared: a cell names per_device_batch_size and max_target_length, a "
         "command that reads logs takes --tokens"
     ),
-    Why.NO_SPARE_STEPS: N_("the window has no more steps than a score needs"),
     Why.NO_FIGURE: N_("no line prints `{field}: NUMBER`"),
     Why.NO_FIRST_STEP: N_("the line of the first step prints no seconds"),
     Why.NO_BANDWIDTH: N_("no line prints `# Avg bus bandwidth : NUMBER`"),
@@ -229,7 +228,6 @@ WORDS: Mapping[Why, str] = {
     Why.FROM_SCREEN_AND_BLOCKS: N_(
         "distance from the screen's baselines and from those beside it in blocks"
     ),
-    Why.ENDED_EARLY: N_("ended early after step {step}, too far behind to go on"),
     Why.FINALIST_SO_FAR: N_("a finalist: {done} of {total} confirming trials are over"),
     Why.RANKS_ONCE: N_("measured once: ranks only"),
     Why.RANKS_TWICE: N_("measured twice: ranks only"),
@@ -291,10 +289,6 @@ WORDS: Mapping[Why, str] = {
     Why.UNLIKE_WARMUPS: N_(
         "profiles differ in warm-up from the baseline: {arms:, }; the window of all trials "
         "starts at step {step}"
-    ),
-    Why.WERE_ENDED_EARLY: N_(
-        "ended early, too far behind to become finalists: {arms:, }; what their first steps "
-        "show ranks them, and decides nothing (--xlatune-early-end)"
     ),
     Why.CAME_TOO_LATE: N_(
         "{arms:, } would be confirmed by now, but the finalists were fixed when the "

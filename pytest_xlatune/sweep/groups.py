@@ -450,9 +450,6 @@ class DesignSettings(Declared):
     equivalence: float = _setting(
         0.01, "Relative change that counts as none", unit="fraction", parse=_BELOW_1
     )
-    early_end: Literal["on", "off"] = _option(
-        "off", "End hopeless screens early: on or off", metavar="HOW", choices=("on", "off")
-    )
     pair: Literal["on", "off"] = _option(
         "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")
     )

@@ -23,7 +23,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.trial import Arm, Behind, Trial
+from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import (
     SECOND_RUNS,
     Plan,
@@ -47,7 +47,6 @@ from pytest_xlatune.studies.trials import (
     ALIAS,
     STUDY,
     Orders,
-    is_ours,
     read,
     wave_baselines,
     wave_order,
@@ -73,7 +72,6 @@ from pytest_xlatune.studies.tuning._slots import (
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
-    behind,
     confirm,
     design,
     screen,
@@ -120,11 +118,11 @@ class TuningStudy(OneCell):
         equivalence: relative change that counts as none.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        early_end: "on" ends a screened trial early that can be no finalist any more.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
+    gone: ClassVar[Mapping[str, Json]] = {"early_end": "off"}
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -145,7 +143,6 @@ class TuningStudy(OneCell):
     equivalence: float = 0.01
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
-    early_end: str = field(default="off", metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -699,23 +696,6 @@ class TuningStudy(OneCell):
         """
         seen = known.first.spread
         return self.sigma_prior or (None if seen is None else _CLEARLY * seen)
-
-    def behind(self, history: History, running: TrialResult) -> Behind | None:
-        """Return how far behind a screened trial is that is to be ended early; None as a rule."""
-        trial, layout = running.trial, self.layout
-        is_own = is_ours(trial, protocols=self._orders.protocols) and trial.is_screened
-        is_own = is_own and trial.stage != AGAIN
-        if self.early_end != "on" or not is_own or trial.is_baseline or isinstance(layout, Refusal):
-            return None
-        known = self._known(history)
-        return behind(
-            known.past,
-            known.moment.segments,
-            running,
-            most=layout.finalists,
-            sigma=JobNoise(known=self.sigma_prior).value,
-            is_known=self.sigma_prior is not None,
-        )
 
     @property
     def _losses(self) -> Losses:

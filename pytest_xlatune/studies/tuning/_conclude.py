@@ -35,7 +35,6 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
-from pytest_xlatune.stats.score import ENDED_EARLY
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -215,7 +214,6 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
-    found[:0] = _ended_early(scored)
     if basis.confirmation and base.arm in basis.finalists:
         found.append(_progress(basis.past, basis.confirmation, base.arm))
     return replace(
@@ -226,16 +224,6 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
         is_likely_slower=is_likely_slower,
         reasons=(*found, *base.reasons, *score_flags(scored)),
     )
-
-
-def _ended_early(trials: Sequence[TrialResult]) -> tuple[Reason, ...]:
-    """Return after which step a trial of the screen was ended; () where none was."""
-    steps = [
-        score.window[1]
-        for each in trials
-        if (score := usable(each)) is not None and ENDED_EARLY in score.flags
-    ]
-    return tuple(Reason(Why.ENDED_EARLY, step=each) for each in steps[:1])
 
 
 def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
@@ -263,9 +251,7 @@ def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     known = measured(base, scored)
     mean = _mean(basis, base.arm)
     is_likely_slower = _is_likely_slower(basis, mean)
-    found = [*_ended_early(scored)]
-    if is_likely_slower:
-        found.append(Reason(Why.LIKELY_SLOWER, runs=len(scored)))
+    found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
         kind=VerdictKind.SCREENED,
@@ -539,7 +525,6 @@ def _notes(
             notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
     elif widest:
         notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
-    notes += _early_notes(basis)
     notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)
     if basis.screen.baselines == 1 and basis.screen.standings:
@@ -588,13 +573,6 @@ def _window_notes(basis: Basis) -> Iterator[Reason]:
         unlike = [each for each in look.unlike if each != ALIAS.id]
         if unlike:
             yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
-
-
-def _early_notes(basis: Basis) -> Iterator[Reason]:
-    """Yield which profiles were ended early, and what their values are good for."""
-    short = [arm for arm in basis.declared if _ended_early(basis.past.screens_of(arm))]
-    if short:
-        yield Reason(Why.WERE_ENDED_EARLY, arms=short)
 
 
 def _late_notes(basis: Basis) -> Iterator[Reason]:

@@ -20,13 +20,11 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
-    Score,
     TrialResult,
-    TrialStatus,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.trial import Behind, ConfirmDesign, Trial
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import (
     BlockFit,
     Line,
@@ -45,7 +43,6 @@ from pytest_xlatune.stats.design import (
     SWEEP_ALPHA,
     Plan,
 )
-from pytest_xlatune.stats.score import first_steps, rescore
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -195,46 +192,6 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
         for name, (estimate, variance) in combined.items()
     }
     return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
-
-
-_HOPELESS = 5.0  # standard deviations of a job's score
-_DOUBTED = ("not-steady", "scattered-steps", "invariant-violated", "resumed", "stragglers")
-_SPARED = 2  # usable steps that a job on the line may lack of those that are compared
-
-
-def behind(
-    past: Past,
-    segments: Sequence[Segment],
-    running: TrialResult,
-    *,
-    most: int,
-    sigma: float,
-    is_known: bool,
-) -> Behind | None:
-    """Return how far behind a screened trial is that cannot come among the first `most` any more.
-
-    Its first steps are compared with the same steps of the others. None while fewer than `most`
-    others are screened, where its steps are doubtful, and while the noise of a job is assumed: it
-    is known (`sigma`), or so many profiles are screened that their spread tells it.
-    """
-    first, score = first_steps(running.trial.protocol), running.score
-    if first is None or score is None or not set(_DOUBTED).isdisjoint(score.flags):
-        return None
-    own, arm = place(running.trial), running.trial.profile.id
-    beside = replace(first, min_steps=max(first.min_steps - _SPARED, 1))
-    jobs = {own: replace(running, status=TrialStatus.MEASURED)}
-    for key, each in past.screen.items():
-        found = None if key == own or each.score is None else rescore(each.score, protocol=beside)
-        if isinstance(found, Score):
-            jobs[key] = replace(each, score=found)
-    ranking = screen(replace(past, screen=jobs), segments)
-    standing = ranking.standings.get(arm)
-    best = sorted(-each.estimate for name, each in ranking.standings.items() if name != arm)
-    if standing is None or len(best) < most or not (is_known or ranking.spread):
-        return None
-    bound = _HOPELESS * max(sigma, ranking.spread or 0.0) * math.sqrt(standing.variance)
-    below = min(ranking.level, -best[most - 1]) - standing.estimate
-    return Behind(below=below, bound=bound, step=first.last_step) if below > bound else None
 
 
 def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:

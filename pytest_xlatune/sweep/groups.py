@@ -441,12 +441,6 @@ class DesignSettings(Declared):
         unit="blocks",
         parse=_POSITIVE,
     )
-    sigma_prior: float | None = _setting(
-        None,
-        "Standard deviation of a trial's score, from an earlier sweep; None is the calibration's",
-        unit="fraction",
-        parse=_ABOVE_0,
-    )
     equivalence: float = _setting(
         0.01, "Relative change that counts as none", unit="fraction", parse=_BELOW_1
     )

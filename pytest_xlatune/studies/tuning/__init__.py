@@ -111,7 +111,7 @@ class TuningStudy(OneCell):
         confirm: whether this run goes on to confirmation.
         budget: jobs of the whole sweep, over all runs of it.
         seed: of the random orders.
-        sigma_prior: standard deviation of a job's score, from an earlier sweep or calibration.
+        sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
         screen_baselines: in each wave's queue; 0 is as planned from the budget.
         finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
         second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.

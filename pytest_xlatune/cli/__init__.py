@@ -269,7 +269,7 @@ def add_commands(
 
 
 # options of what runs, and of what writes reports
-OF_A_SESSION = frozenset({"notify-file", "notify-variable", "negative"})
+OF_A_SESSION = frozenset({"notify-file", "negative"})
 OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
 
 

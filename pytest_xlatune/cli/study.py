@@ -63,7 +63,7 @@ def _study(arguments: argparse.Namespace) -> int:
 
         show_document(plan_of(resolved, resolved.study(), workdir=options.workdir))
         return 0
-    targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+    targets = read_targets(os.environ, options.notify_file)
     check_exports(options.export)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)

@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
             {key: config.getini(key) for key in INI_KEYS},
             root=root_of(config),
         )
-        targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+        targets = read_targets(os.environ, options.notify_file)
         if options.export and not (options.is_off or is_worker(config)):
             from pytest_xlatune.tasks.mlflow_runs import check_exports
 

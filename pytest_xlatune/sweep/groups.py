@@ -610,11 +610,6 @@ class RunSettings(Declared):
         metavar="FILE",
         parse=Path,
     )
-    notify_variable: str | None = _of_session(
-        None,
-        "The environment variable that names whom to tell (default: XLATUNE_NOTIFY_URL)",
-        metavar="NAME",
-    )
     negative: Negative = _of_session(
         "fail",
         "How a profile that is confirmed slower ends its test: fail or xfail",

@@ -250,7 +250,7 @@ def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
     (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
     found = resolved(tmp_path, sweep())
     found.check()
-    assert resolve(tmp_path).notify_variable == "TEAM_APPRISE_URL"
+    assert resolve(tmp_path).notify_file == Path("/home/me/.notify")
     assert (found.cell.model_tag, found.cell.deployed["NCCL_DEBUG"]) == ("deepseek3-671b", "WARN")
     assert found.sweep.site.resources.options == {
         "account": "perf",

@@ -171,7 +171,7 @@ class Spent(Record):
     """A limit of the sweep that another trial would probably break.
 
     Attributes:
-        limit: its option's word, "node-hours" or "queue-hours".
+        limit: its option's word, "node-hours".
         used, of, each: hours spent, hours allowed, hours that a trial takes.
     """
 
@@ -183,9 +183,8 @@ class Spent(Record):
     @property
     def sentence(self) -> str:
         """The words for it, after the class."""
-        what = "hours with the scheduler" if self.limit == "queue-hours" else self.limit
         return (
-            f"{self.used:.3g} of {self.of:g} {what} are spent and a trial takes about "
+            f"{self.used:.3g} of {self.of:g} {self.limit} are spent and a trial takes about "
             f"{self.each:.2g}, so no further one is submitted; --xlatune-{self.limit} raises it"
         )
 

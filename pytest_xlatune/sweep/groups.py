@@ -562,13 +562,6 @@ class Limits(Declared):
         metavar="H",
         parse=_HOURS,
     )
-    queue_hours: float | None = _option(
-        None,
-        "Hours in which trials of a sweep may wait or run, in all its runs",
-        unit="hours",
-        metavar="H",
-        parse=_HOURS,
-    )
 
 
 class RunSettings(Declared):

@@ -120,7 +120,6 @@ _NUMBERS: dict[str, tuple[Any, ...]] = {
     "equivalence": (-1.0, 1, math.nan, math.inf, None),
     "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
     "node_hours": (-1, 0, math.nan, "1"),
-    "queue_hours": (-1, 0, math.nan, "1"),
 }
 
 

@@ -262,9 +262,9 @@ class Executor(abc.ABC):
         del nodelist
         return ""
 
-    def shared_note(self, slots: Sequence[Sequence[str]], *, command: Sequence[str]) -> str:
-        """Say which slots share a switch; "" is none. `command` is the site's, which prints it."""
-        del slots, command
+    def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
+        """Say which slots share a switch; "" is none."""
+        del slots
         return ""
 
     def look(

@@ -535,9 +535,6 @@ class SiteSettings(Declared):
         where=TABLE,
         parse=_Command(),
     )
-    switches: str = _setting(
-        "", "Command that prints switches as topology.conf does", where=TABLE, parse=_Command()
-    )
 
     @property
     def runs_by(self) -> Executor:

@@ -334,7 +334,7 @@ class Campaign:
             raise ConfigError(
                 f"the trials in {setup.folder} were measured on another cell: {found}{picked}. "
                 "Numbers of two cells cannot be compared. Go back to what it was, or start over "
-                "with --xlatune-new-baseline (nothing measured is deleted)"
+                "with --xlatune-fresh (nothing measured is deleted)"
             )
 
     def _other_slots(self, now: Sequence[Cell]) -> str:

@@ -168,7 +168,7 @@ def refuse_changed(
             raise ConfigError(
                 f"{each.path} has changed since the trials in {where} were measured: numbers of "
                 "two configurations cannot be compared. Go back to what it was, or start over with "
-                "--xlatune-new-baseline (nothing measured is deleted)"
+                "--xlatune-fresh (nothing measured is deleted)"
             )
 
 

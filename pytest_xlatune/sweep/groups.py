@@ -627,8 +627,7 @@ class RunSettings(Declared):
     )
     is_off: bool = _switch(no_xlatune="Deselect all sweeps and do nothing else")
     fresh: bool = _switch(
-        xlatune_fresh="Start over: move the ledger aside and measure everything again",
-        xlatune_new_baseline="The same: for a cell that moves to other nodes",
+        xlatune_fresh="Start over, on other nodes too: the ledger is moved aside, nothing deleted"
     )
     rebuild: bool = _switch(
         xlatune_rebuild="Go on where a ledger was lost: read its attempts' own files again"

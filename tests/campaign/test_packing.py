@@ -250,7 +250,7 @@ def test_other_cells_of_a_family_join_its_ledger_and_another_family_is_refused(
     run(later, cluster)
     assert len(cluster.submitted) == 4, "three are reused"
     other = tuple(replace(cell, image="other.sif") for cell in FOUR)
-    with pytest.raises(ConfigError, match=r"image was '', is 'other.sif'.*new-baseline"):
+    with pytest.raises(ConfigError, match=r"image was '', is 'other.sif'.*--xlatune-fresh"):
         campaign(tmp_path, cluster, CellsStudy(cells=other), session="third")
 
 

@@ -110,9 +110,7 @@ def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:
     run(campaign(tmp_path, executor))
     count = len(executor.submitted)
     moved = Cell.from_json(CELL.to_json() | {"nodelist": ["node002"]})
-    with pytest.raises(
-        ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-new-baseline"
-    ):
+    with pytest.raises(ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-fresh"):
         campaign(tmp_path, executor, session="second", cell=moved)
     run(campaign(tmp_path, executor, session="third", cell=moved, fresh=True))
     assert len(executor.submitted) == 2 * count

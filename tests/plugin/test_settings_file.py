@@ -86,7 +86,7 @@ def test_a_trainer_with_a_step_line_of_its_own_is_swept(folder: Any) -> None:
     told.stdout.fnmatch_lines(["*printed no step line that can be read*step_pattern*"])
     own = r"it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device"
     (folder.path / "xlatune.toml").write_text(f"step-pattern = '{own}'\n")
-    run = folder.run("-m", "wave1 or wave2", "--xlatune-new-baseline")
+    run = folder.run("-m", "wave1 or wave2", "--xlatune-fresh")
     run.assert_outcomes(passed=3, xfailed=1)
     wrong = folder.run("--xlatune-step-pattern", "torchtitn")
     assert wrong.ret == pytest.ExitCode.USAGE_ERROR

@@ -93,5 +93,5 @@ def test_a_trainers_configuration_that_changed_is_refused_and_a_comment_is_not()
 
     go_on(replace(before, text="# why\na: 1  # so\n\n"))
     go_on(replace(shell, text="export A=2\n"))  # is part of the cell, and compared there
-    with pytest.raises(ConfigError, match=r"tiny\.yml has changed since.*--xlatune-new-baseline"):
+    with pytest.raises(ConfigError, match=r"tiny\.yml has changed since.*--xlatune-fresh"):
         go_on(replace(before, text="a: 2\n"))

@@ -333,8 +333,8 @@ def test_the_nodes_of_the_first_trial_are_those_of_all(
     assert ended == [pinned["nodes"]] * TRIALS
     said = faults.run(slot=("--xlatune-nodelist", "node[003-004]"))
     assert f"the scheduler picked {pinned['nodes'][0]}" in said, said
-    assert "--xlatune-new-baseline" in said
+    assert "--xlatune-fresh" in said
     assert len(faults.project.submitted) == TRIALS
     again = ("--xlatune-nodelist", "node[003-004]")
-    assert "2 passed" in faults.run("--xlatune-new-baseline", slot=again)
+    assert "2 passed" in faults.run("--xlatune-fresh", slot=again)
     assert len(faults.project.submitted) == 2 * TRIALS

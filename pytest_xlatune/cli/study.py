@@ -28,7 +28,7 @@ from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
-    {"no-xlatune", "xlatune-rank-only", "xlatune-rewrite", "xlatune-zh"}
+    {"no-xlatune", "xlatune-rewrite", "xlatune-zh"}
 )
 
 

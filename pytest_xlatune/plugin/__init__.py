@@ -208,10 +208,10 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.said, workdir=options.workdir)
-    if not (config.option.collectonly or options.rank_only) and (why := resolved.only_ranks):
+    if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "
-            "(--xlatune-budget), take profiles out, or say --xlatune-rank-only"
+            "(--xlatune-budget), take profiles out, or have it rank them: --xlatune-yes"
         )
     check_sweep(resolved)
 

@@ -635,9 +635,8 @@ class RunSettings(Declared):
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"
     )
-    yes: bool = _switch(xlatune_yes="Run although it costs more than --xlatune-ask-above")
-    rank_only: bool = _switch(
-        xlatune_rank_only="Run although the budget can only rank profiles and decides nothing"
+    yes: bool = _switch(
+        xlatune_yes="Run although it costs more than --xlatune-ask-above, or can only rank profiles"
     )
     plan: bool = _switch(xlatune_plan="Show what would run, and submit nothing")
     rewrite: bool = _switch(

@@ -2,7 +2,7 @@
 
 plan             what the sweep would run, in which order, and what it could see
 compile-check    compiles the profiles and measures none
-shrink           reduces a profile that fails to the settings that matter; hunts for crashes
+shrink           reduces a profile that fails to the settings that matter
 calibrate        runs the baseline against itself, and shows the noise
 evidence         records a dump and a capture of some profiles, as trials of their own
 """
@@ -134,9 +134,7 @@ def _how(resolved: ResolvedSweep, arguments: argparse.Namespace) -> CompileCheck
 
 def add_shrink(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "profile", metavar="SWEEP_FILE:PROFILE", help="SWEEP_FILE alone with --hunt"
-    )
+    parser.add_argument("profile", metavar="SWEEP_FILE:PROFILE")
     parser.add_argument(
         "--trials",
         type=_positive,
@@ -146,15 +144,6 @@ def add_shrink(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tries", type=_positive, default=64, metavar="N", help="compilations at most (64)"
-    )
-    parser.add_argument(
-        "--hunt",
-        type=_positive,
-        metavar="N",
-        help="compile N combinations from the catalog, and reduce each compiler crash",
-    )
-    parser.add_argument(
-        "--draw", type=int, default=1, metavar="N", help="which combinations a hunt draws (1)"
     )
     _add_compiler(parser)
     add_json(parser)
@@ -171,13 +160,10 @@ def _positive(text: str) -> int:
 
 def _shrink(arguments: argparse.Namespace) -> int:
     from pytest_xlatune.model.errors import ConfigError
-    from pytest_xlatune.prepare.compilers import compiler_for
-    from pytest_xlatune.tasks.shrink import hunt, shrink_profile
+    from pytest_xlatune.tasks.shrink import shrink_profile
 
     file, _, name = arguments.profile.rpartition(":")
-    if arguments.hunt:
-        file, name = arguments.profile, ""
-    elif not file:
+    if not file:
         raise ConfigError(
             f"{arguments.profile}: expected SWEEP_FILE:PROFILE, e.g. sweeps/test_mine.py:overlap-2"
         )
@@ -191,34 +177,13 @@ def _shrink(arguments: argparse.Namespace) -> int:
                 f"trials by {site.runs_by.scheduler or site.executor} run in a folder that the "
                 "nodes see: name its --keep"
             )
-        if not arguments.hunt:
-            found = shrink_profile(
-                resolved, name, how, folder=folder, tries=arguments.tries, trials=arguments.trials
-            )
-            if arguments.json:
-                show_json({"schema": SCHEMA, "shrunk": found.to_json()})
-            else:
-                show(_shrunk(found))
-            return 0
-        if arguments.keep is None:
-            raise ConfigError("--hunt writes a reproducer for each crash: name its --keep FOLDER")
-        crashes = []
-        for drawn, crash in hunt(
-            compiler_for(resolved, how),
-            str(resolved.cell.parallelism),
-            count=arguments.hunt,
-            number=arguments.draw,
-            folder=folder,
-            budget=arguments.tries,
-        ):
-            if crash is not None:
-                crashes.append(crash)
-            if not arguments.json:
-                show([f"{drawn.id}: {drawn.shown_text}" + ("" if crash else ": no new crash")])
-                show(_shrunk(crash.shrunk) if crash else ())
-                show([f"  reproducer: {os.path.relpath(crash.folder)}"] if crash else ())
-        if arguments.json:
-            show_json({"schema": SCHEMA, "crashes": [each.to_json() for each in crashes]})
+        found = shrink_profile(
+            resolved, name, how, folder=folder, tries=arguments.tries, trials=arguments.trials
+        )
+    if arguments.json:
+        show_json({"schema": SCHEMA, "shrunk": found.to_json()})
+    else:
+        show(_shrunk(found))
     return 0
 
 

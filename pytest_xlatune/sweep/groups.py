@@ -305,7 +305,6 @@ _WHOLE = _Number(int, "a whole number", lambda _: True)
 _POSITIVE = _Number(int, "a whole number above 0", lambda number: number > 0)
 _ABOVE_0 = _Number(float, "a number above 0", lambda number: 0 < number < math.inf)
 _NOT_NEGATIVE = _Number(float, "a number of 0 or more", lambda number: 0 <= number < math.inf)
-_BELOW_1 = _Number(float, "a number of 0 or more, below 1", lambda number: 0 <= number < 1)
 _HOURS = _Number(float, "more than 0 hours", lambda hours: hours > 0)
 
 
@@ -440,9 +439,6 @@ class DesignSettings(Declared):
         "Blocks of a second stage; with any, the first stage spends 0.04 of alpha 0.05",
         unit="blocks",
         parse=_POSITIVE,
-    )
-    equivalence: float = _setting(
-        0.01, "Relative change that counts as none", unit="fraction", parse=_BELOW_1
     )
     pair: Literal["on", "off"] = _option(
         "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")

@@ -117,7 +117,6 @@ _NUMBERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("budget", "max_target_length"), (-1, 0, True)),
     **dict.fromkeys(("devices", "nodes"), (-1, "3")),
     "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
-    "equivalence": (-1.0, 1, math.nan, math.inf, None),
     "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
     "node_hours": (-1, 0, math.nan, "1"),
 }

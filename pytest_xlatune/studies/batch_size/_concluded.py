@@ -20,7 +20,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.compare import is_within
+from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
 from pytest_xlatune.studies.batch_size._findings import (
     ALPHA,
     CUT_AT,
@@ -30,7 +30,6 @@ from pytest_xlatune.studies.batch_size._findings import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    EQUIVALENCE,
     NO_SCORE,
     NOT_FINITE,
     beside,

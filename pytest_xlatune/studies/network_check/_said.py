@@ -24,6 +24,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.trial import Arm
+from pytest_xlatune.stats.compare import EQUIVALENCE
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.network_check._pairs import Pair
@@ -37,7 +38,6 @@ from pytest_xlatune.studies.network_check._walk import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    EQUIVALENCE,
     NO_SCORE,
     at_level,
     job_ids_of,

@@ -115,14 +115,13 @@ class TuningStudy(OneCell):
         screen_baselines: in each wave's queue; 0 is as planned from the budget.
         finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
         second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.
-        equivalence: relative change that counts as none.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
-    gone: ClassVar[Mapping[str, Json]] = {"early_end": "off"}
+    gone: ClassVar[Mapping[str, Json]] = {"early_end": "off", "equivalence": 0.01}
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -140,7 +139,6 @@ class TuningStudy(OneCell):
     blocks: int = 0
     block_baselines: int = 0
     second_blocks: int = 0
-    equivalence: float = 0.01
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
@@ -554,7 +552,6 @@ class TuningStudy(OneCell):
             baselines=self._baselines,
             sigma=JobNoise(known=self.sigma_prior).value,
             losses=self._losses,
-            equivalence=self.equivalence,
         )
 
     @property
@@ -647,7 +644,6 @@ class TuningStudy(OneCell):
             orders=self._orders,
             second_blocks=self.second_blocks,
             losses=self._losses,
-            equivalence=self.equivalence,
             others=self._others(known),
             lay=tuple if known.slots is None else known.slots.lay,
             # a sweep that states its blocks has no other

@@ -155,7 +155,7 @@ def _noted(placed: Placed, *, number: int, of: int) -> Profile:
     return replace(placed.profile, origin=place)
 
 
-def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
+def without_gain(past: Past) -> frozenset[str]:
     """Return the arms that a confirmation showed to be level with the baseline, or slower.
 
     None of them before all blocks of its last look are over.
@@ -169,7 +169,7 @@ def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
     if not all(each.status.is_final for each in own.values()):
         return frozenset()
     kept = frozen_arms(past, after=last - 1)
-    look = look_at(past, tuple(known.values()), kept, equivalence)
+    look = look_at(past, tuple(known.values()), kept)
     level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
     return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 

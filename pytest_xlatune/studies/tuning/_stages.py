@@ -375,7 +375,6 @@ def confirm(
     orders: Orders,
     second_blocks: int,
     losses: Losses,
-    equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
     pair: Profile | None = None,
@@ -397,7 +396,6 @@ def confirm(
         orders: of the trials.
         second_blocks: of the second look.
         losses: with what the loss of a trial is compared.
-        equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
         pair: `baseline-no-env` where it stands in every block, beside the finalists and uncut.
@@ -442,7 +440,7 @@ def confirm(
         trials += block(number, first)
     looks = []
     if are_over(trials):
-        looks.append(look_at(past, (first,), (*kept, *decided), equivalence))
+        looks.append(look_at(past, (first,), (*kept, *decided)))
         second = known.get(_SECOND) or replace(
             first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
         )
@@ -453,7 +451,7 @@ def confirm(
                 more += block(number, second)
             trials += more
             if are_over(more):
-                looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
+                looks.append(look_at(past, (first, second), (*kept, *decided)))
     is_won, added = False, None
     if looks and are_over(trials):
         found = (each for look in looks for each in _of_candidates(look))
@@ -587,9 +585,7 @@ def _of_candidates(look: Look) -> list[VerdictKind]:
     return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
 
 
-def look_at(
-    past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
-) -> Look:
+def look_at(past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str]) -> Look:
     cells = past.scored_in_blocks(designs=designs)
     inside = {key.arm for key, each in past.confirm.items() if each.trial.design in designs}
     entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
@@ -609,9 +605,7 @@ def look_at(
     }
     faster = () if fit is None else winners(fit, found, family=family, alpha=alpha)
     kinds = {
-        arm: decide(each, equivalence=equivalence)
-        if isinstance(each, Comparison)
-        else VerdictKind.INCONCLUSIVE
+        arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
         for arm, each in comparisons.items()
     }
     return Look(

@@ -47,6 +47,7 @@ from tests.helpers.document.slots import SECOND, against_lines, last_laid, mispl
 from tests.helpers.words import in_words
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
+LEVEL = 0.01  # a change inside it is none
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
 STOP_ESTIMATE, STOP_LEAST = 0.05, 0.04
 
@@ -472,7 +473,7 @@ class Books:
         return not abs(score.loss - usual) <= self.declared["loss_tolerance"] * abs(usual)
 
     def _kind(self, name: str) -> str:
-        fit, margin = self.fit, float(self.declared["equivalence"])
+        fit, margin = self.fit, LEVEL
         if fit is None or len([e for e in self.of(name, "confirm") if e.score]) < 2:
             return "INCONCLUSIVE"
         if name in fit.winners(ALIAS):

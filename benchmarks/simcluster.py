@@ -73,7 +73,7 @@ class World:
         warming: steps of the decay by profile index, where a profile warms up differently.
         cold_first: how much slower the first job of every block is.
         failed: share of jobs that could not be measured.
-        steps, profiles, budget, second_blocks: of the sweep.
+        steps, profiles, budget: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
         clashes: two profiles, and by what log ratio their gains together fall short of the sum.
@@ -121,7 +121,6 @@ class World:
     steps: int = 15
     profiles: int = 25
     budget: int = 50
-    second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
     clashes: tuple[tuple[int, int, float], ...] = ()
@@ -377,7 +376,6 @@ def study_of(world: World, seed: int) -> TuningStudy:
         stacks=(Stacks(slots=world.stacks),) if world.stacks else (),
         budget=world.budget,
         seed=seed,
-        second_blocks=world.second_blocks,
         slots=tuple((f"s{at}",) for at in range(world.node_slots)) if world.node_slots > 1 else (),
     )
 

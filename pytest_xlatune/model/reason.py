@@ -147,7 +147,6 @@ class Why(StrEnum):
     RANKS_TWICE = auto()
     RANKS_TIMES = auto()
     NOT_AN_ARM = auto()
-    FIRST_LOOK = auto()
     ELSE = auto()
     WITH_SPARE_BLOCKS = auto()
     FASTER = auto()

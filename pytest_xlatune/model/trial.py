@@ -49,12 +49,12 @@ class ConfirmDesign(Record):
     Error rates are spent on a layout, so that neither a restart nor a larger budget may refill it.
 
     Attributes:
-        look: which of the looks the trial belongs to, from 1.
-        looks: how many looks the design allows.
+        look: 1 of the blocks that decide, another of spare ones.
+        looks: 1, how often the blocks are looked at.
         arms: finalists that enter the first block, an alias included.
-        blocks: of this look.
+        blocks: that decide.
         baselines: trials of the reference in each block.
-        widths: arms of each block of this look in turn; () is `arms` in all of them.
+        widths: arms of each deciding block in turn; () is `arms` in all of them.
         pair: whether `baseline-no-env` stands in every block besides, to be decided.
     """
 

@@ -233,7 +233,6 @@ WORDS: Mapping[Why, str] = {
     Why.RANKS_TWICE: N_("measured twice: ranks only"),
     Why.RANKS_TIMES: N_("measured {times} times: ranks only"),
     Why.NOT_AN_ARM: N_("it is not among the arms of the blocks"),
-    Why.FIRST_LOOK: N_("decided at the first look, with alpha {alpha:g}"),
     Why.ELSE: N_("else {reason}"),
     Why.WITH_SPARE_BLOCKS: N_("{method}; its figures with {blocks:+spare block}"),
     Why.FASTER: N_("faster: {low:percent} to {high:percent} (95 %)"),

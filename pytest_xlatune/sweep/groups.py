@@ -434,12 +434,6 @@ class DesignSettings(Declared):
     block_baselines: int = _setting(
         0, "Baselines in each block; 0 is what the budget allows", unit="trials", parse=_POSITIVE
     )
-    second_blocks: int = _setting(
-        0,
-        "Blocks of a second stage; with any, the first stage spends 0.04 of alpha 0.05",
-        unit="blocks",
-        parse=_POSITIVE,
-    )
     pair: Literal["on", "off"] = _option(
         "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")
     )

@@ -111,7 +111,7 @@ def test_a_protocol_without_a_score_is_refused(protocol: Protocol, message: str)
 
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
-        ("screen_baselines", "finalists", "blocks", "block_baselines", "second_blocks"),
+        ("screen_baselines", "finalists", "blocks", "block_baselines"),
         (-1, 2.5, math.nan, None),
     ),
     **dict.fromkeys(("budget", "max_target_length"), (-1, 0, True)),

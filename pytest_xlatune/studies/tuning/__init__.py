@@ -114,14 +114,17 @@ class TuningStudy(OneCell):
         sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
         screen_baselines: in each wave's queue; 0 is as planned from the budget.
         finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
-        second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
-    gone: ClassVar[Mapping[str, Json]] = {"early_end": "off", "equivalence": 0.01}
+    gone: ClassVar[Mapping[str, Json]] = {
+        "early_end": "off",
+        "equivalence": 0.01,
+        "second_blocks": 0,
+    }
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -138,7 +141,6 @@ class TuningStudy(OneCell):
     finalists: int = 0
     blocks: int = 0
     block_baselines: int = 0
-    second_blocks: int = 0
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
@@ -205,7 +207,6 @@ class TuningStudy(OneCell):
             ),
             budget,
             has_pair=has_pair,
-            reserved=self.second_blocks,
         )
 
     @cached_property
@@ -219,7 +220,6 @@ class TuningStudy(OneCell):
         planned = plan(
             count,
             budget,
-            reserved_blocks=self.second_blocks,
             screen_baselines=in_screen,
             waves=len(self._waves),
             sigma=sigma,
@@ -238,14 +238,13 @@ class TuningStudy(OneCell):
         widths = self._stated_widths(start.widths, count)
         beside = self.block_baselines or start.block_baselines
         screened = count + (in_screen or start.screen_baselines)
-        more = self.second_blocks * (widths[-1] + beside)
         return replace(
             start,
             profiles=count,
             screen_baselines=in_screen or start.screen_baselines,
             widths=widths,
             block_baselines=beside,
-            jobs=screened + sum(widths) + len(widths) * beside + more,
+            jobs=screened + sum(widths) + len(widths) * beside,
         )
 
     @property
@@ -638,11 +637,10 @@ class TuningStudy(OneCell):
         return confirm(
             known.past,
             ranking=known.ranking,
-            first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
+            first=design(known.past, layout, arms=len(arms)),
             pair=self._choice(known).pair_in_blocks(),
             arms=arms,
             orders=self._orders,
-            second_blocks=self.second_blocks,
             losses=self._losses,
             others=self._others(known),
             lay=tuple if known.slots is None else known.slots.lay,

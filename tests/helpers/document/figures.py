@@ -60,7 +60,6 @@ class Job:
     profile: Mapping[str, Any]
     stage: str
     wave: str
-    looks: int
     slot: str  # the cell's identity there
     block: int
     ran_in: Any = None  # the block beside which it really ran
@@ -298,8 +297,6 @@ class Books:
         arms = sorted({e.name for e in own} - {BASELINE})
         if not arms:
             return None
-        if any(e.looks != 1 for e in own):
-            raise ValueError("a confirmation in two stages is not computed again here")
         blocks = sorted({(e.ran_in, e.epoch) for e in own}, key=str)
         design = np.zeros((len(own), len(arms) + len(blocks)))
         for at, each in enumerate(own):
@@ -652,7 +649,6 @@ def _job(result: Mapping[str, Any]) -> Job:
         profile=trial["profile"],
         stage=_stage(trial),
         wave=trial["stage"],
-        looks=(trial["design"] or {}).get("looks", 0),
         slot=trial["cell_digest"],
         block=trial["block"],
         position=trial["position"],

@@ -152,11 +152,13 @@ def _arguments(parser: argparse.ArgumentParser) -> Lines:
     rows, of_sweeps = [], []
     for action in parser._actions:  # noqa: SLF001
         skipped = (argparse._HelpAction, argparse._SubParsersAction)  # noqa: SLF001
-        if isinstance(action, skipped) or action.help == argparse.SUPPRESS:
+        if isinstance(action, skipped):
             continue
         is_of_sweep = action.dest.startswith("xlatune_") and action.nargs != 0
         if is_of_sweep and any(each.key == action.dest for each in OPTIONS):
             of_sweeps.append(f"`{action.option_strings[0]}`")
+            continue
+        if action.help == argparse.SUPPRESS:
             continue
         value = "" if action.nargs == 0 else f" {_metavar(action)}"
         word = ", ".join(action.option_strings) + value if action.option_strings else value.strip()

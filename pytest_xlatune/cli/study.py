@@ -23,7 +23,7 @@ from pytest_xlatune.cli import (
     show_document,
 )
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
-from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
+from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -43,7 +43,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
                 f"--{name.removeprefix('xlatune-')}",
                 dest=name.replace("-", "_"),
                 action="store_true",
-                help=text,
+                help=text if is_daily(f"--{name}") else argparse.SUPPRESS,
             )
     add_options(parser)
     parser.set_defaults(run=_study)

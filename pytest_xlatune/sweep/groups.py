@@ -435,7 +435,10 @@ class DesignSettings(Declared):
         0, "Baselines in each block; 0 is what the budget allows", unit="trials", parse=_POSITIVE
     )
     pair: Literal["on", "off"] = _option(
-        "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")
+        "off",
+        "Decide the pair of wave 1 in the blocks: on or off",
+        metavar="HOW",
+        choices=("on", "off"),
     )
     loss_tolerance: float = _setting(
         0.02,
@@ -640,6 +643,11 @@ class RunSettings(Declared):
     )  # of the sweeps
 
 
+def is_daily(flag: str) -> bool:
+    """Whether help shows an option of pytest: `--xlatune-budget`."""
+    return flag.removeprefix(FLAG) in DAILY
+
+
 def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
     """Return the option with the first executor of ours of which a fact holds, for messages."""
     from pytest_xlatune.executors.named import one_of_ours
@@ -676,6 +684,13 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     for each in dataclasses.fields(RunSettings)
     for flag, text in each.metadata.get("flags", ())
 }
+
+# what a day at a cluster needs: help shows these, and says where the others are
+DAILY = (
+    *("model", "budget", "executor", "nodelist", "partition", "workdir"),
+    *("negative", "plan", "fresh", "yes"),
+)
+EVERY = "pytest -v --help"  # shows all
 
 # old name -> new name of a setting: as an option, and in a sweep file
 RENAMED = {"screening": "compile-check"}

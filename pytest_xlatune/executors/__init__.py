@@ -1,6 +1,6 @@
 """Submit a trial, look after it, cancel it.
 
-The contract is the class `Executor`; docs/architecture.md shows a whole one. An executor keeps no
+The contract is the class `Executor`; docs/how-to/extend.md shows a whole one. An executor keeps no
 state of its own: any process with the ledger can look after jobs that another one, now dead,
 submitted. The names of executors stand in this package alone: others ask for facts. submitit is
 imported inside the executors only, and only when something is submitted. The logger

@@ -15,7 +15,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_xlatune.sweep.cvs_files import read_cvs_file
+from pytest_xlatune.guests.cvs.files import read_cvs_file
 from tests.helpers.cvs_written import first, fourth, second, third, write
 
 READS = 50

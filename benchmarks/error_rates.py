@@ -135,6 +135,8 @@ BARS = (
         low=0.92, errors=1, of=_winners),
     Bar(number="5", demand="power, noise 1.0 %, 80 jobs", worlds=LARGE[:1],
         figure=lambda t: t.power, low=0.84, errors=1, of=_winners),
+    Bar(number="5", demand="power, noise 1.0 %, 100 jobs", worlds=LARGE[1:2],
+        figure=lambda t: t.power, low=0.90, errors=1, of=_winners),
     Bar(number="5", demand="power, noise 1.0 %, 150 jobs", worlds=LARGE[2:],
         figure=lambda t: t.power, low=0.96, errors=1, of=_winners),
     Bar(number="5", demand="FASTER without a word of lost runs", worlds=(*HANGING, LOSING),

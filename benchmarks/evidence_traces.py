@@ -26,7 +26,7 @@ from evidence_capture import GPUS, STEPS, capture
 OURS = """
 import sys
 from pathlib import Path
-from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
 files = (Path(each) for each in sys.argv[1:])
 found = drill(read_xplane(each.read_bytes(), each.name) for each in files)
@@ -125,7 +125,7 @@ def run(code: str, *files: Path) -> tuple[float, float, float, str]:
 
 def prepare(kernels: int, files: list[Path], twin: Path) -> None:
     """Write the captures, and the kernels (only those) as the profiler's JSON has them."""
-    from pytest_xlatune.evidence.trace._xplane import read_xplane
+    from pytest_xlatune.evidence.trace.xplane import read_xplane
 
     made = capture(kernels_per_step=kernels)
     for path in files:

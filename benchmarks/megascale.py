@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from log_reader import chunks, in_own_process, measured, only_bytes, piece, reader
 
-from pytest_xlatune.logs.megascale import MegascaleReader
+from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from tests.helpers.megascale_traces import Made, traffic
 
 COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"

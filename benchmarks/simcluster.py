@@ -21,6 +21,7 @@ import numpy as np
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     COLLECTIVES,
     PARTS,
@@ -241,11 +242,13 @@ class Cluster:
             outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock, allocation=held or "")
             is_hung = self._is_hung(trial, at)
             if failed[at] or is_hung:
-                found = NoScore(reason="it stood still twice" if is_hung else "node failure")
+                found = NoScore(
+                    reason=verbatim("it stood still twice" if is_hung else "node failure")
+                )
             if isinstance(found, NoScore):
                 status, reason, value = TrialStatus.UNMEASURED, found.reason, None
             else:
-                status, reason, value = TrialStatus.MEASURED, "", found
+                status, reason, value = TrialStatus.MEASURED, None, found
             results.append(
                 TrialResult(
                     trial=trial,
@@ -395,7 +398,10 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
         settled = [trial for trial in jobs if cluster.world.is_settled(trial)]
         history += [
             TrialResult(
-                trial=trial, status=TrialStatus.DROPPED, reason="no run", not_run=NotRun.NEEDLESS
+                trial=trial,
+                status=TrialStatus.DROPPED,
+                reason=verbatim("no run"),
+                not_run=NotRun.NEEDLESS,
             )
             for trial in settled
         ]

@@ -41,6 +41,17 @@ NOISY = (
     replace(NULL, name="six arms of 2x noise", noisy=dict.fromkeys(range(15, 21), 2.0)),
     replace(NULL, name="three arms of 5x noise", noisy=dict.fromkeys(range(18, 21), 5.0)),
 )
+# three blocks tell an arm's own noise badly
+NOISY_FEW = tuple(
+    replace(
+        NULL, name=f"{name}, 12 in 30", noisy=dict.fromkeys(arms, times), profiles=12, budget=30
+    )
+    for name, arms, times in (
+        ("three arms of 3x noise", range(9, 12), 3.0),
+        ("four arms of 2x noise", range(8, 12), 2.0),
+        ("three arms of 5x noise", range(9, 12), 5.0),
+    )
+)
 FOUR = replace(NULL, name="four waves", waves=4)
 LOSING = replace(NULL, name="three arms lose half of their runs",
                  losing=dict.fromkeys(range(18, 21), 0.5))  # fmt: skip
@@ -126,7 +137,7 @@ THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 after compile check
 ALL = (
     *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING,
     STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
-    *HANGING, *HARMED, LARGE[0], LARGE[2],
+    *HANGING, *HARMED, *LARGE,
 )  # fmt: skip
 # those that are measured by name alone
 MORE = (
@@ -135,6 +146,8 @@ MORE = (
     replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
     *SLOWER,
     *SLOWED,
-    LARGE[1],
+    *NOISY_FEW,
+    replace(NULL, name="nothing helps, 12 in 30", profiles=12, budget=30),
+    replace(THREE, name="three at +2 %, 12 in 30", profiles=12, budget=30),
     *LARGE_NULLS,
 )

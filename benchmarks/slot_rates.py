@@ -1,12 +1,14 @@
 """What node slots cost and gain: wall time, node-hours, false winners and power by simulation.
 
     python benchmarks/slot_rates.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
+    python benchmarks/slot_rates.py --only "three at +2 %" [--write ...]    # its rows
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held [--write ...]
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
-the drift 1 % over the time of 50 trials one after the other. With `--held` trials run in
+the drift 1 % over the time of 50 trials one after the other. Eight slots are measured with 65 and
+with 50 trials. With `--held` trials run in
 allocations of 20 one after the other, and a share of the noise belongs to an allocation on a slot.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,10 +28,23 @@ import pages
 from simcluster import Cluster, World, drive, study_of
 from simworlds import NULL, ONE, THREE
 
+from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.stats.design import Plan, plan
 
 SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
+FEW = 50  # as many as one slot has: the default
+COLUMNS = (
+    "slots, spread",
+    "trials",
+    "profiles",
+    "sweeps",
+    "wall time",
+    "node-hours",
+    "false winner",
+    "power",
+    "told",
+)
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
 # slots that differ by more than a level
 UNLIKE = tuple(
@@ -58,19 +73,22 @@ def measure(world: World, seeds: range) -> Counter[str]:
         won = [each.arm for each in conclusion.verdicts if each.kind is VerdictKind.FASTER]
         found["found"] += sum(world.truth_of(each) > 0 for each in won)
         found["false"] += any(world.truth_of(each) <= 0 for each in won)
-        found["slower"] += any("is slower than the others" in each for each in conclusion.notes)
+        found["slower"] += any(each.kind is Why.SLOT_STAYS_SLOWER for each in conclusion.notes)
         found["winners"] += len(world.effects)
     return found
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write its rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweeps", type=int, default=300, help="of each row")
     parser.add_argument("--first", type=int, default=0, help="number of the first, for others")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--slots", type=int, default=SLOTS)
-    parser.add_argument("--budget", type=int, default=BUDGET, help="trials, on several slots")
+    parser.add_argument(
+        "--budget", type=int, default=0, help=f"trials, on several slots; {BUDGET}, then {FEW}"
+    )
+    parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
     parser.add_argument("--unlike", action="store_true", help="slots of own drift, or own noise")
     parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
@@ -78,42 +96,62 @@ def main() -> None:
     options = parser.parse_args()
     if options.write and (options.named or options.unlike):
         parser.error("--write is for the table of slots, and with --held for that of allocations")
-    lines = [
-        f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error.\n",
-        "| slots, spread | profiles | wall time | node-hours | false winner | power | told |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    print(*lines, sep="\n")
+    is_page = not (options.named or options.unlike or options.held)
+    said = f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error."
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    print(said, "", *lines, sep="\n")
     measured: list[tuple[World, Counter[str], Counter[str]]] = []
     end = options.first + options.sweeps
     chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
+    budgets = [options.budget] if options.budget else [BUDGET, FEW] if is_page else [BUDGET]
     with ProcessPoolExecutor(options.jobs) as pool:
+
+        def told(world: World, one: Counter[str] | None = None) -> Counter[str]:
+            """Measure a world and tell its row, beside that of one slot."""
+            found: Counter[str] = Counter()
+            for part in pool.map(partial(measure, world), chunks):
+                found.update(part)
+            lines.append(_row(world, found, one or found))
+            print(lines[-1], flush=True)
+            measured.append((world, found, one or found))
+            return found
+
         if options.named:
-            for world in named(options.slots, options.budget):
-                found = Counter()
-                for part in pool.map(partial(measure, world), chunks):
-                    found.update(part)
-                print(_row(world, found, found), flush=True)
+            for world in named(options.slots, budgets[0]):
+                told(world)
             return
         for base in UNLIKE if options.unlike else worlds(WORLDS, SHARES if options.held else ()):
-            one: Counter[str] = Counter()
-            found: Counter[str]
-            several = [(options.slots, each) for each in SPREADS]
-            for slots, spread in several[:1] if options.unlike else ((1, 0.0), *several):
-                world = replace(base, node_slots=slots, slot_sd=spread)
-                if slots > 1:
-                    world = replace(world, budget=options.budget)
-                found = Counter()
-                for part in pool.map(partial(measure, world), chunks):
-                    found.update(part)
-                one = one or found
-                lines.append(_row(world, found, one))
-                print(lines[-1], flush=True)
-                measured.append((world, found, one))
+            if options.only not in base.name:
+                continue
+            several = [
+                replace(base, node_slots=options.slots, slot_sd=spread, budget=jobs)
+                for jobs in budgets
+                for spread in (SPREADS[:1] if options.unlike else SPREADS)
+            ]
+            one = None if options.unlike else told(base)
+            for world in several:
+                told(world, one)
     if options.write and options.held:
-        pages.rewrite(options.write, "\n".join([*lines[:1], *_held(measured)]), HELD)
-    elif options.write:
-        pages.rewrite(options.write, "\n".join(lines), PART)
+        pages.rewrite(options.write, "\n".join([said, "", *_held(measured)]), HELD)
+    elif options.write and not options.first:
+        pages.rewrite(options.write, merged(pages.part(options.write, PART), lines), PART)
+
+
+def merged(page: str, lines: Sequence[str]) -> str:
+    """Return the table of a page with the rows that were measured anew; the others stay."""
+    head, rows = lines[:2], {_key(line): line for line in (*page.splitlines()[3:], *lines[2:])}
+    names = [each.name for each in WORLDS]
+
+    def place(key: tuple[str, ...]) -> tuple[int, bool, int, str]:
+        where, trials, world = key
+        return names.index(world), where != "one", -int(trials), where
+
+    return "\n".join([*head, *(rows[key] for key in sorted(rows, key=place))])
+
+
+def _key(line: str) -> tuple[str, ...]:
+    """Return what a row is of: slots, trials, profiles."""
+    return tuple(cell.strip() for cell in line.strip("|").split("|")[:3])
 
 
 def worlds(known: tuple[World, ...], shares: tuple[float, ...]) -> tuple[World, ...]:
@@ -144,7 +182,9 @@ def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
     where += f", share {100 * world.share:g} %" if world.hold else ""
     cells = [
         where,
+        str(world.budget),
         world.name,
+        str(found["sweeps"]),
         f"{found['rounds'] / one['rounds']:.2f}",
         f"{found['jobs'] / one['jobs']:.2f}",
         _rate(found["false"], found["sweeps"]),

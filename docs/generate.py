@@ -32,16 +32,16 @@ from pytest_xlatune import cli, executors, ledger  # noqa: E402
 from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
 from pytest_xlatune.catalog.rules import RULES  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
+from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
+from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
-from pytest_xlatune.logs.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
-from pytest_xlatune.plugin import cvs_items  # noqa: E402
 from pytest_xlatune.report.cell_documents import (  # noqa: E402
     BATCH_RATES,
     COMMIT_RATES,
@@ -50,6 +50,7 @@ from pytest_xlatune.report.cell_documents import (  # noqa: E402
 )
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
+from pytest_xlatune.report.words import WORDS  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
     GROUPS,
@@ -59,10 +60,12 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     TABLE,
     RunSettings,
 )
-from pytest_xlatune.sweep.registry import KINDS, markers  # noqa: E402
+from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
 Lines = Iterator[str]
+for each in kind_names():
+    KINDS[each]  # those of guests too
 
 
 def _row(*cells: str) -> str:
@@ -115,7 +118,9 @@ def switches() -> Lines:
         def addoption(self, flag: str, *, help: str, metavar: str = "", **_: Any) -> None:  # noqa: A002
             self.rows.append(_row(f"`{f'{flag} {metavar}'.strip()}`", help))
 
-    cvs_items.add_options(typing.cast("Any", types.SimpleNamespace(getgroup=lambda *_: Group())))
+    cvs_options.pytest_addoption(
+        typing.cast("Any", types.SimpleNamespace(getgroup=lambda *_: Group()))
+    )
     yield from Group.rows
 
 
@@ -130,15 +135,15 @@ def marker_table() -> Lines:
 
 def commands() -> Lines:
     """Yield each command with its arguments; options of a sweep are named once."""
-    for name, (_, line) in cli.COMMANDS.items():
+    for name, of in cli.commands().items():
         parser = cli._parser(name).command  # noqa: SLF001 - argparse has no list of its own
         assert parser is not None
-        yield from ("", f"## `xlatune {name}`", "", f"{line[0].upper()}{line[1:]}.", "")
+        yield from ("", f"## `xlatune {name}`", "", f"{of.line[0].upper()}{of.line[1:]}.", "")
         yield from _arguments(parser)
         for kind, each in _kinds(parser):
             yield from (f"### `xlatune {name} {kind}`", "", each.description or "", "")
             yield from _arguments(each)
-        yield from (f"    {each}" for each in cli.EXAMPLES[name])
+        yield from (f"    {each}" for each in of.examples)
 
 
 def _kinds(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
@@ -271,6 +276,15 @@ def leaderboard() -> Lines:
         yield _row(f"`{name}`", " ".join(text.split()))
 
 
+def reasons() -> Lines:
+    """Yield the kinds of reasons, each with its sentence."""
+    yield from _head("kind", "sentence, its fields in braces")
+    for kind, text in WORDS.items():
+        shown = re.sub(r"\{\w+:\w+\|(\w+)\}", r"\1", text)  # {runs:was|were}
+        shown = re.sub(r"\{(\w+):\+([^}]*)\}", r"{\1} \2s", shown)  # {jobs:+job}
+        yield _row(f"`{kind}`", re.sub(r"\{(\w+)[^}]*\}", r"{\1}", shown).strip())
+
+
 def events() -> Lines:
     """Yield the events of a ledger, each with its fields."""
     for kind, event in sorted(ledger.EVENTS.items()):
@@ -371,6 +385,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),
     "leaderboard.json": ("reference/formats.md", leaderboard),
+    "reasons": ("reference/formats.md", reasons),
     "events": ("reference/formats.md", events),
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),

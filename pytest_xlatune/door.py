@@ -9,27 +9,25 @@ of ours is looked for among the entry points: a session that uses ours alone rea
     EXECUTORS.check("here", where="a.toml")  a ConfigError with the nearest name
     EXECUTORS.load("here", where="a.toml")   the object, or a ConfigError
 
-Knows nothing of what comes in: a package looks at what it loaded.
+Knows nothing of what comes in: a package looks at what it loaded. The files of distributions are
+read here as `importlib.metadata` reads them: loading that takes longer than `xlatune --help`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 OURS = "pytest-xlatune"  # the distribution of what needs no entry point
 
 
-@dataclass(frozen=True, slots=True)
 class Door:
     """One kind of things that have a name: ours, and those of other distributions.
 
@@ -39,9 +37,10 @@ class Door:
         ours: name -> `module:attr`; no entry point takes one of these names.
     """
 
-    group: str
-    kind: str = field(kw_only=True)
-    ours: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    __slots__ = ("group", "kind", "ours")
+
+    def __init__(self, group: str, *, kind: str, ours: Mapping[str, str] | None = None) -> None:
+        self.group, self.kind, self.ours = group, kind, ours or {}
 
     def names(self) -> dict[str, str]:
         """Return name -> `module:attr` of all, by name; imports none of them."""
@@ -114,16 +113,80 @@ class Door:
         return found[0].value
 
 
-def _distribution(found: EntryPoint) -> str:
-    return f"{found.dist.name} {found.dist.version}" if found.dist else "no distribution"
+_PREFIX = "pytest_xlatune."  # of every group
 
 
-@functools.lru_cache(maxsize=16)
-def _guests(group: str, path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ...]]:  # noqa: ARG001
+class _EntryPoint(NamedTuple):
+    name: str
+    value: str  # module:attr
+    folder: str  # of its distribution's metadata
+
+
+def _distribution(found: _EntryPoint) -> str:
+    """Return name and version of the distribution, as its metadata says them."""
+    told: dict[str, str] = {}
+    for name in ("METADATA", "PKG-INFO"):
+        # Name: their-executors
+        lines = _text(f"{found.folder}/{name}").partition("\n\n")[0].splitlines()
+        told |= dict(each.split(": ", 1) for each in lines if ": " in each)
+    return f"{told.get('Name', '')} {told.get('Version', '')}".strip() or found.folder
+
+
+@functools.lru_cache(maxsize=32)
+def _guests(group: str, path: tuple[str, ...]) -> dict[str, tuple[_EntryPoint, ...]]:
     """Return the entry points of a group by name; `path` is `sys.path`, which says where."""
-    from importlib.metadata import entry_points  # reads the metadata of every distribution
-
-    found: dict[str, tuple[EntryPoint, ...]] = {}
-    for each in sorted(entry_points(group=group), key=lambda each: (each.name, each.value)):
+    found: dict[str, tuple[_EntryPoint, ...]] = {}
+    for each in sorted(_entry_points(path).get(group, ())):
         found[each.name] = (*found.get(each.name, ()), each)
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def _entry_points(path: tuple[str, ...]) -> dict[str, list[_EntryPoint]]:
+    """Return the entry points of our groups: of each distribution that the path finds first."""
+    found: dict[str, list[_EntryPoint]] = {}
+    known = set()
+    for folder, name in (each for place in path for each in _distributions(place)):
+        if name in known:
+            continue
+        known.add(name)
+        text = _text(f"{folder}/entry_points.txt")
+        for group, each, value in _parsed(text) if _PREFIX in text else ():
+            found.setdefault(group, []).append(_EntryPoint(each, value, folder))
+    return found
+
+
+def _distributions(place: str) -> Iterable[tuple[str, str]]:
+    """Return the folders of metadata in a folder of the path, each with its distribution's name."""
+    try:
+        names = sorted(os.listdir(place or "."))  # noqa: PTH208 - no pathlib yet
+    except OSError:  # not there, or an archive, which holds none of ours
+        return []
+    # pytest_xlatune-0.1.0.dist-info    their_tools.egg-info
+    metadata = [each for each in names if each.endswith((".dist-info", ".egg-info"))]
+    return [(f"{place or '.'}/{each}", _normal(each[:-10].partition("-")[0])) for each in metadata]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def _parsed(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield group, name and value of each line of our groups in an `entry_points.txt`."""
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            group = line.strip("[]")
+        elif group.startswith(_PREFIX) and "=" in line and line[0] != "#":
+            name, _, value = line.partition("=")
+            # module:attr [extra]
+            yield group, name.strip(), value.partition("[")[0].strip()
+
+
+def _text(path: str) -> str:
+    """Return the text of a file; "" where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no pathlib yet
+            return file.read()
+    except OSError:
+        return ""

@@ -70,7 +70,10 @@ if HAS_HYPOTHESIS:
 
 # what `make test-all` runs besides `make test`, in three parts of at most a quarter of an hour each
 PARTS = ("slurm", "sweeps", "programs")
-DEAREST = ("tests/slurm/", "tests/plugin/", "tests/launchers/", "tests/project/", "tests/cli/")
+DEAREST = (
+    *("tests/slurm/", "tests/plugin/", "tests/guests/", "tests/launchers/", "tests/project/"),
+    "tests/cli/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

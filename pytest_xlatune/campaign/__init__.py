@@ -60,6 +60,7 @@ from pytest_xlatune.model.errors import (
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import SLUG
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.redact import hide_quoted, keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -72,6 +73,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
 from pytest_xlatune.sweep.registry import KINDS
@@ -93,12 +95,7 @@ _AWAY = frozenset(
 _AWAY_S = 900.0
 _TELL_AWAY_S = 10.0  # how long a scheduler may be silent before people are told
 TURN_S = 0.25  # how often a waiting process looks
-_UNREAD = (
-    "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote it. "
-    "This version cannot read its job ids and ended none of its jobs: those that still run hold "
-    f"their nodes. End them with scancel; `squeue --me -o '%i %j'` lists them, "
-    f"their names begin with {OWN_JOBS}"
-)
+_UNREAD = Reason(Why.LEDGER_UNREAD, names=OWN_JOBS)
 
 
 def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
@@ -261,11 +258,9 @@ class Campaign:
                     },
                     run=again.name if again is not None else "",
                 ),
-                *(Noted(about=NoteKind.SITE, text=each.note(again=not fresh)) for each in lost[:1]),
-                *(
-                    Noted(about=NoteKind.SITE, text=hide_quoted(note, secrets))
-                    for note in (*left, *notes)
-                ),
+                *(Noted(about=NoteKind.SITE, why=each.note(again=not fresh)) for each in lost[:1]),
+                *(Noted(about=NoteKind.SITE, why=each) for each in left),
+                *(Noted(about=NoteKind.SITE, text=hide_quoted(each, secrets)) for each in notes),
                 *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
             )
 
@@ -281,9 +276,9 @@ class Campaign:
             sessions = {"", *(each.session for each in self._state.opened)}  # as far as it is read
         return bool(sessions) and self.setup.session not in sessions
 
-    def _start_over(self) -> tuple[str, ...]:
+    def _start_over(self) -> tuple[Reason, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
-        left = tuple[str, ...]()
+        left = tuple[Reason, ...]()
         with self._turns.none_waits() as alone:
             if not alone:
                 raise LedgerError(
@@ -295,7 +290,9 @@ class Campaign:
             except UnreadableLedgerError:
                 left = (_UNREAD,)
             aside = self.ledger.archive(at_s=self.setup.now())
-        _LOG.info("starting over: the ledger before is %s", "; ".join((str(aside), *left)))
+        _LOG.info(
+            "starting over: the ledger before is %s", "; ".join((str(aside), *map(sentence, left)))
+        )
         self._state, self._view, self._changes = LedgerState(), None, -1
         self._broken = None
         self._spending = self._nothing_spent()
@@ -506,18 +503,18 @@ class Campaign:
         """
         now_s = self.setup.ticks()
         if error is not None:
-            said = f"the scheduler does not answer, all that needs it waits: {error}"
+            why = Reason(Why.SCHEDULER_SILENT, error=str(error))
             if self._scheduler_away_since_s is None:
                 self._scheduler_away_since_s = since_s
-                _LOG.warning("%s", said)
+                _LOG.warning("%s", sentence(why))
             if not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
                 self._is_away_told = True
-                self._write(Noted(about=NoteKind.WAITING, text=said))
+                self._write(Noted(about=NoteKind.WAITING, why=why))
         elif self._scheduler_away_since_s is not None:
-            said = "the scheduler answers again"
-            _LOG.warning("%s", said)
+            why = Reason(Why.SCHEDULER_BACK)
+            _LOG.warning("%s", sentence(why))
             if self._is_away_told:
-                self._write(Noted(about=NoteKind.WAITING, text=said))
+                self._write(Noted(about=NoteKind.WAITING, why=why))
             self._scheduler_away_since_s, self._is_away_told = None, False
 
     def _tell_turn(self) -> None:

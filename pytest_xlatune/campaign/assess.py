@@ -24,6 +24,7 @@ from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import append_flags
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -283,11 +284,9 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
 _LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
 # what to look at where nothing shows a setting, by its kind
 _LOOK_AT = {
-    SettingKind.FLAG: "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked "
-    "to write its options down",
-    SettingKind.VARIABLE: "Of variables only those of NCCL and RCCL are shown, by their own lines, "
-    "where the trainer loads it",
-    SettingKind.OVERRIDE: "The trainer prints no configuration line about it",
+    SettingKind.FLAG: Why.FLAG_UNSEEN,
+    SettingKind.VARIABLE: Why.VARIABLE_UNSEEN,
+    SettingKind.OVERRIDE: Why.OVERRIDE_UNSEEN,
 }
 
 
@@ -322,7 +321,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         attempt=0,
         next=Next.STOP,
         cls=FailureClass.FLAGS_NOT_EFFECTIVE,
-        detail=f"of {', '.join(sorted(lost))}, and no other profile's were",
+        found=Reason(Why.SETTINGS_OF_NONE, profiles=sorted(lost)),
         evidence=sentence(lost_here[0]),
     )
     _LOG.warning("%s", told.reason)
@@ -347,10 +346,7 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         attempt=0,
         next=Next.STOP,
         cls=FailureClass.FLAGS_UNVERIFIED,
-        detail=f"no flag of {', '.join(lost)} was seen in effect: XLA was asked to write its "
-        "options down, and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS "
-        "anew? Such profiles win nothing. If nothing here can show a flag, the sweep says so, and "
-        'goes on: SiteSettings(unseen=("xla_*",))',
+        found=Reason(Why.NO_FLAG_SEEN, profiles=lost),
         evidence=sentence(unproved(result.own_settings)[0]),
     )
     _LOG.warning("%s", told.reason)
@@ -379,11 +375,13 @@ def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...
             found.setdefault(each.kind, []).append(each)
     return tuple(
         Noted(
-            text=f"nothing shows that {', '.join(each.label for each in own)} of "
-            f"{result.trial.arm} was in effect ({own[0].effect}): such a profile wins only where "
-            "it is all that the profile sets, and fresh blocks show a difference. "
-            f"{_LOOK_AT[kind]}. If nothing can show it, the sweep may declare it: "
-            f'SiteSettings(unseen=("{own[0].name}",))'
+            why=Reason(
+                _LOOK_AT[kind],
+                settings=[each.label for each in own],
+                arm=result.trial.arm,
+                effect=own[0].effect,
+                name=own[0].name,
+            )
         )
         for kind, own in found.items()
     )

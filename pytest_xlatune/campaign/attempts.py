@@ -63,7 +63,7 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -75,6 +75,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
 
@@ -116,7 +117,7 @@ def _ended(
     result = dataclasses.replace(
         before,
         status=STATUS[told.next],
-        reason=verbatim(told.reason),
+        reason=told.why,
         findings=(*before.findings, finding),
         outcome=outcome,
     )
@@ -214,10 +215,10 @@ class Attempts:
         if is_ours in self._told_full:
             return ()
         self._told_full.add(is_ours)
-        whose = "one of ours has ended" if is_ours else "others of yours have ended"
-        said = f"a limit on submitted jobs is reached; the next trial waits until {whose}: {error}"
-        _LOG.warning("%s", said)
-        return (Noted(about=NoteKind.WAITING, text=said),)
+        kind = Why.LIMIT_UNTIL_OURS if is_ours else Why.LIMIT_UNTIL_OTHERS
+        why = Reason(kind, error=str(error))
+        _LOG.warning("%s", sentence(why))
+        return (Noted(about=NoteKind.WAITING, why=why),)
 
     def _refused(
         self,
@@ -525,7 +526,7 @@ class Attempts:
                 progress.result,
                 status=status,
                 score=found.score,
-                reason=None if found.score else verbatim(decision.reason),
+                reason=None if found.score else decision.why,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on)

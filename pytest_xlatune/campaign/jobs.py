@@ -28,9 +28,11 @@ from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError, shown
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.words import sentence
 
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
@@ -143,20 +145,16 @@ class LostRun:
     others: int
 
     @property
-    def words(self) -> str:
+    def told(self) -> Reason:
         """How many there are."""
-        others = f" and {counted(self.others, 'other')}" if self.others else ""
-        return f"{counted(self.finished, 'finished attempt')}{others} of session {self.name}"
+        others = Reason(Why.AND_OTHERS, others=self.others) if self.others else None
+        counts = {"finished": self.finished, "others": others}
+        return Reason(Why.LOST_ATTEMPTS, session=self.name, **counts)
 
-    def note(self, *, again: bool) -> str:
+    def note(self, *, again: bool) -> Reason:
         """Return what a reader of the results should know: they are read again, or left alone."""
-        if not again:
-            return f"the ledger before was lost; {self.words} are left alone, also those that run"
-        return (
-            f"the ledger before was lost; {self.words} are read again from their own files. Which "
-            "nodes were resumed or repaired meanwhile is not known, so that scores before and "
-            "after may be compared"
-        )
+        kind = Why.LOST_READ_AGAIN if again else Why.LOST_LEFT_ALONE
+        return Reason(kind, attempts=self.told)
 
 
 def lost_runs(folder: Path) -> tuple[LostRun, ...]:
@@ -190,9 +188,10 @@ def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> str:
     """Return the message where attempts lie beside no ledger: what was found, what can be done."""
     more = f" (and of {counted(len(lost) - 1, 'earlier one')})" if len(lost) > 1 else ""
     return (
-        f"{folder} holds {lost[0].words}{more}, and no {LEDGER} that knows them: it was deleted or "
-        "emptied. Put it back; or say --xlatune-rebuild to read their results again from their own "
-        "files and go on; or --xlatune-fresh to measure everything again. Nothing is deleted"
+        f"{folder} holds {sentence(lost[0].told)}{more}, and no {LEDGER} that knows them: it was "
+        "deleted or emptied. Put it back; or say --xlatune-rebuild to read their results again "
+        "from their own files and go on; or --xlatune-fresh to measure everything again. Nothing "
+        "is deleted"
     )
 
 

@@ -1,8 +1,13 @@
 """The command line: `xlatune COMMAND ...`. A command and what it prints are one file here.
 
-Only the file of the command that is asked for is loaded, and it imports what it needs where it
-needs it: `xlatune steps` is done before numpy is read from disk. Each file has `add_NAME`, which
-declares the arguments of a command and sets `run` to the function that runs it.
+Each file has the arguments of a command, or of a few that are alike: `add_NAME` declares them and
+sets `run` to a function that returns an `Output`. `show` prints it in the form that is asked for.
+What a command computes or decides is a use case in `tasks`. Only the file of the command that is
+asked for is loaded, and it imports what it needs where it needs it: `xlatune steps` is done before
+numpy is read from disk.
+
+Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
+`Subcommand`. They are looked for where one is asked for that is none of ours, and for the list.
 
 Exit statuses: those of `model.errors`, where wrong usage is 2 and an interrupt 130. `flags lint`
 and `flags diff` end with 1 where they find something.
@@ -16,65 +21,102 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NamedTuple
 
-from pytest_xlatune import __version__, owned
+from pytest_xlatune import __version__
+from pytest_xlatune.cli.parsers import (
+    AGAINST,
+    OF_A_SESSION,
+    Commands,
+    add_commands,
+    add_json,
+    add_options,
+    options_of,
+    without_threads,
+)
+from pytest_xlatune.cli.running import jobs_of
+from pytest_xlatune.cli.show import (
+    Output,
+    check_page,
+    complain,
+    present,
+    refused,
+    show,
+    show_json,
+    write_files,
+)
+from pytest_xlatune.door import Door
 from pytest_xlatune.model.errors import (
     ConfigError,
     Exit,
     XlatuneError,
     help_lines,
     hide_secrets_of,
-    of_command,
-    shown,
 )
 
-if TYPE_CHECKING:
-    from pytest_xlatune.model.record import Json
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.sweep.groups import RunSettings
-    from pytest_xlatune.sweep.resolved import ResolvedSweep
+__all__ = [  # what a command that enters by the door may use
+    "OF_A_SESSION",
+    "Output",
+    "Subcommand",
+    "add_commands",
+    "add_json",
+    "add_options",
+    "complain",
+    "jobs_of",
+    "main",
+    "options_of",
+    "show",
+    "show_json",
+    "write_files",
+]
 
+
+class Subcommand(NamedTuple):
+    """A command of `xlatune`, without the module that runs it.
+
+    Attributes:
+        line: in the list of all, and at the head of its help: begins in lower case.
+        add: `module:function`, which declares the arguments of a parser and sets `run`.
+        examples: what to type, below its help.
+    """
+
+    line: str
+    add: str
+    examples: tuple[str, ...] = ()
+
+
+BROUGHT = Door("pytest_xlatune.commands", kind="command")
 # command -> its file, and its line in the list of all
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
-    "megascale": ("megascale", "show why a multi-slice TPU job hangs, by the digests in its logs"),
-    "compare": ("read_logs", "compare two directories of logs, one job per log, or two ledgers"),
+    "compare": ("compare", "compare two directories of logs, one job per log, or two ledgers"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
-    "compile-check": ("sweep_file", "compile a sweep's profiles; nothing is measured"),
-    "shrink": ("sweep_file", "reduce a profile that fails to the fewest settings that still do"),
+    "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
+    "shrink": ("shrink", "reduce a profile that fails to the fewest settings that still do"),
     "evidence": (
-        "sweep_file",
+        "evidence",
         "run profiles once more with profiler and dump; they are not scored",
     ),
-    "network": ("network", "show why the network between slices is slow, by traces"),
     "flags": ("flags", "explain settings, and find faults in profiles"),
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
-    "report": ("ledgers", "show and write the reports of measured cells"),
-    "conclude": ("ledgers", "compute every verdict of a ledger again"),
-    "history": ("ledgers", "list all that was measured: dates, cells, winners, costs"),
-    "show": ("ledgers", "show the course of one cell over its sweeps and gates"),
-    "calibrate": ("sweep_file", "run trials that measure how noisy a sweep's cell is"),
-    "study": ("study", "run the study that a sweep file declares, without pytest"),
+    "report": ("report", "compute the verdicts of ledgers again, show and write their reports"),
+    "history": ("history", "list all that was measured, or show the course of one cell"),
+    "calibrate": ("calibrate", "run trials that measure how noisy a sweep's cell is"),
+    "study": ("study", "run the study of a sweep file (nodes, their network, ...) without pytest"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
-    "cvs": ("cvs", "read configurations of AMD's cluster validation suite"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
-    "jobs": ("ledgers", "list the jobs in the ledgers, or end them"),
+    "jobs": ("jobs", "list the jobs in the ledgers, or end them"),
     "init": ("init", "write a sweep file, from options or by asking"),
-    "plan": ("sweep_file", "show what a sweep would run; nothing is submitted"),
+    "plan": ("plan", "show what a sweep would run; nothing is submitted"),
 }
 # what to type, below the help of each command
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "steps": ("xlatune steps slurm-4711.out", "xlatune steps run/log.0.txt --json"),
     "triage": ("xlatune triage slurm-4711.out",),
-    "megascale": ("xlatune megascale worker-0.log",),
-    "network": ("xlatune network traces/ --link 200",),
     "compare": (
         "xlatune compare baseline/ candidate/ --gate 0.01",
         "xlatune compare .xlatune/pp8/CELL later/.xlatune/pp8/CELL",
@@ -96,10 +138,17 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
     "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
-    "report": ("xlatune report", "xlatune report pp8 --zh", "xlatune report --export csv,bmf"),
-    "conclude": ("xlatune conclude .xlatune/pp8/CELL --json",),
-    "history": ("xlatune history", "xlatune history /shared/tuning --json"),
-    "show": ("xlatune show 'llama2-70b FSDP=8'", "xlatune show pp8 .xlatune"),
+    "report": (
+        "xlatune report",
+        "xlatune report pp8 --zh",
+        "xlatune report --export csv,bmf",
+        "xlatune report .xlatune/pp8/CELL --json",
+    ),
+    "history": (
+        "xlatune history",
+        "xlatune history /shared/tuning --json",
+        "xlatune history --cell 'llama2-70b FSDP=8'",
+    ),
     "calibrate": (
         "xlatune calibrate sweeps/test_mine.py --jobs 8",
         "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
@@ -111,7 +160,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
     ),
     "gate": ("xlatune gate init --help",),
-    "cvs": ("xlatune cvs show config.json", "xlatune cvs show --help"),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
     "init": (
@@ -121,9 +169,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
 }
 _WIDTH = 78
-_FORMER = {"screen": "compile-check"}  # names that commands had
-AGAINST = "--against"  # of `drill`
-TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `drill`, `hlo`
+# names that commands had
+_FORMER = {"screen": "compile-check", "conclude": "report", "show": "history --cell"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,8 +192,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from pytest_xlatune.sweep.settings import refuse_misspelt
 
                 refuse_misspelt(os.environ)  # of every command, one that reads no setting too
-            exit_code: int = arguments.run(arguments)
-            return exit_code
+            check_page(vars(arguments).get("html"))
+            found: Output | int = arguments.run(arguments)
+            # a guest's command may have shown all itself, and tells its exit code
+            return found if isinstance(found, int) else present(found, arguments)
         finally:
             sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
@@ -159,10 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             said = f"{os.fsdecode(error.filename)}: {error.strerror}"
             return complain([said], status=Exit.INTERNAL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
-            return 0
-        return complain([f"the output cannot be written: {error.strerror}"], status=Exit.INTERNAL)
+        return refused(error)
 
 
 def _as_typed(message: str, arguments: argparse.Namespace) -> str:
@@ -176,37 +222,9 @@ def _as_typed(message: str, arguments: argparse.Namespace) -> str:
     return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", typed, message)
 
 
-# invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
-_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
-
-
-class _Commands(argparse.ArgumentParser):
-    """A parser that names the nearest command or option where one is mistyped."""
-
-    command: argparse.ArgumentParser | None = None  # the one that was asked for
-
-    def error(self, message: str) -> NoReturn:
-        """Print usage and message, and exit with 2."""
-        import difflib
-
-        known: list[str] = []
-        if (match := _WRONG_CHOICE.search(message)) is not None:
-            known = re.findall(r"[\w-]+", match["known"])
-        elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
-            known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
-        near = difflib.get_close_matches(match["said"], known, n=1) if match else []
-        more = f"; did you mean {near[0]}?" if near else ""
-        if message.endswith(("required: COMMAND", "required: ACTION")):
-            more = f"; `{self.prog} --help` lists them"
-        # its usage, not that of all commands
-        one = (self.command or self) if message.startswith("unrecognized") else self
-        argparse.ArgumentParser.error(one, shown(message + more))
-
-
 def _parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the one that is asked for has its arguments."""
-    parser = _Commands(
+    parser = Commands(
         prog="xlatune",
         description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
         epilog="\n".join(
@@ -220,224 +238,55 @@ def _parser(name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    lines = {each: line for each, (_, line) in COMMANDS.items()}
-    added = add_commands(parser, lines, metavar="COMMAND")
-    if name in added:
-        parser.command = added[name]
-        with _without_threads():
-            module = import_module(f"{__name__}.{COMMANDS[name][0]}")
-        getattr(module, f"add_{name.replace('-', '_')}")(added[name])
-    if name in EXAMPLES:
-        own = textwrap.wrap(added[name].epilog or "", _WIDTH)
-        examples = ["examples:", *(f"  {each}" for each in EXAMPLES[name])]
-        added[name].epilog = "\n".join([*examples, *([""] if own else []), *own])
-        added[name].formatter_class = argparse.RawDescriptionHelpFormatter
+    known = commands(name)
+    added = add_commands(parser, {each: of.line for each, of in known.items()}, metavar="COMMAND")
+    if name in known:
+        one, of = added[name], known[name]
+        parser.command = one
+        module, _, add = of.add.partition(":")
+        with without_threads():
+            getattr(import_module(module), add)(one)
+        if of.examples:
+            own = textwrap.wrap(one.epilog or "", _WIDTH)
+            examples = ["examples:", *(f"  {each}" for each in of.examples)]
+            one.epilog = "\n".join([*examples, *([""] if own else []), *own])
+            one.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 
-_THREADS = "OPENBLAS_NUM_THREADS"
+def commands(asked: str = "") -> dict[str, Subcommand]:
+    """Return the commands by name: ours, and those of other distributions where `asked` is none.
 
-
-@contextmanager
-def _without_threads() -> Iterator[None]:
-    """Load the file of a command; where that loads numpy, start no threads for linear algebra.
-
-    It would start one for each core, which costs more than to read a small capture, and no command
-    needs them. What the user says stands, and what the command starts later inherits nothing.
-    """
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]
-
-
-def add_commands(
-    parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
-) -> dict[str, argparse.ArgumentParser]:
-    """Add commands, one of which must be given: name -> line in the list, and head of its help."""
-    # with its name given, argparse formats no usage to find it, for which it loads shutil
-    added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
-    return {
-        name: added.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
-        for name, line in lines.items()
-    }
-
-
-# options of what runs, and of what writes reports
-OF_A_SESSION = frozenset({"notify-file", "negative"})
-OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
-
-
-def add_options(
-    parser: argparse.ArgumentParser,
-    only: Collection[str] = (),
-    *,
-    leave_out: Collection[str] = (),
-) -> None:
-    """Add the options of a sweep to a command; `only` some of them, or not those left out.
-
-    Help shows those that are named by `only`, else those of every day, and where the others are.
-    """
-    from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, is_daily
-
-    for option in OPTIONS:
-        if (not only or option.name in only) and option.name not in leave_out:
-            shown = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
-            parser.add_argument(
-                f"--{option.name}", dest=option.key, metavar=option.metavar, help=shown
-            )
-    if not only:
-        more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
-        parser.epilog = f"{parser.epilog} {more}" if parser.epilog else more
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json` to a command."""
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-
-
-def options_of(arguments: argparse.Namespace) -> RunSettings:
-    """Return the options of a sweep as the command line, the environment and files say them.
+    One that cannot be loaded says so in its line, unless it is the one that is asked for.
 
     Raises:
-        ConfigError: one is misspelt or malformed.
+        ConfigError: the command that is asked for cannot be loaded.
     """
-    from pytest_xlatune.sweep.settings import resolve_options
-
-    options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
-    owned.trust_group(options.workdir if options.access == "group" else None)
-    return options
-
-
-def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
-    """Return the sweep that a file declares, resolved with options.
-
-    Raises:
-        ConfigError: there is no such sweep, or it does not fit the options.
-    """
-    from pytest_xlatune.sweep.declaration import load_sweep
-
-    return load_sweep(path).resolve(options.said, workdir=options.workdir)
-
-
-def show(lines: Iterable[str]) -> None:
-    """Print lines as they come."""
-    for line in lines:
-        print(line, flush=True)
-
-
-def show_json(document: Json) -> None:
-    """Print one JSON document."""
-    import json
-
-    print(json.dumps(document, indent=2, allow_nan=False))
-
-
-def show_document(document: Document) -> None:
-    """Print a report as wide as the terminal."""
-    import shutil
-
-    from pytest_xlatune.report.render import terminal
-
-    width = shutil.get_terminal_size().columns
-    print("\n".join(terminal(document, width=width)), end="\n\n")
-
-
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add `--html` to a command."""
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")
-
-
-def check_page(path: Path | None) -> None:
-    """Find out before anything is read that a page can be written; None asks for none.
-
-    Raises:
-        ConfigError: jinja2 is not installed, or a folder has that name.
-    """
-    if path is None:
-        return
-    from pytest_xlatune.tasks.publish import NO_JINJA, has_pages
-
-    if not has_pages():
-        raise ConfigError(NO_JINJA)
-    if path.is_dir():
-        raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
-
-
-def write_files(texts: Mapping[Path, str]) -> None:
-    """Write files for a person, their folders too, and name them.
-
-    Raises:
-        ConfigError: one cannot be written.
-    """
-    for path, text in texts.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
-        except OSError as error:
-            why = error.strerror or error
-            raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
-    show(f"written: {path}" for path in texts)
-
-
-def write_page(document: Document, path: Path, *, source: str) -> None:
-    """Write a document as a page; `source` is where its figures come from.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    from pytest_xlatune.report.page import document_page, html
-    from pytest_xlatune.tasks.publish import write_all
-
-    try:
-        write_all({path: html(document_page(document, source=source))})
-    except OSError as error:
-        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def jobs_of(folder: Path) -> Iterator[None]:
-    """End the jobs of a cell that no process waits for behind the block; say so at an interrupt."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say_interrupted()
-        raise
-    finally:
-        end_jobs(folder)
-
-
-def say_interrupted(*, keep: bool = False) -> None:
-    """Say at once what an interrupt does: ending jobs may take a minute."""
-    done = ": jobs run on, and the next run goes on with them"
-    if not keep:
-        done = (
-            ". Jobs that no other session waits for are ended now, which may take a minute. "
-            "Ctrl-C again leaves them running: the next run goes on with them"
+    found = {
+        name: Subcommand(
+            line=line,
+            add=f"{__name__}.{file}:add_{name.replace('-', '_')}",
+            examples=EXAMPLES.get(name, ()),
         )
-    complain([f"interrupted{done}"])
+        for name, (file, line) in COMMANDS.items()
+    }
+    for name in () if asked in found else BROUGHT:
+        if name in found:  # ours comes first
+            continue
+        try:
+            found[name] = _brought(name)
+        except ConfigError as error:
+            if name == asked:
+                raise
+            found[name] = Subcommand(line=str(error), add="")
+    return found
 
 
-def end_jobs(folder: Path) -> None:
-    """End the jobs of a cell that no process waits for; an interrupt leaves them running."""
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
-
-    try:
-        ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
-    except KeyboardInterrupt:
-        show(["xlatune: jobs that still run are left alone; run again to go on"])
-    else:
-        show([f"xlatune: ended {ended}, for no session waits for them"] if ended else [])
-
-
-def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
-    """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
-    code = 0
-    for problem in problems:
-        print(f"xlatune: {shown(problem)}", file=sys.stderr)
-        code = of_command(status)
-    return code
+def _brought(name: str) -> Subcommand:
+    found = BROUGHT.load(name, where="the command line")
+    if not isinstance(found, Subcommand):
+        raise ConfigError(
+            f"command {name!r} of {BROUGHT.source(name)} is {type(found).__name__}, expected a "
+            "pytest_xlatune.cli.Subcommand"
+        )
+    return found

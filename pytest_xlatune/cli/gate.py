@@ -1,114 +1,15 @@
-"""`xlatune gate init`: write the test file of a commit gate, and the CI job that runs it.
-
-Both are plain files of the user's repository from then on: nothing here reads them again.
-"""
+"""`xlatune gate init`: write the test file of a commit gate, and the CI job that runs it."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
-from pytest_xlatune.cli import add_commands, show, write_files
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.cli.parsers import add_commands
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.text import counted
-
-_TEST_FILE = "gates/test_gate.py"
-_CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
-
-_TEST = '''\
-"""A commit of this repository is not slower than the deployed one: exit status 0.
-
-    pytest {test_file} --junitxml=gate.xml
-
-1 is a regression, 10 "cannot tell", 4 a broken setup, 11 could not be measured.
-"""
-
-import os
-from pathlib import Path
-
-from pytest_xlatune import (
-    CellSettings,
-    CheckoutLauncher,
-    CommandLauncher,
-    Gate,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    candidate,
-    standard_tests,
-)
-
-REPOSITORY = str(Path(__file__).resolve().parents[1])
-
-SWEEP = Sweep(
-    name="gate",
-    cell=CellSettings(
-        model_tag={model!r},
-        parallelism={parallelism!r},
-        code=os.environ.get("GATE_BASELINE", {baseline!r}),  # the deployed commit
-        protocol=Protocol(steps={steps}),
-    ),
-    launcher=CheckoutLauncher(
-        repository=REPOSITORY,
-        inner=CommandLauncher(
-            argv={argv},
-            cwd=REPOSITORY,
-        ),
-    ),
-    site=SiteSettings(executor={executor!r}{nodelist}),
-    gate=Gate(
-        margin={margin!r},  # the loss of throughput that is a regression
-        blocks={blocks},  # trials of each commit
-        candidates=(candidate("head", code=os.environ.get("GATE_CANDIDATE", "HEAD")),),
-    ),
-)
-
-tests = standard_tests(SWEEP)
-'''
-_GITHUB = """\
-name: tgs-gate
-on: pull_request
-jobs:
-  gate:
-    runs-on: {runner}
-    steps:
-      - uses: actions/checkout@v4  # HEAD is the pull request merged into its base
-        with:
-          fetch-depth: 0  # the gate needs both commits
-      # pytest and pytest-xlatune must be installed here
-      - run: python -m pytest {test_file} --junitxml=gate.xml
-        env:
-          GATE_BASELINE: origin/${{{{ github.base_ref }}}}
-      - uses: actions/upload-artifact@v4
-        if: always()
-        with:
-          name: tgs-gate
-          path: |
-            gate.xml
-            reports/
-            .xlatune/**/ledger.jsonl
-"""
-_GITLAB = """\
-tgs-gate:
-  rules:
-    - if: $CI_PIPELINE_SOURCE == "merge_request_event"
-{tags}  variables:
-    GIT_DEPTH: 0  # the gate needs both commits
-    GATE_BASELINE: origin/$CI_MERGE_REQUEST_TARGET_BRANCH_NAME
-  script:
-    # pytest and pytest-xlatune must be installed here
-    - git fetch origin "$CI_MERGE_REQUEST_TARGET_BRANCH_NAME"
-    - python -m pytest {test_file} --junitxml=gate.xml
-  # "cannot tell" only warns, if you take the # away:
-  # allow_failure:
-  #   exit_codes: 10
-  artifacts:
-    when: always
-    paths: [reports/, .xlatune/]
-    reports:
-      junit: gate.xml
-"""
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.write_gate import CI_FILES, TEST_FILE, gate_files
 
 
 def add_gate(parser: argparse.ArgumentParser) -> None:
@@ -143,79 +44,22 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
         help="local, slurm, or allocation: the salloc or sbatch that pytest is started in (local)",
     )
     init.add_argument("--nodelist", default="", metavar="LIST", help="of Slurm: 'node[001-008]'")
-    init.add_argument("--ci", choices=tuple(_CI_FILES), help="write a job for it too")
+    init.add_argument("--ci", choices=tuple(CI_FILES), help="write a job for it too")
     init.set_defaults(run=_init)
 
 
-def _init(arguments: argparse.Namespace) -> int:
-    repository = arguments.repository.resolve()
-    texts = _texts(arguments)
-    if not (repository / ".git").exists():
-        raise ConfigError(
-            f"{repository} is no git repository: run `git init` there, or name it: --repository DIR"
-        )
-    there = [name for name in texts if (repository / name).exists()]
-    if there:
-        raise ConfigError(
-            f"{', '.join(there)} of {repository}: there already, and may be edited; nothing was "
-            "written. Move it away first"
-        )
-    write_files({repository / name: text for name, text in texts.items()})
+def _init(arguments: argparse.Namespace) -> Output:
     trials = 2 * arguments.blocks
-    show(
-        [
-            f"try it: pytest {_TEST_FILE} --xlatune-plan",
-            f"run it: pytest {_TEST_FILE}   ({counted(trials, 'trial')})",
-        ]
-    )
+    told = [
+        f"try it: pytest {TEST_FILE} --xlatune-plan",
+        f"run it: pytest {TEST_FILE}   ({counted(trials, 'trial')})",
+    ]
     if arguments.ci == "gitlab":
-        show([f"add to .gitlab-ci.yml:  include: [{{local: {_CI_FILES['gitlab']}}}]"])
-    return 0
-
-
-def _texts(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the files by name; what a sweep would refuse is refused before any is written."""
-    from pytest_xlatune.executors.named import class_named, one_of_ours
-    from pytest_xlatune.launchers.command import CommandLauncher
-    from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.studies.gate import Gate
-
-    try:
-        argv = tuple(shlex.split(arguments.command))
-    except ValueError as error:
-        raise ConfigError(f"--command {arguments.command!r}: {error}") from None
-    CommandLauncher(argv=argv)
-    if not any("{steps}" in word for word in argv):
-        raise ConfigError(
-            f"--command {arguments.command!r} does not say how many steps a trial runs; put "
-            "{steps} where the trainer takes the number"
-        )
-    Cell(model_tag=arguments.model, parallelism=Parallelism.parse(arguments.parallelism))
-    Protocol(steps=arguments.steps).check_window()
-    Gate(margin=arguments.margin, blocks=arguments.blocks)
-    nodes = expand(arguments.nodelist) if arguments.nodelist else ()
-    executor = arguments.executor or one_of_ours(lambda each: each.is_here)
-    runs_by = class_named(executor, where="--executor")
-    # the nodes of an allocation are known where it is entered
-    if bool(nodes) != runs_by.names_nodes and not runs_by.holds_nodes:
-        named = executor if runs_by.names_nodes else one_of_ours(lambda each: each.names_nodes)
-        raise ConfigError(
-            f"--executor {named} and --nodelist go together: both commits run on the nodes named "
-            "there"
-        )
-    runner = "accelerator" if runs_by.is_here else runs_by.scheduler.lower() or executor
-    filled = {
-        **vars(arguments),
-        "executor": executor,
-        "test_file": _TEST_FILE,
-        "argv": "(" + "".join(f"{word!r}, " for word in argv).rstrip() + ")",
-        "nodelist": f", nodelist={nodes!r}" if nodes else "",
-        "runner": f"[self-hosted, {runner}]",
-        "tags": f"  tags: [{runner}]\n",
-    }
-    found = {_TEST_FILE: _TEST.format(**filled)}
-    if arguments.ci is not None:
-        text = {"github": _GITHUB, "gitlab": _GITLAB}[arguments.ci]
-        found[_CI_FILES[arguments.ci]] = text.format(**filled)
-    return found
+        told.append(f"add to .gitlab-ci.yml:  include: [{{local: {CI_FILES['gitlab']}}}]")
+    said = ("command", "model", "parallelism", "baseline", "margin", "blocks", "steps", "executor",
+            "nodelist", "ci")  # fmt: skip
+    named = {name: getattr(arguments, name) for name in said}
+    return Output(
+        files=gate_files(arguments.repository.resolve(), **named),
+        documents=(brief("What to do next", lines(*told)),),
+    )

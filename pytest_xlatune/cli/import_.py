@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune.cli import add_options, options_of, show, show_document
+from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
 
 _ACT = frozenset(
     {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
@@ -39,12 +42,11 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_import)
 
 
-def _import(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.cli.flags import deployed_context
+def _import(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.catalog.words import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
+    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-    from pytest_xlatune.tasks.mlflow_runs import check_exports
-    from pytest_xlatune.tasks.publish import NO_PAGES, document_of, has_pages, publish, read_known
 
     options = options_of(arguments)
     check_exports(options.export)
@@ -91,10 +93,15 @@ def _import(arguments: argparse.Namespace) -> int:
         tokens=arguments.tokens,
         context=context,
     )
-    known = read_known(folder)
-    show_document(document_of(known))
+    return Output(documents=_documents(folder, options))
+
+
+def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
+    """Yield the report of the ledger, and the names of its files once they are written."""
+    from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+
+    yield document_of(read_known(folder))
     written = publish(folder, options.reports, exports=options.export)
-    show(f"written: {each}" for each in written)
-    if not has_pages():
-        show([NO_PAGES])
-    return 0
+    told = [f"written: {each}" for each in written]
+    yield brief("Files", lines(*told, *(() if has_pages() else (NO_PAGES,))))

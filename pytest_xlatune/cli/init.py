@@ -3,82 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import re
 import shlex
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cli import show, write_files
+from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToSay:
-    """One thing that a sweep file has to say: an option, and a question where it is not given.
-
-    Attributes:
-        text: of the question, and the option's help.
-        default: what an empty answer means; "" where it needs an answer.
-        kinds: of trainers that are asked; () is all.
-        example: of an answer.
-        is_optional: whether an empty answer is one.
-    """
-
-    text: str
-    default: str = ""
-    kinds: tuple[str, ...] = ()
-    example: str = ""
-    is_optional: bool = False
-
-
-KINDS = {
-    "trainer": "a program of your own that prints a line a step",
-    "maxtext": "MaxText from an environment of its own",
-    "maxtext-slurm": "MaxText through maxtext-slurm's submit.sh",
-}
-QUESTIONS: Mapping[str, ToSay] = {
-    "kind": ToSay(text="How is a trial started", default="trainer"),
-    "command": ToSay(
-        text="The trainer's command line; {steps} becomes the number of steps, {overrides} the "
-        "settings of a profile",
-        kinds=("trainer",),
-        example="/opt/me/bin/python train.py --steps={steps} {overrides}",
-    ),
-    "config": ToSay(
-        text="MaxText's yml, absolute", kinds=("maxtext",), example="/opt/configs/llama.gpu.yml"
-    ),
-    "python": ToSay(
-        text="The interpreter of MaxText's environment, absolute",
-        kinds=("maxtext",),
-        example="/opt/venv/bin/python",
-    ),
-    "module": ToSay(
-        text="MaxText's module: MaxText.train up to 0.1",
-        default="maxtext.trainers.pre_train.train",
-        kinds=("maxtext",),
-    ),
-    "checkout": ToSay(
-        text="The checkout of maxtext-slurm, absolute",
-        kinds=("maxtext-slurm",),
-        example="/shared/maxtext-slurm",
-    ),
-    "model": ToSay(text="The model's tag", example="llama3.1-405b"),
-    "parallelism": ToSay(text="The parallelism", example="PP=2,FSDP=4"),
-    "nodelist": ToSay(
-        text="The nodes in Slurm; nothing is this machine",
-        example="node[001-008]",
-        is_optional=True,
-    ),
-    "flags": ToSay(
-        text="XLA flags to try, blanks between them, each a profile",
-        example="--xla_gpu_enable_nccl_user_buffers",
-        default="--xla_gpu_enable_latency_hiding_scheduler=true",
-    ),
-}
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, about_program, answers, sweep_file
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
@@ -94,302 +26,25 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_init)
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: argparse.Namespace) -> Output:
     path: Path = arguments.file
     if path.exists():
         raise ConfigError(f"{path} exists; name a new file, nothing is overwritten")
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise ConfigError(f"{path}: pytest collects files such as test_{path.stem}.py; name it so")
     ask = input if sys.stdin.isatty() else None
-    found = answers(vars(arguments), ask)
-    text = sweep_file(found, name=path.stem.removeprefix("test_"))
-    write_files({path: text})
+    found = answers(vars(arguments), ask, lambda problem: show([problem]))
     named = shlex.quote(str(path))
-    show(
-        [
-            f"xlatune plan {named}    the trials, their cost, and what they can show",
-            f"pytest {named} -n 2     runs it",
-            *_about_program(found),
-        ]
+    return Output(
+        files={path: sweep_file(found, name=path.stem.removeprefix("test_"))},
+        documents=(
+            brief(
+                "What to do next",
+                lines(
+                    f"xlatune plan {named}    the trials, their cost, and what they can show",
+                    f"pytest {named} -n 2     runs it",
+                    *about_program(found),
+                ),
+            ),
+        ),
     )
-    return 0
-
-
-def _about_program(found: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a program that is not here, or that is our own Python, which has no JAX."""
-    if "command" not in found:
-        return
-    program = read_command(found["command"]).words[0]
-    path = shutil.which(program)
-    if path is None:
-        if not found["nodelist"]:
-            yield f"note: this machine has no program {program}; correct argv in the file"
-        return
-    is_ours = Path(path).parent == Path(sys.executable).parent
-    if is_ours and importlib.util.find_spec("jax") is None:
-        yield f"note: {path} has no JAX; if the trainer needs it, name the Python that has it"
-
-
-def answers(given: Mapping[str, object], ask: Callable[[str], str] | None) -> dict[str, str]:
-    """Return an answer to each question that is to be asked.
-
-    Args:
-        given: what the options say, by name; None is nothing.
-        ask: shows a text and returns the typed answer; None where no person is there.
-
-    Raises:
-        ConfigError: no person is there, and options are missing; or an answer does not fit.
-    """
-    found: dict[str, str] = {}
-    missing: list[str] = []
-    for name, each in QUESTIONS.items():
-        if each.kinds and found.get("kind") not in each.kinds:
-            if given.get(name):
-                raise ConfigError(f"--{name} belongs to --kind {' or '.join(each.kinds)}")
-            continue
-        said = given.get(name)
-        if said is not None:
-            found[name] = str(said)
-            _check(name, found[name])
-        elif ask is None:
-            found[name] = each.default
-            if not (each.default or each.is_optional):
-                missing.append(f"--{name}")
-        else:
-            found[name] = _asked(name, each, ask)
-    if missing:
-        raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
-    return found
-
-
-def _asked(name: str, question: ToSay, ask: Callable[[str], str]) -> str:
-    text = question.text
-    if name == "kind":
-        text += "".join(f"\n  {kind:<14} {what}" for kind, what in KINDS.items()) + "\n"
-    hint = question.default or (question.example and f"e.g. {question.example}")
-    shown = f"{text}{f' [{hint}]' if hint else ''}: "
-    while True:
-        try:
-            said = ask(shown).strip() or question.default
-        except EOFError:
-            raise ConfigError("the answers ended before the last question; no file") from None
-        try:
-            _check(name, said)
-        except ConfigError as error:
-            show([f"{error}"])
-            continue
-        if said or question.is_optional:
-            return said
-
-
-def _check(name: str, said: str) -> None:
-    """Refuse an answer that no sweep can use, while its question is still on the screen.
-
-    Raises:
-        ConfigError: it does not fit; an empty answer fits here.
-    """
-    from pytest_xlatune.model.cell import Parallelism, check_model_tag
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.model.profile import parse_flags
-
-    if not said:
-        return
-    match name:
-        case "kind" if said not in KINDS:
-            raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
-        case "command":
-            read_command(said)
-        case "model":
-            check_model_tag(said)
-        case "parallelism":
-            Parallelism.parse(said)
-        case "nodelist":
-            expand(said)
-        case "flags":
-            parse_flags(said)
-        case _:
-            pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command line as a person types it, in the parts that a sweep file has for it.
-
-    Attributes:
-        deployed: the variables that stand before the program.
-        words: the program and its arguments; files that lie here by their whole paths.
-        cwd: this folder where a module of it is run, else "".
-    """
-
-    deployed: Mapping[str, str]
-    words: tuple[str, ...]
-    cwd: str
-
-
-# XLA_FLAGS=--xla_a=1 python train.py
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_OF_A_SHELL = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
-
-
-def read_command(command: str) -> Command:
-    """Read a command line without a shell: a trial starts the program itself, in its own folder.
-
-    Raises:
-        ConfigError: it has no {steps}, wants a shell, or names a script that is not here.
-    """
-    from pytest_xlatune.model.redact import is_secret
-
-    where = f"--command {command!r}"
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}; write it as in a shell") from None
-    if not any("{steps}" in each for each in words):
-        raise ConfigError(
-            f"{where} has no {{steps}}: a trial says how many steps it takes, e.g. "
-            f"{QUESTIONS['command'].example}"
-        )
-    deployed: dict[str, str] = {}
-    while words and _VARIABLE.match(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        if is_secret(name):
-            raise ConfigError(f"{where}: the file would show the value of {name}; leave it out")
-        deployed[name] = value
-    for each in words:
-        if each in _OF_A_SHELL or each == "cd" or each.endswith(";"):
-            raise ConfigError(
-                f"{where}: {each} is for a shell, and no shell reads this; put the line into a "
-                "script, and name the script here"
-            )
-    if not words:
-        raise ConfigError(f"{where} has no program behind its variables")
-    whole = tuple(map(_whole, words))
-    for each in whole:
-        if each.endswith((".py", ".sh")) and each[0] not in "/-" and "{" not in each:
-            raise ConfigError(
-                f"{where}: {each} is no file here, and a trial runs in a folder of its own; write "
-                "the whole path"
-            )
-    return Command(deployed=deployed, words=whole, cwd=_cwd_of(whole))
-
-
-def _whole(word: str) -> str:
-    """Return a word whose file, also one behind `--name=`, has its whole path."""
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    path = Path(value)
-    if value.startswith("~/"):
-        path = path.expanduser()
-    elif path.is_absolute() or not (path.is_file() or (path.is_dir() and "/" in value)):
-        return word
-    return f"{option}{equals}{path.absolute()}"
-
-
-def _cwd_of(words: Sequence[str]) -> str:
-    """Return this folder where it has the module that `python -m` is to run."""
-    if "-m" not in words[:-1]:
-        return ""
-    top = words[words.index("-m") + 1].partition(".")[0]
-    return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
-
-
-# as docs/how-to/trainer.md says; a person with another trainer has to find them here
-_OF_STEP_LINES = (
-    "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
-    '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
-    "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
-    "        # per_device_batch_size=8, max_target_length=64,",
-)
-
-
-def sweep_file(found: Mapping[str, str], *, name: str) -> str:
-    """Return the text of a sweep file.
-
-    Raises:
-        ConfigError: a name, the parallelism, the nodes or a flag is malformed.
-    """
-    from pytest_xlatune.executors.named import one_of_ours
-    from pytest_xlatune.model.cell import Parallelism
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.model.profile import parse_flags
-
-    slug = re.sub(r"[^a-z0-9]", "-", name.lower()).strip("-") or "sweep"
-    Parallelism.parse(found["parallelism"])
-    nodes = expand(found["nodelist"]) if found["nodelist"] else ()
-    kind = found["kind"]
-    if kind == "maxtext-slurm" and not nodes:
-        raise ConfigError("maxtext-slurm: --nodelist must name the nodes of its jobs")
-    launcher, needs = _LAUNCHERS[kind](found)
-    flags = parse_flags(found["flags"])
-    ids: list[str] = []
-    for at, flag in enumerate(flags, start=1):
-        short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
-        slugged = short.replace("_", "-")[:56].strip("-")
-        ids.append(slugged if slugged not in ids else f"{slugged}-{at}")
-    profiles = [
-        f"        profile({each!r}, {str(flag)!r})," for each, flag in zip(ids, flags, strict=True)
-    ]
-    is_away = bool(nodes) and kind != "maxtext-slurm"
-    executor = one_of_ours(lambda each: each.has_queue if is_away else each.is_here)
-    site = f'executor="{executor}"' + (f", nodelist={nodes!r}" if is_away else "")
-    names = sorted(
-        {"CellSettings", "Protocol", "SiteSettings", "Sweep", "profile", "standard_tests", needs}
-    )
-    return "\n".join(
-        [
-            f'"""The sweep {slug}: {found["model"]}, {found["parallelism"]}."""',
-            "",
-            "from pytest_xlatune import (",
-            *(f"    {each}," for each in names),
-            ")",
-            "",
-            "SWEEP = Sweep(",
-            f"    name={slug!r},",
-            "    cell=CellSettings(",
-            f"        model_tag={found['model']!r},",
-            f"        parallelism={found['parallelism']!r},",
-            _deployed(found),
-            *(_OF_STEP_LINES if kind == "trainer" else ()),
-            "        protocol=Protocol(steps=15),",
-            "    ),",
-            f"    launcher={launcher},",
-            "    profiles=(",
-            *profiles,
-            "    ),",
-            f"    site=SiteSettings({site}),",
-            ")",
-            "",
-            "tests = standard_tests(SWEEP)",
-            "",
-        ]
-    )
-
-
-def _deployed(found: Mapping[str, str]) -> str:
-    said = read_command(found["command"]).deployed if found["kind"] == "trainer" else {}
-    if said:
-        return f"        deployed={dict(said)!r},"
-    return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'
-
-
-def _of_trainer(found: Mapping[str, str]) -> tuple[str, str]:
-    command = read_command(found["command"])
-    cwd = f", cwd={command.cwd!r}" if command.cwd else ""
-    return f"CommandLauncher(argv={command.words!r}{cwd})", "CommandLauncher"
-
-
-def _of_maxtext(found: Mapping[str, str]) -> tuple[str, str]:
-    said = ", ".join(f"{key}={found[key]!r}" for key in ("config", "python", "module"))
-    return f"MaxTextLauncher({said})", "MaxTextLauncher"
-
-
-def _of_maxtext_slurm(found: Mapping[str, str]) -> tuple[str, str]:
-    sbatch: Sequence[str] = ("-w", found["nodelist"])
-    said = f"checkout={found['checkout']!r}, sbatch={tuple(sbatch)!r}"
-    return f"MaxTextSlurmLauncher({said})", "MaxTextSlurmLauncher"
-
-
-_LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
-    "trainer": _of_trainer,
-    "maxtext": _of_maxtext,
-    "maxtext-slurm": _of_maxtext_slurm,
-}

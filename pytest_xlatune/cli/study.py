@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_xlatune.cli import (
-    add_options,
-    complain,
-    end_jobs,
-    options_of,
-    resolved_sweep,
-    say_interrupted,
-    show,
-    show_document,
-)
+from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
+from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
+from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
+from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
-from pytest_xlatune.sweep.registry import KINDS
+from pytest_xlatune.sweep.registry import KINDS, kind_names
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
@@ -34,7 +28,9 @@ _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest it
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    kinds = [name for name, kind in KINDS.items() if kind.is_declared]
+    # one behind the door is not loaded for its name alone: it is there to be declared
+    others = {name for name, kind in KINDS.items() if not kind.is_declared}
+    kinds = [each for each in kind_names() if each not in others]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
     parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
     for name, (_, text) in SWITCHES.items():
@@ -49,10 +45,10 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_study)
 
 
-def _study(arguments: argparse.Namespace) -> int:
+def _study(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.sweep.settings import check_folders
-    from pytest_xlatune.tasks.mlflow_runs import check_exports
     from pytest_xlatune.tasks.notify import read_targets
 
     options = options_of(arguments)
@@ -61,14 +57,13 @@ def _study(arguments: argparse.Namespace) -> int:
     if arguments.xlatune_plan:
         from pytest_xlatune.tasks.plan import plan_of
 
-        show_document(plan_of(resolved, resolved.study(), workdir=options.workdir))
-        return 0
+        return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
     targets = read_targets(os.environ, options.notify_file)
     check_exports(options.export)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))
-    return of_command(_run(resolved, options, targets))
+    return _run(resolved, options, targets)
 
 
 def _refuse_another(found: str, asked: str, path: Path) -> None:
@@ -80,29 +75,22 @@ def _refuse_another(found: str, asked: str, path: Path) -> None:
         )
 
 
-def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]) -> Exit:
-    """Run to the end, show and write the report; whatever ends the run, the report is written."""
+def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]) -> Output:
+    """Run to the end and write the report, whatever ends the run."""
     from pytest_xlatune.tasks import new_session_id
     from pytest_xlatune.tasks.answers import judged
-    from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.notify import Notifier
     from pytest_xlatune.tasks.runs import Runs
 
     folder = options.workdir / resolved.folder
     session, notifier = new_session_id(), Notifier(targets)
-    feed = Feed(folder, session_id=session)
 
     def tell(message: str) -> None:
-        title, _, body = message.partition("\n")
-        warning = notifier.send(title=title, body=body or title)
+        warning = notifier.send_text(message)
         show([f"xlatune: {warning}"] if warning else [])
 
-    def tick() -> None:
-        for landed in feed.landed():
-            show([landed.line] if landed.line else [])
-            for message in landed.messages:
-                tell(message)
-
+    tick = ticks(folder, session, tell)
+    problems: tuple[str, ...] = ()
     is_open, end = False, Exit.OK
     try:
         with Runs(options, session=session) as runs:
@@ -116,33 +104,38 @@ def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]
     except XlatuneError as error:
         if not is_open:
             raise
-        end, found = error.exit, ()
-        complain([str(error)], status=end)
+        end, found, problems = error.exit, (), (str(error),)
     if not options.keep_jobs:
         end_jobs(folder)
-    _report(folder, options, tell)
-    for each in found:
-        if each.exit is not Exit.OK:
-            show([f"FAILED {each.message}"])
+    told = [f"FAILED {each.message}" for each in found if each.exit is not Exit.OK]
     if end is not Exit.OK:
-        show([f"exit status {of_command(end)}: {end.meaning}"])
-    return end
+        told.append(f"exit status {of_command(end)}: {end.meaning}")
+    return Output(
+        documents=_documents(folder, options, tell, ending=told),
+        problems=problems,
+        problem_status=end,
+        status=of_command(end),
+    )
 
 
-def _report(folder: Path, options: RunSettings, tell: Callable[[str], None]) -> None:
-    """Show the report, write it, and send its summary."""
+def _documents(
+    folder: Path, options: RunSettings, tell: Callable[[str], None], *, ending: Sequence[str]
+) -> Iterator[Document]:
+    """Yield the report; write it, send its summary, and tell how the run ended."""
     from pytest_xlatune.report.lines import summary_message
     from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
     known = read_known(folder)
     document = document_of(known)
-    show_document(document)
-    show(known.stopped.splitlines())
+    yield document
+    yield brief("Stopped", lines(*known.stopped.splitlines()))
     written = publish(folder, options.reports, exports=options.export)
-    show(f"written: {os.path.relpath(path)}" for path in written)
+    told = [f"written: {os.path.relpath(path)}" for path in written]
     warning = add_step_summary(document, os.environ)
-    show([f"xlatune: {warning}"] if warning else [])
+    told += [f"xlatune: {warning}"] if warning else []
+    yield brief("Files", lines(*told))
     tell(
         known.stopped
         or summary_message(cell=known.cell, conclusion=known.conclusion, history=known.history)
     )
+    yield brief("End", lines(*ending))

@@ -6,24 +6,21 @@ import argparse
 import contextlib
 import select
 import sys
-import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
-from pytest_xlatune.cli import add_options, options_of
-from pytest_xlatune.model.text import counted, interval, points
-from pytest_xlatune.report.lines import words
+from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.text import Text
 
-    from pytest_xlatune.tasks.watch import Seen
+    from pytest_xlatune.tasks.watch_screen import ScreenLine
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
-_WHY, _RANKED, _EVENTS = 8, 6, 4  # lines of a cell that is shown in full
-_STYLE = {"running": "green", "complete": "cyan", "stopped": "red", "cannot be read": "red"}
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -40,50 +37,53 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 @owned.show_only()
-def _watch(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
+def _watch(arguments: argparse.Namespace) -> Output:
+    from rich.console import Console, Group
 
     from pytest_xlatune.tasks.watch import Watcher
+    from pytest_xlatune.tasks.watch_screen import all_lines, screen_lines
 
     folder = options_of(arguments).workdir
     watcher = Watcher(folder, names=arguments.cells)
     console = Console(highlight=False, emoji=False, markup=False)
     if arguments.once or not console.is_terminal:
-        console.print(_shown(watcher.look(time.time()), console))
-        return 0
+        shown = _texts(all_lines(watcher.look(time.time()), console.width))
+        for line in shown:
+            line.truncate(console.width, overflow="ellipsis")
+        return Output(documents=(brief("Cells", lines(*(line.plain for line in shown))),))
     from rich.live import Live
 
     every_s = max(arguments.every, 0.2)
     screen = Live(console=console, screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), _keys() as pressed, screen as live:
         while True:
-            live.update(_shown(watcher.look(time.time()), console, is_live=True), refresh=True)
+            now_s, (width, height) = time.time(), console.size
+            seen = watcher.look(now_s)
+            shown = _texts(screen_lines(seen, width=width, height=height, now_s=now_s))
+            live.update(Group(*shown), refresh=True)
             if pressed(every_s) in _QUIT:
                 break
-    return 0
+    return Output()
 
 
-class _Keys:
-    """The keys that are typed; none where the input is no terminal."""
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Give what waits some seconds for a key and returns it, a blank where none was pressed.
 
-    def __init__(self, *, is_terminal: bool) -> None:
-        self._is_terminal = is_terminal
+    Keys are read as they are typed, and the terminal is given back as it was.
+    """
 
-    def __call__(self, timeout_s: float) -> str:
-        """Wait for a key; return it, or a blank when the time is over."""
-        if not self._is_terminal:
-            time.sleep(timeout_s)
-            return " "
+    def wait(timeout_s: float) -> str:
+        time.sleep(timeout_s)
+        return " "
+
+    def pressed(timeout_s: float) -> str:
         if not select.select([sys.stdin], [], [], timeout_s)[0]:
             return " "
         return sys.stdin.read(1) or "q"  # the terminal is gone
 
-
-@contextlib.contextmanager
-def _keys() -> Iterator[_Keys]:
-    """Read keys as they are typed, and give the terminal back as it was."""
     if not sys.stdin.isatty():
-        yield _Keys(is_terminal=False)
+        yield wait
         return
     import termios
     import tty
@@ -91,70 +91,12 @@ def _keys() -> Iterator[_Keys]:
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield _Keys(is_terminal=True)
+        yield pressed
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _shown(cells: Sequence[Seen], console: Console, *, is_live: bool = False) -> RenderableType:
-    """Lay the cells out: those that may still change in full, as many as fit; the others a line."""
-    from rich.console import Group
+def _texts(shown: Iterable[ScreenLine]) -> list[Text]:
     from rich.text import Text
 
-    lines: list[RenderableType] = []
-    left = console.height - 1 if is_live else sys.maxsize
-    if is_live:
-        at = time.strftime("%H:%M:%S")
-        head = f"q quits  {at}  {counted(len(cells), 'cell')}  xlatune watch"
-        lines.append(Text(head, style="reverse", no_wrap=True, overflow="ellipsis"))
-        left -= 1
-    others = len(cells)
-    for each in cells:
-        others -= 1
-        is_full = each.is_active or bool(each.why) or len(cells) == 1
-        block = list(_cell(each, console.width)) if is_full else []
-        if not block or len(block) + others > left:
-            block = [_line(each)]
-        if len(block) > left:
-            lines.append(Text(f"and {others + 1} more: name one, or make the window higher"))
-            break
-        lines += block
-        left -= len(block)
-    return Group(*lines)
-
-
-def _line(cell: Seen, *, is_alone: bool = True) -> RenderableType:
-    """Tell a cell in one line; where its block follows, that shows the rest."""
-    from rich.text import Text
-
-    has_best = is_alone and cell.ranking
-    best = f", best {cell.ranking[0].arm} {points(cell.ranking[0].delta)} %" if has_best else ""
-    said = cell.why if is_alone and cell.why else f"{cell.progress}{best}"
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{cell.sweep} ", style="bold").append(f"{cell.label} ")
-    text.append(cell.standing, style=_STYLE.get(cell.standing, "yellow"))
-    return text.append(f": {' '.join(said.split())}" if said else "")
-
-
-def _cell(cell: Seen, width: int) -> Iterator[RenderableType]:
-    """Give the lines of a cell, each one line high."""
-    from rich.text import Text
-
-    def line(text: str, style: str = "") -> Text:
-        return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-    yield line("─" * width, "dim")
-    yield _line(cell, is_alone=False)
-    for why in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
-        yield line(f"  {why}", "yellow")
-    for each in cell.running:
-        yield line(f"  {each.trial.profile.id} (job {each.job_id}) {each.words}", "bold")
-    if cell.ranking:
-        name = max(20, width - 44)
-        yield line(f"  {'profile':<{name}} {'delta %':>8} {'95 %':>14}  n verdict", "dim")
-    for verdict in cell.ranking[:_RANKED]:
-        arm = verdict.arm if len(verdict.arm) <= name else f"{verdict.arm[: name - 1]}…"
-        figures = f"{points(verdict.delta):>8} {interval(verdict.ci95):>14} {verdict.n:>2}"
-        yield line(f"  {arm:<{name}} {figures} {words(verdict)}")
-    for at_s, text in cell.events[:_EVENTS]:
-        yield line(f"  {time.strftime('%H:%M', time.localtime(at_s))} {text}", "dim")
+    return [Text.assemble(*parts, no_wrap=True, overflow="ellipsis") for parts in shown]

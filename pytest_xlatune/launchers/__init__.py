@@ -51,6 +51,16 @@ class Launcher(ABC):
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return the absolute paths that must exist where trials run."""
 
+    @property
+    def source(self) -> str:
+        """The configuration file that a recipe is written into; "" where there is none."""
+        return ""
+
+    @property
+    def source_cell(self) -> str:
+        """Which of the cells of `source` it starts."""
+        return ""
+
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what every node is asked before the first trial; each takes a second at most.
 

@@ -28,6 +28,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -147,13 +148,19 @@ class TrialEnded(Event):
 
 
 _FOLLOWS = {
-    Next.ACCEPT: "counts as success",
-    Next.RETRY: "retried on the same nodes",
-    Next.DROP: "dropped, and not run again",
-    Next.GIVE_UP: "not measured",
-    Next.STOP: "the sweep stops",
-    Next.INTERRUPTED: "ended because no session waits for it; to be run again",
+    Next.ACCEPT: Why.COUNTS_AS_SUCCESS,
+    Next.RETRY: Why.RETRIED,
+    Next.DROP: Why.NOT_RUN_AGAIN,
+    Next.GIVE_UP: Why.NOT_MEASURED,
+    Next.STOP: Why.SWEEP_STOPS,
+    Next.INTERRUPTED: Why.NO_SESSION_WAITS,
 }
+
+
+def _sentence(why: Reason | None) -> str:
+    from pytest_xlatune.report.words import sentence  # what reads ledgers for programs needs none
+
+    return sentence(why)
 
 
 _UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE})
@@ -181,12 +188,10 @@ class Spent(Record):
     each: float
 
     @property
-    def sentence(self) -> str:
-        """The words for it, after the class."""
-        return (
-            f"{self.used:.3g} of {self.of:g} {self.limit} are spent and a trial takes about "
-            f"{self.each:.2g}, so no further one is submitted; --xlatune-{self.limit} raises it"
-        )
+    def why(self) -> Reason:
+        """Why no further trial is submitted."""
+        hours = {"used": self.used, "of": self.of, "each": self.each, "limit": self.limit}
+        return Reason(Why.HOURS_SPENT, **hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +209,7 @@ class Decided(Event):
         nodes: that failed, as far as that is known.
         faults: what ails them, and still does where they were resumed.
         resumed: those that were resumed in vain.
+        found: in the place of `detail`, where several trials show it.
         waited_s: seconds in the queue after which the user's patience was over.
         spent: the limit that is used up.
         evidence: the line of the log, or the scheduler's words.
@@ -227,37 +233,62 @@ class Decided(Event):
     evidence: str = ""
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = field(default=(), metadata=LATER)
+    found: Reason | None = field(default=None, metadata=LATER)
+
+    @property
+    def why(self) -> Reason | None:
+        """What follows, on which class and on which evidence; None where all is well."""
+        if self.spent is not None:
+            return Reason(Why.DECIDED, cls=self.cls, follows=self.spent.why)
+        follows = Reason(_FOLLOWS[self.next])
+        told = self._trouble(follows)
+        if told is not None:
+            return told
+        if not self.cls:
+            return follows if self.next is Next.INTERRUPTED else None
+        times = Reason(Why.TIMES_IN_A_ROW, times=self.tried + 1) if self.tried else None
+        if self.cls in _UNREADABLE:
+            named = {"cls": self.cls, "detail": self.detail}
+            return Reason(Why.UNREADABLE, times=times, follows=follows, **named)
+        is_told = self.found is not None or self.detail not in ("", self.cls)
+        detail = Reason(Why.IN_BRACKETS, text=self.found or self.detail) if is_told else None
+        found = Reason(Why.DECIDED_ON, cls=self.cls, detail=detail, times=times, follows=follows)
+        if self.cannot is None:
+            return found
+        if self.cls == FailureClass.NO_STEPS:  # the detail tells it better than the class
+            found = Reason(Why.DECIDED_FOR, detail=self.detail, follows=follows)
+        return self._of_reference(found)
+
+    def _trouble(self, follows: Reason) -> Reason | None:
+        """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
+        faults, cls = Reason(Why.FAULTS, faults=self.faults), self.cls
+        if self.waited_s:
+            waited = Reason(Why.WAITED_IN_VAIN, seconds=self.waited_s, follows=follows)
+            return Reason(Why.DECIDED, cls=cls, follows=waited)
+        if self.needed is not Action.NONE:
+            kind = Why.FAULTS_AFTER_RESUME if self.resumed else Why.FAULTS_FOUND
+            found = Reason(kind, faults=faults) if self.faults else None
+            missed = Reason(Why.NOT_DONE, needed=self.needed, faults=found, follows=follows)
+            return Reason(Why.DECIDED, cls=cls, follows=missed)
+        if self.faults:
+            kind = Why.FAULTS_STAY if self.resumed else Why.FAULTS_ARE
+            return Reason(
+                Why.DECIDED, cls=cls, follows=Reason(kind, faults=faults, follows=follows)
+            )
+        return None
+
+    def _of_reference(self, found: Reason) -> Reason:
+        """Return that the reference cannot run, or cannot be scored, and why."""
+        is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
+        if self.arm:
+            kind = Why.REFERENCE_NOT_SCORED if is_scoring else Why.REFERENCE_CANNOT_RUN
+            return Reason(kind, arm=self.arm, why=found)
+        return Reason(Why.DEPLOYED_NOT_SCORED if is_scoring else Why.DEPLOYED_CANNOT_RUN, why=found)
 
     @property
     def reason(self) -> str:
-        """One sentence for people."""
-        follows, faults = _FOLLOWS[self.next], "; ".join(self.faults)
-        if self.spent is not None:
-            return f"{self.cls}: {self.spent.sentence}"
-        if self.waited_s:
-            return f"{self.cls}: no trial has started for {self.waited_s} s: {follows}"
-        if self.needed is not Action.NONE:
-            after = "after scontrol update State=RESUME: " if self.resumed else ""
-            tried = f"; {after}{faults}" if faults else ""
-            what = f"the next attempt needs {self.needed}, which was not done"
-            return f"{self.cls}: {what}{tried}: {follows}"
-        if faults:
-            stays = ", and stays so after RESUME" if self.resumed else ""
-            return f"{self.cls}: {faults}{stays}: {follows}"
-        detail = "" if self.detail in ("", self.cls) else f" ({self.detail})"
-        times = f", {self.tried + 1} times in a row" if self.tried else ""
-        if not self.cls:
-            return follows if self.next is Next.INTERRUPTED else ""
-        if self.cls in _UNREADABLE:
-            return f"{FailureClass(self.cls).meaning}: {self.detail}{times}: {follows}"
-        said = f"{self.cls}{detail}{times}: {follows}"
-        if self.cannot is None:
-            return said
-        whose = f"the reference {self.arm}" if self.arm else "the cell as deployed"
-        is_unread = self.cls == FailureClass.NO_STEPS
-        cannot = "be scored" if is_unread else self.cannot.replace("-", " ")
-        said = f"{self.detail}: {follows}" if is_unread else said
-        return f"{whose} cannot {cannot}: {said}"
+        """The same in a sentence, for a log or a line of the terminal."""
+        return _sentence(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,11 +311,23 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted(Event):
-    """Anything a reader should know, in one sentence. Nothing is decided on it."""
+    """Anything a reader should know. Nothing is decided on it.
+
+    Attributes:
+        about: its subject.
+        text: the words of a look at the site, of a compiler, or of an older version.
+        why: what else there is to know; None where `text` says it.
+    """
 
     kind: ClassVar[str] = "noted"
     about: NoteKind = NoteKind.OTHER
-    text: str
+    text: str = ""
+    why: Reason | None = field(default=None, metadata=LATER)
+
+    @property
+    def sentence(self) -> str:
+        """What it says, in a line of the terminal or of a report."""
+        return _sentence(self.why) or self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,7 +472,9 @@ class LedgerEntry:
 
 
 LEDGER = "ledger.jsonl"
-SCHEMA = 2
+SCHEMA = 3
+_READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
+_KNOWN = " and ".join(map(str, _READ))
 _HEAD = b'{"schema":'  # how every line begins
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
@@ -578,13 +623,13 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
             "damaged later. Restore the file, cut out the line (what it said is lost), or "
             f"{UnreadableLedgerError.ADVICE}"
         ) from None
-    if schema != SCHEMA:
+    if schema not in _READ:
         older = isinstance(schema, int) and schema < SCHEMA
         other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
         raise LedgerSchemaError(
-            f"{where}: found schema {schema!r:.40}, this version reads schema {SCHEMA} only. Start "
-            f"over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
-            f"of its jobs, or {other}"
+            f"{where}: found schema {schema!r:.40}, this version reads {_KNOWN}. Start over with "
+            "--xlatune-fresh, which moves the file aside, deletes nothing and ends none of its "
+            f"jobs, or {other}"
         )
     if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(

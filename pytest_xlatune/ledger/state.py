@@ -220,7 +220,7 @@ class LedgerState:
     def notes(self) -> tuple[str, ...]:
         """The remarks as sentences."""
         return tuple(
-            each.text
+            each.sentence
             if isinstance(each, Noted)
             else f"{each.reason}: scores before and after are not compared"
             for each in self.remarks

@@ -4,6 +4,7 @@
     signatures  one line -> failure class, by the table `signatures.toml`
     figures     what a protocol scores beside steps: a field of the user's own, bus bandwidth
     triage      report and outcome -> findings, and the root cause of them
+    formats     what other distributions read of a log
 
 This module joins the lines: bytes of a growing log in, the report at any moment.
 
@@ -28,16 +29,14 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._digests import HEADS as _DIGEST_HEADS
-from pytest_xlatune.logs._digests import WORDS as _DIGEST_WORDS
-from pytest_xlatune.logs._digests import Digests, LinePlace, finding_of
 from pytest_xlatune.logs._shapes import Fronts, Sieve, StepLines, StepRun, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
+from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.failure import FailureClass
@@ -57,6 +56,7 @@ _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_UNREAD, _MOST_EARLY = 256, 128
 _NO_ORIGIN = Origin()
+_StepsOf = Callable[[str, str], Sequence[StepRecord]]
 
 _PART_MARKS = (b"stdout P ", b"stderr P ")
 _STEP_WORD = "completed "
@@ -72,7 +72,6 @@ _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
     *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD),
-    *_DIGEST_WORDS,
 )
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -106,7 +105,7 @@ class LogReport(Record):
         starts: how often the program started in this log.
         steps_after_cancel: steps printed after a notice that the job is being ended.
         steps_after_trouble: steps printed after the last line that asks for something.
-        is_cancelled: whether a hang digest says that the last start was ended on purpose.
+        is_cancelled: whether a block of a format says that the last start was ended on purpose.
         exit_code: of the job, where launcher or scheduler print it at the end.
         tail: the last lines that are neither steps nor known to be harmless.
         notes: what a reader of the steps should know, one sentence each.
@@ -151,7 +150,7 @@ class _Start:
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
     is_configured_twice: bool = False
-    is_hung: bool = False  # the first line of a hang digest was printed
+    is_hung: bool = False  # the first line of a block was printed that tells of a hang
     others: set[Origin] = field(default_factory=set)
     dropped_steps: int = 0
     count: int = 0  # of steps, those that are not kept included
@@ -172,8 +171,14 @@ class LogReader:
     """
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
-        self._pattern = pattern
-        own = (pattern.word,) if pattern is not None else ()
+        others = formats()
+        self._blocks = [Blocks(each) for each in others]
+        # the words of a line of a step, and what reads it: what the user says comes first
+        self._others: list[tuple[Sequence[str], _StepsOf]] = [
+            *([((pattern.word,), pattern.steps)] if pattern is not None else []),
+            *((each.words, each.steps) for each in others),
+        ]
+        own = tuple(word for words, _ in self._others for word in words)
         self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
         self._fronts = Fronts()
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
@@ -186,7 +191,6 @@ class LogReader:
         self._start = _Start()
         self._cancelled = False
         self._findings: dict[tuple[str, str], Finding] = {}
-        self._digests = Digests()
         self._fatal: Finding | None = None
         self._steps_since_fatal = 0
         self._unkept = 0
@@ -212,23 +216,24 @@ class LogReader:
     def findings(self) -> tuple[Finding, ...]:
         """All findings so far, in order of first appearance."""
         own = tuple(self._findings.values())
-        if not self._digests.is_any:
+        if not any(each.is_any for each in self._blocks):
             return own
         told: dict[tuple[str, str, Action], Finding] = {}
         for each, _ in self._told():
             key = each.cls, each.detail, each.action
             known = told.get(key)
             told[key] = replace(known, count=known.count + 1) if known else each
-        # of one end, what the digest says comes before its consequences in the same line
+        # of one end, what its block says comes before its consequences in the same line
         return tuple(sorted((*told.values(), *own), key=lambda each: each.line))
 
     @property
     def fatal(self) -> Finding | None:
         """The first line after which the program cannot go on, as long as it did not go on.
 
-        Three further steps, a further phase or a new start refute it. So does a hang digest.
+        Three further steps, a further phase or a new start refute it. So does a block of lines that
+        a format reads.
         """
-        if self._fatal is not None or not self._digests.is_any:
+        if self._fatal is not None or not any(each.is_any for each in self._blocks):
             return self._fatal
         asking = (each for each, steps in self._told() if steps < STEPS_THAT_REFUTE)
         return next((each for each in asking if each.action is not Action.NONE), None)
@@ -252,10 +257,12 @@ class LogReader:
         if not self._closed and self._held:
             held = grammar.joined_parts(bytes(self._held))
             self._examine(held.rstrip(b"\n"), self._lines + 1, torn=True)
-            self._digests.feed(held.rstrip(b"\n") + b"\n", self._lines)
+            for each in self._blocks:
+                each.feed(held.rstrip(b"\n") + b"\n", self._lines)
             self._lines += held.count(b"\n") + (not held.endswith(b"\n"))
             self._held.clear()
-        self._digests.close()
+        for each in self._blocks:
+            each.close()
         self._closed = True
 
     def report(self) -> LogReport:
@@ -310,7 +317,8 @@ class LogReader:
                 for index, line in found:
                     self._examine(line, number + index + 1)
                 number += total
-            self._digests.feed(block, self._lines)
+            for each in self._blocks:
+                each.feed(block, self._lines)
             self._lines = number
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
@@ -420,12 +428,8 @@ class LogReader:
                 self._examine_text(each, number, is_torn=False, outer=origin)
             return
         low = text.lower()
-        if self._pattern is not None and self._pattern.word in low and not is_torn:
-            steps = self._pattern.steps(text, origin.label)
-            for record in steps:
-                self._step(record, origin, number, segment)
-            if steps:
-                return
+        if not is_torn and self._examine_others_step(low, text, origin, number, segment):
+            return
         if _STEP_WORD in low:
             whole = grammar.without_torn_field(text) if is_torn else text
             steps = grammar.parse_steps(whole, origin.label)
@@ -439,6 +443,19 @@ class LogReader:
         if grammar.may_tell_end(low) and not is_torn:
             self._start.exit_code = self._start.exit_code or grammar.parse_end(text)
         self._examine_setting(segment, number, origin, text, is_torn=is_torn)
+
+    def _examine_others_step(
+        self, low: str, text: str, origin: Origin, number: int, segment: str
+    ) -> bool:
+        """Read a line that another trainer prints of a step; false where it is none."""
+        for words, steps_of in self._others:
+            if any(word in low for word in words):
+                steps = steps_of(text, origin.label)
+                for record in steps:
+                    self._step(record, origin, number, segment)
+                if steps:
+                    return True
+        return False
 
     def _learn(self, segment: str) -> None:
         """Learn what stands in front of the lines; read again what it hid."""
@@ -487,10 +504,7 @@ class LogReader:
         """Read a line that is no step's: a setting, a phase, or a failure."""
         low = text.lower()
         self._keep_unread(text, low, is_torn=is_torn)
-        if any(word in low for word in _DIGEST_WORDS):
-            start = self._start
-            start.is_hung |= text.lstrip().startswith(_DIGEST_HEADS)
-            self._digests.note(number, LinePlace(start.index, start.count, segment))
+        self._note_blocks(low, text, number, segment)
         self._examine_library(low, text, origin, is_torn=is_torn)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
             self._begin_if_trained(origin)
@@ -517,6 +531,13 @@ class LogReader:
             if seen.is_fatal and self._fatal is None:
                 self._fatal, self._steps_since_fatal = seen.finding, 0
             self._find(seen.finding)
+
+    def _note_blocks(self, low: str, text: str, number: int, segment: str) -> None:
+        for each in self._blocks:
+            if any(word in low for word in each.format.words):
+                start = self._start
+                start.is_hung |= text.lstrip().startswith(each.format.heads)
+                each.note(number, LinePlace(start.index, start.count, segment))
 
     def _examine_library(self, low: str, text: str, origin: Origin, *, is_torn: bool) -> None:
         if not is_torn and any(word in low for word in grammar.LIBRARY_WORDS):
@@ -650,17 +671,18 @@ class LogReader:
             self._findings[key] = replace(finding, count=known.count + 1 if known else 1)
 
     def _told(self) -> list[tuple[Finding, int]]:
-        """Return what each digest says, and how many steps were printed after it began.
+        """Return what each block says, and how many steps were printed after it began.
 
         One of an earlier start counts more than any start printed.
         """
         start = self._start
         return [
             (
-                finding_of(digest, place, is_past=place.start < start.index),
+                replace(said, action=Action.NONE) if place.start < start.index else said,
                 start.count - place.steps if place.start == start.index else start.count + 1,
             )
-            for place, digest in self._digests.found()
+            for each in self._blocks
+            for place, said in each.found()
         ]
 
     def _last_lines(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import StepRecord
 
@@ -62,7 +63,6 @@ _WORDS = {
 }
 _PER = {"ms": ("step_s", 1000), "seconds": ("step_s", 1)}
 _MOST_DIGITS = 15
-_LEAST_LETTERS = 3  # f to z and _: by them the reader finds the lines worth reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +136,5 @@ def _word_of(pattern: str) -> str:
     if "|" in plain:
         return ""
     words = re.findall(r"[A-Za-z_][A-Za-z_ ]*", "".join(plain))
-    fit = [each for each in words if len(re.findall("[f-zF-Z_]", each)) >= _LEAST_LETTERS]
+    fit = [each for each in words if len(re.findall("[f-zF-Z_]", each)) >= LEAST_LETTERS]
     return max(fit, key=len, default="").lower()

@@ -416,6 +416,11 @@ class DeployedFile(Record):
     is_shell: bool = True
     cvs_cell: str = field(default="", metadata=LATER)
 
+    @property
+    def launcher(self) -> str:
+        """The launcher whose own file it is; "" of a shell's or a trainer's."""
+        return "cvs" if self.cvs_cell else ""
+
 
 DUMP_FOLDER = "xla_dump"
 OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options

@@ -1,4 +1,4 @@
-"""What studies found of cells, pairs of nodes and thresholds; reports and studies share it."""
+"""What studies found of cells and pairs of nodes; reports and studies share it."""
 
 from __future__ import annotations
 
@@ -109,42 +109,3 @@ class NetworkRecord(CellsRecord):
         link = self.link_loss
         links = None if link is None else Reason(Why.NO_LINK_COSTS, loss=link)
         return found, Reason(kind, loss=self.node_loss, links=links)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFigure(Record):
-    """A metric of one job."""
-
-    job: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdFound(Record):
-    """A metric, and what it is held against, in the metric's own unit.
-
-    Attributes:
-        metric: its name; that of a verdict of the conclusion too.
-        demand: in words: `at least 800`, or `recorded` where there is none.
-        least, most: the limits of the mean; None without one.
-        jobs: the figure of every job that tells it.
-        mean: of those jobs; None without any.
-        low, high: the 90 % interval of the mean; None of too few jobs, or of equal ones.
-    """
-
-    metric: str
-    demand: str
-    least: float | None = None
-    most: float | None = None
-    jobs: tuple[JobFigure, ...] = ()
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdRecord(NoiseRecord):
-    """What the jobs of a cell showed of each metric, whatever its verdict."""
-
-    kind: ClassVar[str] = "thresholds"
-    metrics: tuple[ThresholdFound, ...] = ()

@@ -501,6 +501,47 @@ class Why(StrEnum):
     COMMITS_DIFFER = auto()
     BUDGET_ALLOWS_SUSPECTS = auto()
 
+    # what follows from an attempt
+    COUNTS_AS_SUCCESS = auto()
+    RETRIED = auto()
+    NOT_RUN_AGAIN = auto()
+    SWEEP_STOPS = auto()
+    NO_SESSION_WAITS = auto()
+    DECIDED = auto()
+    DECIDED_ON = auto()
+    DECIDED_FOR = auto()
+    IN_BRACKETS = auto()
+    TIMES_IN_A_ROW = auto()
+    UNREADABLE = auto()
+    FAULTS = auto()
+    FAULTS_FOUND = auto()
+    FAULTS_AFTER_RESUME = auto()
+    FAULTS_ARE = auto()
+    FAULTS_STAY = auto()
+    NOT_DONE = auto()
+    WAITED_IN_VAIN = auto()
+    HOURS_SPENT = auto()
+    REFERENCE_CANNOT_RUN = auto()
+    REFERENCE_NOT_SCORED = auto()
+    DEPLOYED_CANNOT_RUN = auto()
+    DEPLOYED_NOT_SCORED = auto()
+
+    # what a session notes
+    LIMIT_UNTIL_OURS = auto()
+    LIMIT_UNTIL_OTHERS = auto()
+    SCHEDULER_SILENT = auto()
+    SCHEDULER_BACK = auto()
+    AND_OTHERS = auto()
+    LOST_ATTEMPTS = auto()
+    LOST_LEFT_ALONE = auto()
+    LOST_READ_AGAIN = auto()
+    FLAG_UNSEEN = auto()
+    VARIABLE_UNSEEN = auto()
+    OVERRIDE_UNSEEN = auto()
+    SETTINGS_OF_NONE = auto()
+    NO_FLAG_SEEN = auto()
+    LEDGER_UNREAD = auto()
+
 
 class Reason(Record):
     """A kind and its fields. Equal, hashable, and the same after a way through JSON.

@@ -14,7 +14,7 @@ from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
@@ -421,6 +421,13 @@ class LostRuns(Record):
     lost: int
     runs: int
     to: tuple[Reason, ...]
+
+    @property
+    def told(self) -> Reason:
+        """How many, and to what: `2 of 4 runs lost: hang`."""
+        if not self.to:
+            return Reason(Why.RUNS_LOST, lost=self.lost, runs=self.runs)
+        return Reason(Why.RUNS_LOST_TO, lost=self.lost, runs=self.runs, to=self.to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

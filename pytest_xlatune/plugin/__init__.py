@@ -18,7 +18,7 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import cvs_items, fixtures, hooks
+from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
@@ -44,7 +44,7 @@ from pytest_xlatune.sweep.groups import (
     is_daily,
     key_of,
 )
-from pytest_xlatune.sweep.registry import markers
+from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
@@ -76,7 +76,6 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     for name, (_, text) in SWITCHES.items():
         shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
         group.addoption(f"--{name}", action="store_true", help=shown, default=False)
-    cvs_items.add_options(parser)
     pluginmanager.register(_IniKeys(parser), "xlatune-ini-keys")
 
 
@@ -105,9 +104,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
     hide_secrets_of(os.environ)
-    for name, text in markers().items():
-        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     try:
+        _register_markers(config, everyone=config.option.markers)
         options = resolve_options(
             vars(config.option),
             os.environ,
@@ -116,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         targets = read_targets(os.environ, options.notify_file)
         if options.export and not (options.is_off or is_worker(config)):
-            from pytest_xlatune.tasks.mlflow_runs import check_exports
+            from pytest_xlatune.report.exports import check_exports
 
             check_exports(options.export)
     except ConfigError as error:
@@ -126,11 +124,30 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OPTIONS_KEY] = options
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
-    if config.option.cvs_config:
-        config.pluginmanager.register(cvs_items, "xlatune-cvs")
     if not is_worker(config) and not options.is_off:
         controller = Controller(config, options, new_session_id(), Notifier(targets))
         config.pluginmanager.register(controller, CONTROLLER)
+
+
+def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
+    """Register the markers of studies; of those behind the door where `pytest --markers` asks.
+
+    Else one of them has its markers from the line on that names it in a sweep file.
+    """
+
+    def register(of: Mapping[str, str]) -> None:
+        for name, text in of.items():
+            config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+
+    for name in kind_names() if everyone else ():
+        KINDS[name]
+    register(markers())
+
+    def arrived(kind: StudyKind) -> None:
+        register(kind.markers)
+
+    ON_ARRIVAL.append(arrived)
+    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -288,11 +288,10 @@ class Controller:
         if not folders:
             return  # and nothing was imported
         from pytest_xlatune.report.render import terminal
+        from pytest_xlatune.tasks.files import NO_PAGES, has_pages
         from pytest_xlatune.tasks.publish import (
-            NO_PAGES,
             add_step_summary,
             document_of,
-            has_pages,
             publish,
             read_known,
         )
@@ -362,9 +361,7 @@ class Controller:
 
     def _tell(self, message: str) -> None:
         """Send a message to the targets; one that cannot be sent is shown here."""
-        title, _, body = message.partition("\n")
-        warning = self._notifier.send(title=title, body=body or title)
-        if warning:
+        if warning := self._notifier.send_text(message):
             self._print([f"xlatune: {warning}"])
 
     def _follow(self) -> None:

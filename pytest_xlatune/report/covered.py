@@ -20,7 +20,9 @@ from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 
-SCHEMA = 2
+SCHEMA = 3
+_READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
+_KNOWN = " and ".join(map(str, _READ))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +276,8 @@ def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:
         raise LedgerError(
             f"{where} is not the data of a tuning document ({error!r:.80}); {advice}"
         ) from None
-    if schema != SCHEMA:
-        raise LedgerError(f"{where}: schema {schema!r}, this version reads {SCHEMA}; {advice}")
+    if schema not in _READ:
+        raise LedgerError(f"{where}: schema {schema!r}, this version reads {_KNOWN}; {advice}")
     try:
         return tuple(Covered.from_json(each) for each in cells)
     except (LedgerError, TypeError) as error:

@@ -36,11 +36,16 @@ def columns(*titles: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table; `title` stands above it, and each row has one text for each column."""
+    """A table; `title` stands above it, and each row has one text for each column.
+
+    In a terminal each row of a `compact` one is one line, however long, and no rule is drawn: rows
+    that people search and copy.
+    """
 
     title: str = ""
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    compact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,13 @@ class Text:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bullets:
     """A list."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """A list whose items a terminal shows as they stand, without marks and unbroken."""
 
     items: tuple[str, ...]
 
@@ -72,7 +84,7 @@ class Heading:
     text: str
 
 
-Block = Table | Text | Bullets | Code | Heading
+Block = Table | Text | Bullets | Lines | Code | Heading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +98,11 @@ class Section:
 def bullets(*items: str) -> Bullets:
     """Return a list."""
     return Bullets(items=items)
+
+
+def lines(*items: str) -> Lines:
+    """Return a list that a terminal shows as it stands."""
+    return Lines(items=items)
 
 
 def section(title: str, *blocks: Block) -> Section:
@@ -103,12 +120,22 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A title, the bullets under it, and sections; `drawn` is for pages alone."""
+    """A title, the bullets under it, and sections; `drawn` is for pages alone.
+
+    Of a `brief` one a terminal shows the blocks alone: its reader has just typed what it is about.
+    """
 
     title: str
-    header: tuple[str, ...]
+    header: tuple[str, ...] = ()
     sections: tuple[Section, ...]
     drawn: tuple[Drawn, ...] = ()
+    brief: bool = False
+
+
+def brief(title: str, *blocks: Block) -> Document:
+    """Return a document of one part, of which a terminal shows the blocks alone."""
+    shown = (Section(title=title, blocks=blocks),) if blocks else ()
+    return Document(title=title, sections=shown, brief=True)
 
 
 def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:

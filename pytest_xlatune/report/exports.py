@@ -10,6 +10,8 @@ have in common. A figure that is absent or not finite is left out.
 * github-benchmark: https://github.com/benchmark-action/github-action-benchmark, its tool
   `customBiggerIsBetter`
 * prometheus: https://prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4
+
+Other distributions add formats: an entry point of `pytest_xlatune.exports` names an `Export`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeGuard
 
+from pytest_xlatune.door import Door
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
@@ -33,6 +36,7 @@ from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.report.words import sentence
 
+EXPORTS = Door("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"
 
 
@@ -86,9 +90,60 @@ def formats(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in names:
-        if each not in FORMATS:
-            raise ConfigError.unknown("format", each, valid=FORMATS, where="the list")
+        if each not in FILES and each not in EXPORTS:
+            raise ConfigError.unknown("format", each, valid=(*FILES, *EXPORTS), where="the list")
     return names
+
+
+class Export:
+    """A format that comes in by the door; a subclass is made without arguments.
+
+    The formats of `FILES` are written from a report alone. One of these may need a program or a
+    server, so that it is asked before anything is measured whether it can be written.
+    """
+
+    def check(self) -> None:
+        """Find out whether it can be written; no server is asked.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
+        """Return suffix of a file beside the report -> its text, e.g. `.mlflow.json`.
+
+        Args:
+            report: as it was written.
+            key: the same for each report of one ledger and of no other.
+
+        Raises:
+            LedgerError: what takes the figures does not; the reports are written already.
+        """
+        raise NotImplementedError
+
+
+def export_of(name: str) -> Export | None:
+    """Return a format that comes in by the door; None of one of `FILES`.
+
+    Raises:
+        ConfigError: there is no such format, or it cannot be loaded.
+    """
+    if name in FILES:
+        return None
+    made: Export = EXPORTS.load(name, where="--xlatune-export")()
+    return made
+
+
+def check_exports(formats: Iterable[str]) -> None:
+    """Find out whether formats can be written, before anything is measured.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for each in formats:
+        export = export_of(each)
+        if export is not None:
+            export.check()
 
 
 def exported(text: str, *, sweep: str, study: str) -> Exported:
@@ -395,5 +450,3 @@ FILES: Mapping[str, Callable[[Exported], dict[str, str]]] = {
     "csv": _csv,
     "prometheus": _prometheus,
 }
-MLFLOW = "mlflow"  # no file: by its own client
-FORMATS = (*FILES, MLFLOW)

@@ -89,7 +89,7 @@ class PastStudy:
         ) or (len(name) >= _LEAST_DIGEST and self.digest.startswith(name))  # fmt: skip
 
     def to_json(self) -> Json:
-        """Return it for programs, without the verdicts: `xlatune conclude` has them."""
+        """Return it for programs, without the verdicts: `xlatune report --json` has them."""
         best = self.best
         return {
             "folder": self.folder,

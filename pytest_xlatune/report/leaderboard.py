@@ -65,7 +65,7 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.report.recipes import recipe_blocks
 from pytest_xlatune.report.words import joined, plainly
 
-SCHEMA = 2  # of the JSON text
+SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
@@ -643,7 +643,7 @@ def leaderboard_json(subject: Subject) -> str:
 
     One newline at its end. The fields:
 
-        schema       2; raised when a field changes its meaning or goes
+        schema       3; raised when a field changes its meaning or goes
         written      when, ISO 8601
         cell_digest  identity of the cell
         cell         `Cell`; deployed values whose names speak of secrets are hidden

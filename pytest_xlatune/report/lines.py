@@ -35,7 +35,7 @@ from pytest_xlatune.model.text import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
-from pytest_xlatune.report.words import plainly, runs_lost, sentence
+from pytest_xlatune.report.words import plainly, sentence
 
 
 def is_pending(verdict: Verdict) -> bool:
@@ -46,7 +46,7 @@ def is_pending(verdict: Verdict) -> bool:
 def words(verdict: Verdict) -> str:
     """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
     return (verdict.word or _kind(verdict)) + (
-        f", {plainly(runs_lost(verdict.lost))}" if verdict.lost else ""
+        f", {plainly(verdict.lost.told)}" if verdict.lost else ""
     )
 
 

@@ -137,7 +137,7 @@ def document_page(document: Document, *, source: str) -> Page:
         *((each.title, each.blocks) for each in found),
         *((each.title, (_known(each.plot),)) for each in document.drawn),
         *((each.title, each.blocks) for each in rest),
-        ("What was measured", (Bullets(items=document.header),)),
+        ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
     return replace(_page(document.title, sections, ()), source=source)
 

@@ -1,4 +1,7 @@
-"""Render a document as markdown and as lines of a terminal. Must not know what it is about."""
+"""Render a document as markdown and as lines of a terminal, a table as CSV.
+
+All tables of the package that a person reads in a terminal are laid out here.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pytest_xlatune.report.document import (
     Code,
     Document,
     Heading,
+    Lines,
     Section,
     Table,
     Text,
@@ -52,8 +56,8 @@ def _markdown_block(block: Block) -> str:
             return f"### {_markup(block.text)}"
         case Text():
             return _markup(block.text)
-        case Bullets():
-            return "\n".join(f"* {_markup(item)}" for item in block.items)
+        case Bullets() | Lines():
+            return "\n".join(f"* {_markup(item.strip())}" for item in block.items)
         case Code():
             # a fence is longer than any run of backticks inside it
             longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
@@ -80,11 +84,27 @@ def _markup(text: str) -> str:
     return "`".join(parts)
 
 
+def csv_text(table: Table) -> str:
+    """Return a table as CSV; a text with a comma, a quote or an end of line is quoted."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([each.title for each in table.columns])
+    writer.writerows(table.rows)
+    return text.getvalue()
+
+
 def terminal(document: Document, *, width: int = 80) -> list[str]:
     """Return the lines of the document; only code and a word may be wider than `width`.
 
     They have no colour codes: their printer knows whether the terminal takes them.
     """
+    if document.brief:
+        blocks = [each for section in document.sections for each in section.blocks]
+        parts = [list(_terminal_block(each, width)) for each in blocks]
+        return [line for part in parts for line in ("", *part)][1:]
     lines = [*_wrapped(document.title, width)]
     lines += _terminal_block(Bullets(items=document.header), width)
     for section in document.sections:
@@ -101,12 +121,26 @@ def _terminal_block(block: Block, width: int) -> Iterator[str]:
         case Bullets():
             for item in block.items:
                 yield from _wrapped(f"  * {_bare(item)}", width, indent="    ")
+        case Lines():
+            yield from block.items
         case Code():
             yield from (f"    {line}".rstrip() for line in block.text.splitlines())
         case Table():
             if block.title:
                 yield from _wrapped(_bare(block.title), width)
-            yield from _table(block, width)
+            yield from compact_lines(block) if block.compact else _table(block, width)
+
+
+def compact_lines(table: Table) -> Iterator[str]:
+    """Yield the titles and the rows of a table, each as one line."""
+    rows = [[column.title for column in table.columns], *table.rows]
+    cells = [[_bare(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(
+            text.rjust(wide) if column.align == "right" else text.ljust(wide)
+            for text, wide, column in zip(row, widths, table.columns, strict=True)
+        ).rstrip()
 
 
 def _table(table: Table, width: int) -> Iterator[str]:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_xlatune.model.cell import Cell, secrets_in, varied_fields
-from pytest_xlatune.model.pairs import ThresholdRecord
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import (
     command_without_secrets,
@@ -41,7 +40,6 @@ from pytest_xlatune.report.document import (
     Text,
     bullets,
     columns,
-    drawn,
     literal,
     plain,
     section,
@@ -50,13 +48,10 @@ from pytest_xlatune.report.leaderboard import (
     can_tell,
     header,
     jobs,
-    jobs_table,
     settings_by_arm,
-    sigma_and_notes,
     tables,
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
-from pytest_xlatune.report.study_plots import limits_plot
 from pytest_xlatune.report.words import joined, plainly
 
 _ANSWERS = {
@@ -110,36 +105,6 @@ def _answer(verdict: Verdict) -> str:
     if verdict.kind is VerdictKind.INVALID:
         return "not measured" if verdict.can_run and not verdict.n else "cannot run"
     return _ANSWERS[verdict.kind]
-
-
-_HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
-
-
-def thresholds(subject: Subject) -> Document:
-    """Return the verdict on each metric of a cell, and the jobs that all rest on."""
-    conclusion, own = subject.conclusion, subject.conclusion.reference
-    words = [_HELD.get(each.kind, "cannot tell") for each in conclusion.verdicts]
-    lines = (f"{literal(each.arm)}: {joined(each.reasons)}" for each in conclusion.verdicts)
-    table = jobs_table([("", subject.history, {})])
-    measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
-    metrics = conclusion.found(ThresholdRecord).metrics
-    return Document(
-        title=f"{subject.cell.label}: thresholds",
-        header=header(subject),
-        sections=(
-            section(
-                "Thresholds",
-                Text(text=", ".join(f"{count} {word}" for word, count in Counter(words).items())),
-                bullets(*lines),
-            ),
-            section(
-                "Jobs",
-                bullets(*measured, *sigma_and_notes(conclusion)),
-                *([table] if table else []),
-            ),
-        ),
-        drawn=drawn("Values against their limits", limits_plot(subject, metrics)),
-    )
 
 
 def calibration(subject: Subject) -> Document:

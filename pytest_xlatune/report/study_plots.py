@@ -1,7 +1,9 @@
-"""The plots of studies of cells and thresholds, as positions and words: curves, strips, a matrix.
+"""The plots of studies of cells, as positions and words: curves, strips, a matrix.
 
     batch_curve(subject, ...)    node_strip(subject)    pair_matrix(pairs, ...)
-    commit_series(subject, ...)  limits_plot(subject, metrics)
+    commit_series(subject, ...)
+
+`LimitsPlot` shows figures against their limits; a study that has limits fills it.
 
 Each is None where nothing was measured. Figures are those of the conclusion, the scores, and the
 values that the document of a study takes from its own record; `page.jinja` draws. Must draw nothing
@@ -15,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_xlatune.model.pairs import PairFound, ThresholdFound
-from pytest_xlatune.model.result import Score, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.pairs import PairFound
+from pytest_xlatune.model.result import Score, TrialResult, Verdict, relative
 from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import plain
@@ -450,53 +452,3 @@ class LimitsPlot:
 
     caption: str
     rows: tuple[LimitRow, ...]
-
-
-_LOOKS = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
-
-
-def limits_plot(subject: Subject, metrics: Sequence[ThresholdFound]) -> LimitsPlot | None:
-    """Return the mean of each metric with its 90 % interval and its jobs, against its limits.
-
-    None where no job tells any metric.
-    """
-    if not any(each.jobs for each in metrics):
-        return None
-    looks = {each.arm: _LOOKS.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
-    return LimitsPlot(
-        caption="Each line has a scale of its own. Small dots: single jobs. Large dot: their mean. "
-        "Bar: its 90 % interval, 5 % beyond either end. Upright mark: the limit; shaded: beyond "
-        "it. A metric passes where every job tells it and its whole bar lies outside of the shade. "
-        "Jobs that do not differ, as of a loss, have no bar: their dot is the answer.",
-        rows=tuple(_limit_row(each, looks.get(each.metric, "unsure")) for each in metrics),
-    )
-
-
-def _limit_row(found: ThresholdFound, looks: str) -> LimitRow:
-    limits = [each for each in (found.least, found.most) if each is not None]
-    ends = [each for each in (found.mean, found.low, found.high) if each is not None]
-    axis = PlotAxis([*limits, *ends, *(each.value for each in found.jobs)], margin=0.08)
-    looks = looks if limits else "recorded"
-    refused = [(0.0, axis.at(found.least))] if found.least is not None else []
-    if found.most is not None:
-        refused.append((axis.at(found.most), round(100 - axis.at(found.most), 2)))
-    return LimitRow(
-        name=plain(found.metric),
-        looks=looks,
-        at=_place(axis, found.mean),
-        low=_place(axis, found.low),
-        high=_place(axis, found.high),
-        dots=tuple(
-            (axis.at(each.value), plain(f"job {each.job}: {each.value:.6g}")) for each in found.jobs
-        ),
-        limits=tuple(axis.at(each) for each in limits),
-        refused=tuple(refused),
-        mean=ABSENT if found.mean is None else f"{found.mean:.6g}",
-        demand=plain(found.demand),
-        n=str(len(found.jobs)),
-        said="cannot tell" if looks == "unsure" else looks,
-    )
-
-
-def _place(axis: PlotAxis, value: float | None) -> float | None:
-    return None if value is None else axis.at(value)

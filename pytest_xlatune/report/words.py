@@ -25,7 +25,6 @@ from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import LostRuns
 from pytest_xlatune.model.text import counted, fine, percent, points, size
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
@@ -907,6 +906,87 @@ WORDS: Mapping[Why, str] = {
         "the budget of {budget} jobs allows {allowed} of {suspects:+suspect} to be run again; "
         "{every} jobs allow all"
     ),
+    # what follows from an attempt
+    Why.COUNTS_AS_SUCCESS: N_("counts as success"),
+    Why.RETRIED: N_("retried on the same nodes"),
+    Why.NOT_RUN_AGAIN: N_("dropped, and not run again"),
+    Why.SWEEP_STOPS: N_("the sweep stops"),
+    Why.NO_SESSION_WAITS: N_("ended because no session waits for it; to be run again"),
+    Why.DECIDED: N_("{cls}: {follows}"),
+    Why.DECIDED_ON: N_("{cls}{detail}{times}: {follows}"),
+    Why.DECIDED_FOR: N_("{detail}: {follows}"),
+    Why.IN_BRACKETS: N_(" ({text})"),
+    Why.TIMES_IN_A_ROW: N_(", {times} times in a row"),
+    Why.UNREADABLE: N_("{cls:meaning}: {detail}{times}: {follows}"),
+    Why.FAULTS: N_("{faults:; }"),
+    Why.FAULTS_FOUND: N_("; {faults}"),
+    Why.FAULTS_AFTER_RESUME: N_("; after scontrol update State=RESUME: {faults}"),
+    Why.FAULTS_ARE: N_("{faults}: {follows}"),
+    Why.FAULTS_STAY: N_("{faults}, and stays so after RESUME: {follows}"),
+    Why.NOT_DONE: N_("the next attempt needs {needed}, which was not done{faults}: {follows}"),
+    Why.WAITED_IN_VAIN: N_("no trial has started for {seconds} s: {follows}"),
+    Why.HOURS_SPENT: N_(
+        "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so no "
+        "further one is submitted; --xlatune-{limit} raises it"
+    ),
+    Why.REFERENCE_CANNOT_RUN: N_("the reference {arm} cannot run: {why}"),
+    Why.REFERENCE_NOT_SCORED: N_("the reference {arm} cannot be scored: {why}"),
+    Why.DEPLOYED_CANNOT_RUN: N_("the cell as deployed cannot run: {why}"),
+    Why.DEPLOYED_NOT_SCORED: N_("the cell as deployed cannot be scored: {why}"),
+    # what a session notes
+    Why.LIMIT_UNTIL_OURS: N_(
+        "a limit on submitted jobs is reached; the next trial waits until one of ours has "
+        "ended: {error}"
+    ),
+    Why.LIMIT_UNTIL_OTHERS: N_(
+        "a limit on submitted jobs is reached; the next trial waits until others of yours have "
+        "ended: {error}"
+    ),
+    Why.SCHEDULER_SILENT: N_("the scheduler does not answer, all that needs it waits: {error}"),
+    Why.SCHEDULER_BACK: N_("the scheduler answers again"),
+    Why.AND_OTHERS: N_(" and {others:+other}"),
+    Why.LOST_ATTEMPTS: N_("{finished:+finished attempt}{others} of session {session}"),
+    Why.LOST_LEFT_ALONE: N_(
+        "the ledger before was lost; {attempts} are left alone, also those that run"
+    ),
+    Why.LOST_READ_AGAIN: N_(
+        "the ledger before was lost; {attempts} are read again from their own files. Which "
+        "nodes were resumed or repaired meanwhile is not known, so that scores before and "
+        "after may be compared"
+    ),
+    Why.FLAG_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write "
+        "its options down. If nothing can show it, the sweep may declare it: "
+        'SiteSettings(unseen=("{name}",))'
+    ),
+    Why.VARIABLE_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "Of variables only those of NCCL and RCCL are shown, by their own lines, where the "
+        "trainer loads it. If nothing can show it, the sweep may declare it: "
+        'SiteSettings(unseen=("{name}",))'
+    ),
+    Why.OVERRIDE_UNSEEN: N_(
+        "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
+        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
+        "The trainer prints no configuration line about it. If nothing can show it, the sweep "
+        'may declare it: SiteSettings(unseen=("{name}",))'
+    ),
+    Why.SETTINGS_OF_NONE: N_("of {profiles:, }, and no other profile's were"),
+    Why.NO_FLAG_SEEN: N_(
+        "no flag of {profiles:, } was seen in effect: XLA was asked to write its options down, "
+        "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Such "
+        "profiles win nothing. If nothing here can show a flag, the sweep says so, and goes "
+        'on: SiteSettings(unseen=("xla_*",))'
+    ),
+    Why.LEDGER_UNREAD: N_(
+        "the ledger that was moved aside is damaged, or another version of pytest-xlatune "
+        "wrote it. This version cannot read its job ids and ended none of its jobs: those that "
+        "still run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists "
+        "them, their names begin with {names}"
+    ),
 }
 
 
@@ -923,12 +1003,6 @@ def sentence(reason: Reason | None, say: Say = ENGLISH) -> str:
 def plainly(reason: Reason | None, say: Say = ENGLISH) -> str:
     """Return the sentence of a reason as one line of a document, without markup of its own."""
     return plain(sentence(reason, say))
-
-
-def runs_lost(found: LostRuns) -> Reason:
-    """Return the runs that an arm lost, and to what."""
-    kind = Why.RUNS_LOST_TO if found.to else Why.RUNS_LOST
-    return Reason(kind, lost=found.lost, runs=found.runs, to=found.to)
 
 
 def joined(reasons: Iterable[Reason], between: str = "; ", say: Say = ENGLISH) -> str:

@@ -13,7 +13,7 @@ from statistics import fmean
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
+from pytest_xlatune.model.reason import Reason, Why, first, verbatim
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Action,
@@ -111,7 +111,12 @@ def _cause(result: TrialResult) -> Reason:
     if asked:
         is_hang = asked[-1].cls in _HANGS
         return Reason(Why.HANG) if is_hang else Reason(Why.CLASS, cls=asked[-1].cls)
-    return result.reason or NOT_FINITE
+    why = result.reason or NOT_FINITE
+    if "cls" in why.fields:
+        return Reason(Why.CLASS, cls=why.fields["cls"])
+    if why.kind is Why.SAID:  # of an older ledger:  cancelled: not measured
+        return verbatim(why.fields["text"].partition(":")[0])
+    return why
 
 
 def survivor_veto(
@@ -132,17 +137,10 @@ def survivor_veto(
         return None
     return Reason(
         Why.SURVIVORS,
-        runs=runs_lost(own),
+        runs=own.told,
         baselines_lost=beside.lost if beside else 0,
         baselines=over,
     )
-
-
-def runs_lost(found: LostRuns) -> Reason:
-    """Return the runs that an arm lost as a reason."""
-    if not found.to:
-        return Reason(Why.RUNS_LOST, lost=found.lost, runs=found.runs)
-    return Reason(Why.RUNS_LOST_TO, lost=found.lost, runs=found.runs, to=found.to)
 
 
 def straggler_veto(

@@ -28,6 +28,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
+from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
@@ -51,17 +52,20 @@ from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
     GROUPS,
+    NOTHING,
     CellSettings,
     Declared,
     DesignSettings,
     Limits,
     RunSettings,
+    Said,
     SiteSettings,
     saying_executor,
 )
+from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import NOTHING, Said, nodes_in
+from pytest_xlatune.sweep.settings import nodes_in
 
 # annotations of the groups, which name these without loading them
 _NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}
@@ -219,22 +223,32 @@ class Sweep(Declared):
         Raises:
             ConfigError: it is no CVS file, something in it is open, it has no such cell.
         """
-        from pytest_xlatune.sweep.cvs_files import CvsGiven, declared_of, read_cvs_file
+        return cls.of_file(
+            path,
+            launcher="cvs",
+            profiles=profiles,
+            cell=cell,
+            cluster=cluster,
+            values=values,
+            nodes=nodes,
+            runtime=runtime,
+            **settings,
+        )
 
-        given = CvsGiven(
-            cluster=Path(cluster) if cluster else None, values=values or {}, nodes=nodes
-        )
-        file = read_cvs_file(Path(path), given)
-        cells = {each.name: each for each in file.cells}
-        if not cells:
-            raise ConfigError(f"{path} is a {file.kind} file of CVS: name a configuration")
-        if cell not in cells and (cell or len(cells) > 1):
-            raise ConfigError.unknown("cell", cell, valid=cells, where=str(path))
-        found = cells[cell] if cell else file.cells[0]
-        own = declared_of(
-            file, found, profiles=profiles, study=settings.pop("study", None), runtime=runtime
-        )
-        return cls(**{**own, **settings})
+    @classmethod
+    def of_file(cls, path: str | Path, *, launcher: str, **given: Any) -> Sweep:
+        """Return the sweep over a configuration file of a launcher that comes in by the door.
+
+        Args:
+            path: of the file.
+            launcher: its name, an entry point of `pytest_xlatune.launchers`.
+            given: what such a file takes, and further keywords of `Sweep`.
+
+        Raises:
+            ConfigError: there is no such launcher, or it is no file of it.
+        """
+        where = f"the sweep over {path}"
+        return cls(**launcher_file(launcher, where=where).declared(Path(path), **given))
 
     def _add_candidates(self) -> None:
         """Count what a gate holds against the cell among the profiles: tests are made of those."""
@@ -365,6 +379,7 @@ class Sweep(Declared):
         Raises:
             ConfigError: a setting is missing (all of them are named at once) or does not fit.
         """
+        formats()  # one that cannot be loaded is told before anything runs
         said = said.of(self.name)
         declared, site = said.over(self.cell), said.over(self.site)
         launcher = configured(

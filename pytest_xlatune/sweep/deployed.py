@@ -28,7 +28,6 @@ from pathlib import Path, PurePosixPath
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.cvs.starting import CvsLauncher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
@@ -118,7 +117,7 @@ _CONFIG = (".yml", ".yaml")
 def deployed_files(
     launcher: Launcher, cell: Cell, *, env_file: str, root: Path
 ) -> tuple[DeployedFile, ...]:
-    """Return the env file that recipes go into, the trainer's configuration, a CVS file.
+    """Return the env file that recipes go into, the trainer's configuration, a launcher's own file.
 
     Files that are not on this machine, or cannot be read, are left out: nothing can be said of
     them here.
@@ -138,7 +137,7 @@ def deployed_files(
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
     inner = launcher.inside
-    if isinstance(inner, CvsLauncher) and inner.source:
+    if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
         read.append(source and replace(source, cvs_cell=inner.source_cell))
     return tuple(each for each in read if each is not None)
@@ -162,7 +161,7 @@ def refuse_changed(
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
     for each in now:
-        if each.cvs_cell:
+        if each.launcher:
             continue  # all that reaches a trial is part of the cell
         if known.get(each.path, _meaning(each.text)) != _meaning(each.text):
             raise ConfigError(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_xlatune.executors import Executor
     from pytest_xlatune.model.cell import Protocol
     from pytest_xlatune.model.resources import Resources, RetryPolicy
-    from pytest_xlatune.sweep.settings import Said
 
 T = TypeVar("T")
 Negative = Literal["fail", "xfail"]
@@ -554,6 +553,61 @@ class Limits(Declared):
     )
 
 
+SLOT = frozenset({"nodelist", "nodes"})  # two ways to name one node slot
+
+
+class Said(Declared):
+    """What the user said outside the sweep file.
+
+    Attributes:
+        values: field -> value, as the groups have it; a field that is absent was not said.
+        places: option -> where it was said.
+        file: the settings file, as messages name it; "" is none.
+        root: of the project: paths below it are named relative to it.
+        sweeps: name of a sweep -> all that is said for it, where the file speaks of it.
+    """
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    file: str = ""
+    root: Path | None = None
+    sweeps: Mapping[str, Said] = dataclasses.field(default_factory=dict)
+
+    def of(self, sweep: str) -> Said:
+        """Return what was said for one sweep."""
+        return self.sweeps.get(sweep, self)
+
+    def unread(self, sweeps: Collection[str]) -> list[str]:
+        """Return a line for each table of the settings file that is of none of these sweeps."""
+        import difflib
+
+        lines = []
+        for name in sorted(self.sweeps.keys() - set(sweeps)):
+            near = difflib.get_close_matches(name, sweeps, n=1)
+            hint = f"; did you mean [sweeps.{near[0]}]?" if near else ""
+            lines.append(f"{self.file} [sweeps.{name}] is of no sweep of this run{hint}")
+        return lines
+
+    def over(self, group: T) -> T:
+        """Return a group of settings with what was said in place of its own; mappings add up.
+
+        Who says how many nodes, or which, says all of the node slot.
+        """
+        changes: dict[str, Any] = {}
+        if any(self.values.get(name) is not None for name in SLOT):
+            own_fields = group.__dataclass_fields__  # type: ignore[attr-defined]
+            changes = {name: own_fields[name].default for name in SLOT & own_fields.keys()}
+        for name in group.__dataclass_fields__:  # type: ignore[attr-defined]
+            value = self.values.get(name)
+            if value is not None:
+                own = getattr(group, name)
+                changes[name] = {**own, **value} if isinstance(own, Mapping) else value
+        return dataclasses.replace(group, **changes) if changes else group  # type: ignore[type-var]
+
+
+NOTHING = Said()
+
+
 class RunSettings(Declared):
     """What one run does besides measuring, and where it writes; no part of a sweep."""
 
@@ -620,7 +674,7 @@ class RunSettings(Declared):
     )
     is_off: bool = _switch(no_xlatune="Deselect all sweeps and do nothing else")
     fresh: bool = _switch(
-        xlatune_fresh="Start over, on other nodes too: the ledger is moved aside, nothing deleted"
+        xlatune_fresh="Start over, on other nodes too: move the ledger aside, measure all again",
     )
     rebuild: bool = _switch(
         xlatune_rebuild="Go on where a ledger was lost: read its attempts' own files again"
@@ -638,9 +692,7 @@ class RunSettings(Declared):
     zh: bool = _switch(
         xlatune_zh="Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)"
     )
-    said: Said = dataclasses.field(
-        default_factory=_default("sweep.settings", "NOTHING")
-    )  # of the sweeps
+    said: Said = dataclasses.field(default_factory=lambda: NOTHING)  # of the sweeps
 
 
 def is_daily(flag: str) -> bool:

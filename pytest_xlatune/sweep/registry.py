@@ -3,15 +3,20 @@
 A new study adds one entry. A ledger or a report names a study by its kind, a sweep file by a
 declaration of that kind, a test by a marker. pytest reads the markers in every run of every project
 that has us installed, so classes and functions are named here and imported on first use.
+
+Other distributions bring studies: an entry point of `pytest_xlatune.studies`, named as the kind is,
+stands for a `StudyKind`. It is looked for where a sweep file or a ledger names a kind that is none
+of ours; so pytest knows its markers from then on, not before.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.door import Door
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
@@ -57,9 +62,42 @@ class StudyKind(NamedTuple):
         return made
 
 
+BROUGHT = Door("pytest_xlatune.studies", kind="study")
+# told of each kind that comes in by the door, when it does
+ON_ARRIVAL: list[Callable[[StudyKind], None]] = []
+
+
+class _Kinds(dict[str, StudyKind]):
+    """Kinds by name: ours, and each of another distribution once it was asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in BROUGHT
+
+    def __missing__(self, name: str) -> StudyKind:
+        if name not in BROUGHT:
+            raise KeyError(name)
+        found = BROUGHT.load(name, where="the registry of studies")
+        if not isinstance(found, StudyKind):
+            raise ConfigError(
+                f"study {name!r} of {BROUGHT.source(name)} is {type(found).__name__}, expected a "
+                "pytest_xlatune.sweep.registry.StudyKind"
+            )
+        self[name] = found
+        for told in ON_ARRIVAL:
+            told(found)
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the kind of this name, from the door too."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
 _DOCUMENTS = "pytest_xlatune.report.study_documents"
 _CELL_DOCUMENTS = "pytest_xlatune.report.cell_documents"
-KINDS: dict[str, StudyKind] = {
+_OURS: dict[str, StudyKind] = {
     "tuning": StudyKind(
         "pytest_xlatune.studies.tuning:TuningStudy",
         "pytest_xlatune.report.leaderboard:leaderboard",
@@ -119,20 +157,20 @@ KINDS: dict[str, StudyKind] = {
         "evidence",
         {"wave1_5": "an evidence run with profiler and dump"},
     ),
-    "thresholds": StudyKind(
-        "pytest_xlatune.studies.thresholds:ThresholdStudy",
-        f"{_DOCUMENTS}:thresholds",
-        "thresholds",
-        {"threshold": "a cell as deployed against the thresholds of a CVS file"},
-    ),
     "imported": StudyKind(
         "pytest_xlatune.studies.imported:ImportedStudy", f"{_DOCUMENTS}:imported", "leaderboard"
     ),
 }
+KINDS: dict[str, StudyKind] = _Kinds(_OURS)
+
+
+def kind_names() -> list[str]:
+    """Return the name of every kind, of those behind the door too; imports none of them."""
+    return [*KINDS, *(each for each in BROUGHT if each not in [*KINDS])]
 
 
 def markers() -> dict[str, str]:
-    """Return every marker with what it selects, sorted by name."""
+    """Return the markers of all known kinds with what each selects, sorted by name."""
     return dict(sorted(pair for kind in KINDS.values() for pair in kind.markers.items()))
 
 
@@ -145,8 +183,8 @@ def kind_of(name: str) -> StudyKind:
     kind = name.partition("-")[0]
     if kind not in KINDS:
         raise LedgerError(
-            f"the ledger holds a study {name!r}; known are {', '.join(sorted(KINDS))}. Was it "
-            "written by a newer version?"
+            f"the ledger holds a study {name!r}; known are {', '.join(sorted(kind_names()))}. "
+            "Was it written by a newer version?"
         )
     return KINDS[kind]
 

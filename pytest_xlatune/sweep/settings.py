@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError
@@ -39,15 +39,14 @@ from pytest_xlatune.sweep.groups import (
     OPTIONS,
     RENAMED,
     SESSION,
+    SLOT,
     SWEEP,
     SWITCHES,
-    Declared,
     Option,
     RunSettings,
+    Said,
     key_of,
 )
-
-G = TypeVar("G")
 
 _PREFIX = "XLATUNE_"
 _FILE = "xlatune.toml"
@@ -56,62 +55,9 @@ _BY_NAME = {each.name: each for each in FIELDS}
 _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 # those whose values are text; the settings of a launcher are checked by the launcher
 _TEXTS = frozenset({"slurm", "deployed", "overrides"})
-_SLOT = frozenset({"nodelist", "nodes"})  # two ways to name one node slot
 # what a settings file may hold
 _SETTABLE = frozenset(each.name for each in FIELDS if each.where not in (SWEEP, ABOVE))
 _SESSION_WIDE = frozenset(each.name for each in OPTIONS if each.where == SESSION)
-
-
-class Said(Declared):
-    """What the user said outside the sweep file.
-
-    Attributes:
-        values: field -> value, as the groups have it; a field that is absent was not said.
-        places: option -> where it was said.
-        file: the settings file, as messages name it; "" is none.
-        root: of the project: paths below it are named relative to it.
-        sweeps: name of a sweep -> all that is said for it, where the file speaks of it.
-    """
-
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    file: str = ""
-    root: Path | None = None
-    sweeps: Mapping[str, Said] = dataclasses.field(default_factory=dict)
-
-    def of(self, sweep: str) -> Said:
-        """Return what was said for one sweep."""
-        return self.sweeps.get(sweep, self)
-
-    def unread(self, sweeps: Collection[str]) -> list[str]:
-        """Return a line for each table of the settings file that is of none of these sweeps."""
-        import difflib
-
-        lines = []
-        for name in sorted(self.sweeps.keys() - set(sweeps)):
-            near = difflib.get_close_matches(name, sweeps, n=1)
-            hint = f"; did you mean [sweeps.{near[0]}]?" if near else ""
-            lines.append(f"{self.file} [sweeps.{name}] is of no sweep of this run{hint}")
-        return lines
-
-    def over(self, group: G) -> G:
-        """Return a group of settings with what was said in place of its own; mappings add up.
-
-        Who says how many nodes, or which, says all of the node slot.
-        """
-        changes: dict[str, Any] = {}
-        if any(self.values.get(name) is not None for name in _SLOT):
-            own_fields = group.__dataclass_fields__  # type: ignore[attr-defined]
-            changes = {name: own_fields[name].default for name in _SLOT & own_fields.keys()}
-        for name in group.__dataclass_fields__:  # type: ignore[attr-defined]
-            value = self.values.get(name)
-            if value is not None:
-                own = getattr(group, name)
-                changes[name] = {**own, **value} if isinstance(own, Mapping) else value
-        return dataclasses.replace(group, **changes) if changes else group  # type: ignore[type-var]
-
-
-NOTHING = Said()
 
 
 def resolve_options(
@@ -204,8 +150,8 @@ def _together(
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for part in parts:
-        if _SLOT & part.values.keys():  # it names the nodes, or their number: both are replaced
-            for name in _SLOT:
+        if SLOT & part.values.keys():  # it names the nodes, or their number: both are replaced
+            for name in SLOT:
                 values.pop(name, None)
                 places.pop(name, None)
         for name, value in part.values.items():
@@ -261,7 +207,7 @@ def _above(
             if text is not None and option.field not in decided:
                 values[option.field] = _parsed(option, text, place_of(option))
                 places[option.name] = place_of(option)
-        decided |= values.keys() - _TABLES | (_SLOT if _SLOT & values.keys() else set())
+        decided |= values.keys() - _TABLES | (SLOT if SLOT & values.keys() else set())
         parts.append(Said(values=values, places=places))
     return _together(*reversed(parts))
 

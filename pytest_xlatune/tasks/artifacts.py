@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_xlatune.evidence.capture_facts import readers
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
     Change,
@@ -26,11 +27,6 @@ from pytest_xlatune.evidence.hlo.difference import (
     size,
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
-from pytest_xlatune.evidence.network.symptoms import (
-    network_changes,
-    network_fact,
-    network_of,
-)
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
@@ -227,7 +223,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         below = captures_below(folder / attempt)
         captures = tuple(each for each in below if _stays_below(each, folder / attempt))
         problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
-        facts += _network_facts(captures)
+        facts += [fact for each in readers().values() for fact in each.facts(captures)]
         drilled, left_out = read_window(captures, CaptureWindow())
         facts.append(drill_fact(drilled))
         problems += left_out
@@ -246,12 +242,6 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
 def _stays_below(path: Path, folder: Path) -> bool:
     """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def _network_facts(captures: Sequence[Path]) -> list[str]:
-    """Return what captures tell of the network between slices, if they hold anything of it."""
-    found = network_of(captures)
-    return [] if found is None else [network_fact(found)]
 
 
 def program_fact(program: Program) -> str:
@@ -301,10 +291,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     steps = old.trial.protocol.profiler_steps or None
     traces = _traces(folder, before, after, problems, steps=steps)
     told = [] if traces is None else list(_trace_facts(traces))
-    told += [
-        EvidenceFact(kind="network", text=text)
-        for text in _network(folder, before, after, problems)
-    ]
+    told += _facts_of_others(folder, before, after, problems)
     if told:
         # the folder that holds all captures of a side
         captures = tuple(
@@ -362,17 +349,20 @@ def _traces(
         return None
 
 
-def _network(
+def _facts_of_others(
     folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
-) -> list[str]:
-    """Return what moved between slices, where the captures of both sides hold anything of it."""
+) -> list[EvidenceFact]:
+    """Return what moved by the readers of other distributions."""
+    old, new = ([folder / each for each in side.captures] for side in (before, after))
     try:
-        sides = [network_of([folder / each for each in e.captures]) for e in (before, after)]
+        return [
+            EvidenceFact(kind=name, text=text)
+            for name, each in readers().items()
+            for text in each.changes(old, new)
+        ]
     except (XlatuneError, OSError) as error:
         problems.append(_below(str(error), folder))
         return []
-    old, new = sides
-    return [] if old is None or new is None else list(network_changes(old, new))
 
 
 def _trace_facts(found: TraceComparison) -> Iterator[EvidenceFact]:

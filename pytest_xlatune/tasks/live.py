@@ -268,7 +268,7 @@ class Feed:
             line = f"{event.profile} {said} ({event.took_s:.1f} s)"
             yield Landed(line=line, sweep=sweep)
         elif isinstance(event, Noted):
-            yield Landed(line=f"note: {event.text}", sweep=sweep)
+            yield Landed(line=f"note: {event.sentence}", sweep=sweep)
 
     def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
         study = self._studies.get(result.trial.study)

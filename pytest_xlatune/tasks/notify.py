@@ -53,6 +53,11 @@ class Notifier:
     def __repr__(self) -> str:
         return f"<Notifier to {len(self._targets)} targets>"
 
+    def send_text(self, message: str) -> str:
+        """Send a message whose first line is its title; return a warning as `send` does."""
+        title, _, body = message.partition("\n")
+        return self.send(title=title, body=body or title)
+
     def send(self, *, title: str, body: str) -> str:
         """Send a message; return a warning for the user, "" where there is none to give."""
         if not self._targets or self._has_warned:

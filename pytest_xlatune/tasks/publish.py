@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -57,7 +55,7 @@ from pytest_xlatune.report.covered import (
 )
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
-from pytest_xlatune.report.exports import MLFLOW, exported
+from pytest_xlatune.report.exports import export_of, exported
 from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
@@ -69,9 +67,9 @@ from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
-from pytest_xlatune.tasks.cvs_written import patched_cvs
-from pytest_xlatune.tasks.mlflow_runs import log_to_mlflow
+from pytest_xlatune.tasks.files import has_pages, write_all
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -214,26 +212,6 @@ def _with_changes(covered: Covered) -> Covered:
     return replace(covered, earlier=tuple(found))
 
 
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Write each file whole or not at all.
-
-    Raises:
-        OSError: a directory cannot be made or a file not be written.
-    """
-    for path, text in texts.items():
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-        except OSError:
-            aside.unlink(missing_ok=True)  # the disk may be full
-            raise
-
-
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _MOST_SUMMARY = 1024 * 1024  # bytes that GitHub takes of a step; it shows nothing of a larger one
 _CUT = "\n\nCut here: GitHub takes 1 MiB of a step. The report has the rest.\n"
@@ -293,15 +271,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
-NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
-
-
-def has_pages() -> bool:
-    """Whether an HTML page can be written here; `NO_PAGES` says what to do where it cannot."""
-    return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
 _CELL = f"*/{LEDGER}"
@@ -373,8 +342,8 @@ class Known:
 
     @property
     def files(self) -> tuple[DeployedFile, ...]:
-        """The files that a patch changes: a CVS file is written anew instead."""
-        return tuple(each for each in self.state.files if not each.cvs_cell)
+        """The files that a patch changes: a launcher's own is written anew instead."""
+        return tuple(each for each in self.state.files if not each.launcher)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
@@ -624,15 +593,15 @@ def publish(
 
     They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
     cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
-    out comments that it makes untrue. A recipe over a CVS file is that file with the recipe in it.
+    out comments that it makes untrue. A recipe over a launcher's own file is that file with it.
     A gate, a calibration and an evidence run write their own files, and no tuning document; a study
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment.
 
     Raises:
-        LedgerError: the directory cannot be written, or MLflow does not take the figures; the
-            ledger itself is complete.
+        LedgerError: the directory cannot be written, or a format's program does not take the
+            figures; the ledger itself is complete.
     """
     with writing(), alone(reports):
         known = read_known(folder)
@@ -666,7 +635,7 @@ def publish(
             written += tuple(more)
         covered = covered_by(known) if known.study.traits.is_deployed else None
         if covered is not None:
-            made = patched_cvs(known.state.files, covered)
+            made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}
             write_all(patched)
             written += tuple(patched)
@@ -675,12 +644,17 @@ def publish(
             path = stem.with_name(f"{stem.name}.html")
             write_all({path: page_text(known, document, covered=covered, files=files)})
             written += (path,)
-    if MLFLOW in exports:  # a server may take its time: sessions of other ledgers write meanwhile
-        kept = stem.with_name(f"{stem.name}.mlflow.json")
-        with writing(), alone(folder):  # two that find no run of a study would both make one
-            runs = log_to_mlflow(report, key=f"{known.sweep} {known.study.name} {_began(known)}")
-            write_all({kept: runs})
-        written += (kept,)
+    for export in filter(None, map(export_of, exports)):
+        # a server may take its time: sessions of other ledgers write meanwhile; two of this one
+        # that find no run of a study would both make one
+        with writing(), alone(folder):
+            key = f"{known.sweep} {known.study.name} {_began(known)}"
+            more = {
+                stem.with_name(stem.name + suffix): text
+                for suffix, text in export.texts(report, key=key).items()
+            }
+            write_all(more)
+        written += tuple(more)
     return written
 
 

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments
-from pytest_xlatune.logs.megascale import MegascaleReader
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
@@ -25,11 +24,9 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.tasks.read_megascale import DAMAGED, STDIN, chunks_of
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.megascale.digest import MegascaleReport
+from pytest_xlatune.tasks.chunks import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
@@ -67,7 +64,7 @@ class Read:
         outcome: how the job ended: as its payload wrote it, or as the log tells; running where
             neither does.
         findings: of log and end together.
-        megascale: what a log tells of Megascale that cannot be read a second time; None for files.
+        whole: of the standard input, which cannot be read a second time, each format's reader.
     """
 
     path: Path
@@ -76,7 +73,7 @@ class Read:
     score: Score | NoScore
     outcome: Outcome
     findings: tuple[Finding, ...]
-    megascale: MegascaleReport | None = None
+    whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
 
     @property
     def health(self) -> Health:
@@ -152,7 +149,9 @@ class Read:
                 "dropped": list(scored.dropped),
                 "flags": list(scored.flags),
             },
-            "no_score_reason": self.score.reason if isinstance(self.score, NoScore) else None,
+            "no_score_reason": sentence(self.score.reason)
+            if isinstance(self.score, NoScore)
+            else None,
             "findings": [
                 {
                     "class": each.cls,
@@ -248,21 +247,21 @@ def read_one(
     """
     reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
-    digests = MegascaleReader() if path == STDIN else None
+    readers = [(each, each.whole()) for each in formats()] if path == STDIN else []
     notes: list[str] = []
     end = b""
     try:
         for chunk in chunks_of(path, notes):
             reader.feed(chunk)
-            if digests is not None:
-                digests.feed(chunk)
+            for _, each in readers:
+                each.feed(chunk)
             end = (end + chunk)[-_END_BYTES:]
     except OSError as error:
         why = f"cannot be read: {error.strerror or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
     reader.close()
-    if digests is not None:
-        digests.close()
+    for _, each in readers:
+        each.close()
     report = reader.report()
     report = replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
@@ -279,8 +278,31 @@ def read_one(
             replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
             for each in _findings(report, outcome, protocol, end=end)
         ),
-        megascale=None if digests is None else digests.report(),
+        whole=tuple(readers),
     )
+
+
+def explained(read: Read) -> list[str]:
+    """Return what the formats of other distributions say of a log beyond its findings, in lines.
+
+    A file is read once more for that.
+
+    Raises:
+        UnreadableLogError: it cannot be.
+    """
+    readers = read.whole or [(each, each.whole()) for each in formats()]
+    asked = [each for of, each in readers if of.explains(read.findings)]
+    if asked and not read.whole:
+        try:
+            for chunk in chunks_of(read.path, []):
+                for each in asked:
+                    each.feed(chunk)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}; name the log of a job"
+            raise UnreadableLogError(read.path, why) from None
+        for each in asked:
+            each.close()
+    return [line for each in asked for line in each.lines(str(read.path))]
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None) -> str:

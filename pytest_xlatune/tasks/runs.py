@@ -29,7 +29,7 @@ from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import LEDGER, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError
+from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
@@ -45,7 +45,7 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
-from pytest_xlatune.studies import Study
+from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.calibration import found_by
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
@@ -416,6 +416,26 @@ def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
     if isinstance(profile, str):
         profile = BASELINE if profile == BASELINE_ID else resolved.sweep.find(profile)
     return EvidenceStudy(cell=resolved.cell, profile=profile)
+
+
+def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Profile | str]:
+    """Return the profiles to record: without ids the baseline and, if there is one, the winner.
+
+    What waves derived from the ledger's results is found by its id too. `folder` is the ledger's.
+    """
+    from pytest_xlatune.tasks.publish import read_known
+
+    try:
+        known = read_known(folder)
+    except LedgerError:  # nothing was measured yet
+        return [*(ids or [BASELINE_ID])]
+    best = known.conclusion.winner
+    derived: dict[str, Profile] = {}
+    if resolved.sweep.gate is None:
+        found = profiles_in(resolved.tuning(), known.history)
+        derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
+    ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
+    return [derived.get(each, each) for each in ids]
 
 
 def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:

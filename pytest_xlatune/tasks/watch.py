@@ -34,6 +34,7 @@ from pytest_xlatune.model.result import TrialStatus, Verdict
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import is_pending, speed, standing
 from pytest_xlatune.report.words import sentence
+from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.publish import Known, read_known
 from pytest_xlatune.tasks.running import Flights, Pace, Running
 
@@ -95,11 +96,7 @@ class Watcher:
         """
         self._folder, self._names = folder, tuple(names)
         self._cells: dict[Path, _Cell] = {}
-        if not find_ledgers(folder):
-            raise ConfigError(
-                f"no sweep was measured below {folder}; run one, or name another --workdir"
-            )
-        known = {part for each in find_ledgers(folder) for part in _names_of(each)}
+        known = {part for each in folders_of(folder, ()) for part in _names_of(each)}
         for name in self._names:
             if name not in known:
                 raise ConfigError.unknown("cell", name, valid=known, where=str(folder))
@@ -215,7 +212,7 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
             return f"pinned to {', '.join(nodes)}"
         case EpochBegan(reason=reason):
             return plain(f"a new epoch: {reason}")
-        case Noted(text=text):
+        case Noted(sentence=text):
             return plain(f"note: {text}")
         case ProfileCompiled(profile=profile, sentence=text):
             return plain(f"{profile} compiled: {text}")

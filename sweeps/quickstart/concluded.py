@@ -19,6 +19,9 @@ from typing import Any
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.report.covered import SCHEMA as DOCUMENT
+from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.leaderboard import SCHEMA as BOARD
 from pytest_xlatune.studies import Asked, Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import CommitStudy
@@ -26,6 +29,7 @@ from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.studies.tuning import TuningStudy
 
+BESIDE = {"id", "slot"}  # what a report says of a trial beside its result
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example"
 
 
@@ -44,8 +48,7 @@ class CommittedRun:
 def read(board: Path, *documents: Path) -> CommittedRun:
     """Return the run of a report; the data of a tuning document have its evidence runs too."""
     told = json.loads(board.read_text(encoding="utf-8"))
-    named = {"id", "slot"}
-    trials = [{k: v for k, v in each.items() if k not in named} for each in told["trials"]]
+    trials = [{k: v for k, v in each.items() if k not in BESIDE} for each in told["trials"]]
     return CommittedRun(
         cell=Cell.from_json(told["cell"]),
         results=tuple(map(TrialResult.from_json, trials)),
@@ -129,6 +132,13 @@ def _place(result: TrialResult) -> tuple[str, str, int, int]:
     return trial.arm, trial.stage, trial.block, trial.position
 
 
+def _today(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial of a report as today's code writes it."""
+    beside = {name: trial[name] for name in BESIDE if name in trial}
+    own = {name: value for name, value in trial.items() if name not in BESIDE}
+    return {**beside, **TrialResult.from_json(own).to_json()}
+
+
 def written() -> Mapping[Path, str]:
     """Return the committed JSON files with today's conclusions."""
     found = {}
@@ -136,11 +146,15 @@ def written() -> Mapping[Path, str]:
         told = concluded(study, run).to_json()
         for path in run.boards:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found[path] = laid_out({**data, "conclusion": told})
+            today = {"schema": BOARD, "conclusion": told, "trials": [*map(_today, data["trials"])]}
+            found[path] = laid_out({**data, **today})
         for path in run.documents:
             data = json.loads(path.read_text(encoding="utf-8"))
             cells: Sequence[Mapping[str, Any]] = data["cells"]
-            data["cells"] = [{**each, "conclusion": told} for each in cells]
+            data["schema"] = DOCUMENT
+            data["cells"] = [
+                Covered.from_json({**each, "conclusion": told}).to_json() for each in cells
+            ]
             found[path] = laid_out(data)
     return found
 

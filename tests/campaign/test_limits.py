@@ -11,8 +11,9 @@ from pytest_xlatune.campaign._limits import Spending
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.sweep.groups import Limits
-from pytest_xlatune.sweep.settings import Said, resolve_options
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.sweep.groups import Limits, Said
+from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
 
@@ -82,7 +83,7 @@ def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
     )
     found = spending.exhausted(limits)
     assert (found is None) == (not reason)
-    assert found is None or found.sentence.startswith(reason)
+    assert found is None or sentence(found.why).startswith(reason)
 
 
 def test_before_the_first_trial_has_ended_nothing_is_known() -> None:

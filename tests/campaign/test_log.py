@@ -192,4 +192,4 @@ def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
     entries = Ledger(each.setup.folder / LEDGER).refresh()
-    return [entry.event.text for entry in entries if isinstance(entry.event, Noted)]
+    return [entry.event.sentence for entry in entries if isinstance(entry.event, Noted)]

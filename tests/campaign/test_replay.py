@@ -62,13 +62,13 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     publish(swept, tmp_path / "reports")
     published = (tmp_path / "reports" / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
     for path in (swept, swept / LEDGER):
-        assert main(["conclude", str(path), "--json"]) == 0
+        assert main(["report", str(path), "--json"]) == 0
         assert capsys.readouterr().out == published
-    assert main(["conclude", str(swept)]) == 0
+    assert main(["report", str(swept), "--no-files"]) == 0
     assert "FASTER" in capsys.readouterr().out
     copy = tmp_path / "elsewhere.jsonl"
     copy.write_bytes((swept / LEDGER).read_bytes())
-    main(["conclude", str(copy), "--json"])
+    main(["report", str(copy), "--json"])
     assert capsys.readouterr().out == published
 
 
@@ -87,7 +87,7 @@ def test_what_is_no_ledger_is_refused_and_says_what_to_name(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.jsonl").touch()
-    assert main(["conclude", str(tmp_path / name)]) == 3
+    assert main(["report", str(tmp_path / name)]) == 3
     said = capsys.readouterr().err
     assert words in said
     assert (str(swept) in said) is (name in (".", "pretend"))

@@ -11,7 +11,6 @@ from pytest_xlatune.catalog.candidates import profiles_for
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import CatalogEntry, load, probed_libtpu, tpu_flags
 from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.cli.flags import seen_in
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -25,6 +24,7 @@ from pytest_xlatune.report._env_file import with_settings
 from pytest_xlatune.stats.validity import Shown, judged
 from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.sweep.deployed import NoEnv
+from pytest_xlatune.tasks.known_settings import seen_in
 
 TPU = "LIBTPU_INIT_ARGS"
 VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")

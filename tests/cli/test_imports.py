@@ -88,24 +88,24 @@ TABLE = [
     ("triage one/0.log", 0, ALWAYS, JUST_READING | {"evidence"}),
     ("megascale one/0.log", 0, ALWAYS, JUST_READING | {"evidence", "report", "stats", "sweep"}),
     ("compare one two", 0, ALWAYS - {"numpy"}, JUST_READING | {"evidence"}),
-    ("hlo .", 0, ALWAYS, JUST_READING | {"logs", "report", "stats", "tasks"}),
-    ("drill h.trace.json", 2, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
+    ("hlo .", 0, ALWAYS, JUST_READING | {"logs", "stats"}),
+    ("drill h.trace.json", 2, ALWAYS - {"numpy"}, JUST_READING | {"logs"}),
     ("network h.xplane.pb", 0, ALWAYS - {"numpy"}, JUST_READING | {"logs", "report", "tasks"}),
-    ("flags list", 0, ALWAYS, DRIVING | {"launchers", "evidence", "logs", "report", "tasks"}),
-    ("flags list --axis FSDP", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),
-    ("flags show ag", 0, ALWAYS, DRIVING | {"launchers", "logs", "report", "tasks"}),
-    ("flags lint --jaxlib 0.8.3 --xla_a=1", 1, ALWAYS, {"campaign", "ledger", "logs", "tasks"}),
+    ("flags list", 0, ALWAYS, DRIVING | {"launchers", "evidence", "logs"}),
+    ("flags list --axis FSDP", 0, ALWAYS, DRIVING | {"launchers", "logs"}),
+    ("flags show ag", 0, ALWAYS, DRIVING | {"launchers", "logs"}),
+    ("flags lint --jaxlib 0.8.3 --xla_a=1", 1, ALWAYS, {"campaign", "ledger", "logs"}),
     (
         f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}",
         1,
         ALWAYS,
-        {"campaign", "ledger", "tasks"},
+        {"campaign", "ledger"},
     ),
     # submitit renders the batch script of a plan for Slurm, and of no other
     (f"plan test_small.py {OF_CELL}", 0, ALWAYS - {"submitit"}, {"evidence", "campaign"}),
     (f"plan test_small.py {OF_CELL} --executor local", 0, ALWAYS, {"evidence", "campaign"}),
-    ("jobs", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),
-    ("report", 2, ALWAYS, {"evidence", "prepare", "report", "tasks"}),
+    ("jobs", 2, ALWAYS, {"evidence", "prepare", "studies"}),
+    ("report", 2, ALWAYS, {"evidence", "prepare", "studies"}),
     ("--help", 0, ALWAYS, JUST_READING | {"evidence", "logs", "report", "stats", "sweep", "tasks"}),
 ]
 
@@ -142,7 +142,7 @@ def test_a_ledger_is_listed_and_reported_without_what_measures(
 ) -> None:
     (code, _), (of_jobs, listed), (of_report, reported) = (loaded_by[each] for each in IMPORTED)
     assert (code, of_jobs, of_report) == (0, 0, 0)
-    assert not own(listed) & (DRIVING - {"ledger"} | {"evidence", "logs", "report", "tasks"})
+    assert not own(listed) & (DRIVING - {"ledger"} | {"evidence", "logs"})
     assert not own(reported) & {"campaign", "evidence", "executors", "prepare"}
     assert not {name.partition(".")[0] for name in reported} & (ALWAYS - {"numpy", "jinja2"})
 

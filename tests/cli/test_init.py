@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.init import KINDS, QUESTIONS, answers, read_command
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, answers, read_command
 from tests.helpers.sessions import run_inside
 
 CELL = "--model tiny --parallelism FSDP=4"
@@ -176,7 +176,7 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             asked.append(prompt)
             return next(typed)
 
-        found = answers({}, answer)
+        found = answers({}, answer, print)
         asked.append(repr(found))
         return asked
 
@@ -209,7 +209,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         raise EOFError
 
     with pytest.raises(ConfigError, match="ended before the last question"):
-        answers({}, closed)
+        answers({}, closed, print)
 
 
 @pytest.mark.parametrize(

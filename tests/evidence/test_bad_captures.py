@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.evidence.trace import Trace, xplane
 from pytest_xlatune.evidence.trace import _chrome as chrome
-from pytest_xlatune.evidence.trace import _xplane as xplane
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, node, num, reconciles, trace_json
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.evidence.trace._xplane import read_xplane, read_xplane_file
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
+from pytest_xlatune.evidence.trace.xplane import read_xplane, read_xplane_file
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import Space, msg, named, node, num, reconciles
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import WireError
-from pytest_xlatune.evidence.trace import _columns as chain
+from pytest_xlatune.evidence.trace import columns as chain
 
 
 def one_by_one(data: bytes, start: int, end: int) -> tuple[list[int], int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.cli.drill import drill_lines
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.comparison import totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.tasks.drill import Drilled
+from pytest_xlatune.tasks.drill_document import drill_document
 from tests.helpers.captures import Space, msg, node, num, reconciles
 
 
@@ -166,7 +168,7 @@ def test_a_window_that_cuts_a_step_is_said() -> None:
     space.kernel(0, "Stream #1(Compute)", "nvjet_gemm", 2_800, 5, op="nvjet_gemm", correlation=1)
     found = drill([space.trace()])
     assert not found.even
-    assert any("cuts a step" in line for line in drill_lines(found))
+    assert any("cuts a step" in line for line in terminal(drill_document(Drilled(drills=(found,)))))
 
 
 def test_the_straggler_is_the_device_that_computes_longest() -> None:

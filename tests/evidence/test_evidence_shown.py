@@ -12,17 +12,35 @@ from collections import Counter
 
 import pytest
 
-from pytest_xlatune.cli.drill import drill_csv, drill_json, drill_lines
-from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Backend, Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, Timeline, TimeRow
 from pytest_xlatune.evidence.trace.comparison import compare_windows
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.report.render import csv_text, terminal
+from pytest_xlatune.tasks.drill import Drilled
+from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json, drill_rows
+from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.hlo_programs import DATA, program
 
 GOLDEN = DATA / "golden"
+
+
+def hlo_lines(*programs: Program) -> list[str]:
+    return terminal(program_document(*programs))
+
+
+def drill_lines(
+    *drills: Drill, top: int = TOP, width: int | None = NAME, per_gpu: bool = False
+) -> list[str]:
+    """What a terminal shows of variants."""
+    found = Drilled(drills=drills)
+    return terminal(drill_document(found, top=top, width=width, per_gpu=per_gpu))
+
+
+def drill_csv(*drills: Drill) -> list[str]:
+    return csv_text(drill_rows(*drills)).removesuffix("\n").split("\n")
 
 
 def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
@@ -102,7 +120,7 @@ def test_rendered_evidence_equals_its_golden_file(name: str) -> None:
 
 def test_json_of_both_commands_holds_builtins_only() -> None:
     one, two = program("0.12.0", "fsdp-ov"), program("0.12.0", "fsdp")
-    for value in (hlo_json(one), hlo_json(one, two), drill_json(drilled()),
+    for value in (programs_json(one), programs_json(one, two), drill_json(drilled()),
                   drill_json(drilled(), drilled(1))):  # fmt: skip
         assert json.loads(json.dumps(value)) == value
         assert value["schema"] == 1
@@ -115,7 +133,7 @@ def test_flags_are_judged_where_both_option_files_are_known() -> None:
     one = dataclasses.replace(program("0.12.0", "fsdp"), options=options)
     assert hlo_lines(one, two)[-1].endswith(f"{limit} acted: it changed collectives in flight")
     one = dataclasses.replace(one, options=options | {"xla_new": "1"})
-    assert [each["flag"] for each in hlo_json(one, two)["proofs"]] == [limit, "xla_new"]
+    assert [each["flag"] for each in programs_json(one, two)["proofs"]] == [limit, "xla_new"]
     assert hlo_lines(one, dataclasses.replace(two, options=None))[-1].count("acted") == 0
 
 

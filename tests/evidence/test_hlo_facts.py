@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.cli.hlo import hlo_json, hlo_lines
 from pytest_xlatune.evidence.hlo import read_hlo, read_thunks
 from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.hlo_programs import GATHER, body, entry, loop, made, program, text
 
 
@@ -64,7 +65,7 @@ def test_what_a_conditional_may_run_is_told_from_what_always_runs() -> None:
         "all-gather": False,
         "collective-permute": True,
     }
-    assert any("at most: in a branch" in line for line in hlo_lines(found))
+    assert any("at most: in a branch" in line for line in terminal(program_document(found)))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_loops_in_loops_come_to_a_number_that_can_be_written() -> None:
         *(body(f"b{i}", loop("w", f"b{i - 1}", rounds)) for i in range(1, 300)),
     ]
     found = made(*bodies, entry(loop("w", "b299", rounds)))
-    json.dumps(hlo_json(found))
+    json.dumps(programs_json(found))
 
 
 @settings(max_examples=60, deadline=None)
@@ -233,4 +234,4 @@ def test_mutated_hlo_reads_or_fails_with_one_error(data: st.DataObject) -> None:
         )
     with suppress(ParseError):
         found = read_hlo(lines, "x")
-        json.dumps(hlo_json(found, program("0.12.0", "pp")))
+        json.dumps(programs_json(found, program("0.12.0", "pp")))

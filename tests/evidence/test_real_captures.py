@@ -16,10 +16,10 @@ from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from tests.helpers.captures import msg, num
 
 ROOT = Path(__file__).resolve().parents[2]

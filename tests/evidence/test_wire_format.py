@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import Octets, WireError, varint
-from pytest_xlatune.evidence.trace import _columns as columns
-from pytest_xlatune.evidence.trace._columns import BLOCK, decode, read_line, read_table
-from pytest_xlatune.evidence.trace._xplane import read_plane, read_xplane
+from pytest_xlatune.evidence.trace import columns
+from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_line, read_table
+from pytest_xlatune.evidence.trace.xplane import read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, named, node, num, uint
 

@@ -24,7 +24,7 @@ from pytest_xlatune.evidence.hlo import (
 )
 from pytest_xlatune.evidence.trace import parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace._xplane import read_xplane
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
 from pytest_xlatune.ledger import LEDGER, Ledger

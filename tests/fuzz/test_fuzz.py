@@ -12,13 +12,11 @@ import pytest
 
 from pytest_xlatune.catalog.context import Context, closes_ring
 from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.evidence.network._reading import parse_bytes
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, parse_sacct
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import Flag, Profile
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.studies.trials import wave_order
-from pytest_xlatune.tasks import check_environment
 from tests.fuzz.fuzz import fuzz, one
 from tests.fuzz.readers import Reader, readers
 
@@ -87,12 +85,6 @@ def rules() -> object:
         pytest.param(lambda: same_value(LONG, f"1{LONG}"), id="two spellings of a flag"),
         pytest.param(lambda: wave_order(f"wave{LONG}"), id="a wave"),
         pytest.param(lambda: closes_ring(f"{{0,{LONG}}},{{{LONG},0}}"), id="pairs"),
-        pytest.param(
-            lambda: tuple(check_environment.check(dict.fromkeys(
-                ("jax", "tcp_rmem", "mtu.eth0", "hystart_detect"), f"{LONG}"
-            ))), id="a host's settings",
-        ),
-        pytest.param(lambda: parse_bytes(f"{LONG}.{LONG}GB"), id="bytes in a trace"),
         pytest.param(lambda: parse_sacct(sacct(f"{LONG}:{LONG}")), id="an exit code of Slurm"),
     ],
 )  # fmt: skip

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from pytest_xlatune.evidence.trace import Trace
-from pytest_xlatune.evidence.trace._xplane import read_xplane
 from pytest_xlatune.evidence.trace.breakdown import Drill
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 
 
 def uint(value: int) -> bytes:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.logs.megascale import MegascaleReader
-from pytest_xlatune.logs.megascale.digest import Digest, MegascaleReport
+from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport
+from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from tests.libtpu.clusters import VERDICTS, first_error, links, messages, states
 
 RECORDED = Path(__file__).parents[1] / "data" / "megascale.jsonl"

@@ -76,7 +76,7 @@ LINE = b'{"schema":2,"at":1.0,"event":"noted","text":"fine"}\n'
     [
         (LINE + LINE[:20] + b"\n" + LINE, r":2: unreadable line .* Restore the file"),
         (LINE + LINE[:20] + LINE, r":2: unreadable line"),
-        (LINE.replace(b'"schema":2', b'"schema":3'), r":1: found schema 3, .*fresh.*upgrade"),
+        (LINE.replace(b'"schema":2', b'"schema":4'), r":1: found schema 4, .*fresh.*upgrade"),
         (LINE.replace(b'"schema":2', b'"schema":1'), r":1: found schema 1, .*fresh.*an older"),
         (b"step: 4, loss: 3.1\n", r"is not a ledger: .*found b'step: 4.*another work directory"),
         (b"step: 4", r"is not a ledger"),

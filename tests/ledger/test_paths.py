@@ -13,7 +13,6 @@ from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.ledger import LEDGER, AttemptSubmitted, EvidenceRecorded, Ledger
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.result import Submission
-from pytest_xlatune.sweep.cvs_files import _beside
 from pytest_xlatune.tasks.artifacts import read_attempt
 
 SUBMITTED = {"trial_id": "t", "attempt": 1, "executor": "local", "job_id": "1.1", "folder": "s/t.1"}
@@ -93,13 +92,3 @@ def test_captures_and_a_dump_behind_a_link_are_told_and_not_read(tmp_path: Path)
     found = read_attempt("t", tmp_path, "s/t.1")
     assert (found.dump, found.captures) == ("", ())
     assert sum("leads out of its attempt" in each for each in found.problems) == 2
-
-
-def test_a_cvs_file_names_its_thresholds_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "cvs").mkdir()
-    for place in (tmp_path, tmp_path / "cvs"):
-        (place / "thresholds.json").write_text("{}")
-    file = tmp_path / "cvs" / "run.json"
-    assert _beside(file, "thresholds.json") == tmp_path / "cvs" / "thresholds.json"
-    assert _beside(file, "../thresholds.json") is None
-    assert _beside(file, str(tmp_path / "thresholds.json")) is None

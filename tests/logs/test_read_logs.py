@@ -18,6 +18,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
 from pytest_xlatune.stats.score import window_steps
+from pytest_xlatune.tasks.chunks import STDIN
 from pytest_xlatune.tasks.read_logs import (
     Read,
     UnreadableLogError,
@@ -25,7 +26,6 @@ from pytest_xlatune.tasks.read_logs import (
     logs_of,
     read_one,
 )
-from pytest_xlatune.tasks.read_megascale import STDIN
 from tests.helpers.log_lines import step, text_of
 
 

@@ -115,7 +115,7 @@ def test_what_compiling_decides_is_not_run_and_not_compiled_again(
         (sweep.path / name).unlink()
     ledger = next(sweep.path.glob(".xlatune/pretend/*/ledger.jsonl"))
     capsys.readouterr()  # what pytester printed
-    assert main(["conclude", str(ledger), "--json"]) == 0
+    assert main(["report", str(ledger), "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)["conclusion"]["verdicts"]
     assert {each["arm"] for each in verdicts if not each["can_run"]} == NOT_RUN
 

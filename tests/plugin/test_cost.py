@@ -25,9 +25,8 @@ from pytest_xlatune.report.document import Bullets, Section, Table
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import Said
 from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked, ways_of
 
 DESIGN = """\

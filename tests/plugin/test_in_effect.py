@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pytest_xlatune.model.errors import Exit
+from tests.helpers.words import in_words
 from tests.plugin.conftest import SWEEP_FILE, Folder
 
 PROFILES = """\
@@ -32,7 +33,7 @@ def test_settings_that_do_not_arrive_stop_a_sweep_after_two_profiles(folder: Fol
     (stop,) = (each for each in folder.events("decided") if each["next"] == "stop")
     assert stop["cls"] == "flags-not-effective"
     for each in dropped:
-        assert each in stop["detail"]
+        assert each in in_words(stop["found"])
     done.stdout.fnmatch_lines(["*flags-not-effective*the sweep stops*"])
 
 
@@ -60,11 +61,12 @@ def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_on
     done = folder.run("-m", "not confirm")
     lines = [line for line in done.outlines if "note: nothing shows that" in line]
     assert len(lines) == 1, "once, not for each profile"
-    (noted,) = (each for each in folder.events("noted") if "nothing shows" in each["text"])
-    assert words in noted["text"]
-    assert "unseen=(" in noted["text"]
+    notes = [in_words(each.get("why")) for each in folder.events("noted")]
+    (noted,) = (each for each in notes if "nothing shows" in each)
+    assert words in noted
+    assert "unseen=(" in noted
     (ledger,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    before = ledger.read_text(encoding="utf-8").partition("nothing shows that")[0].splitlines()
+    before = ledger.read_text(encoding="utf-8").partition('-unseen"')[0].splitlines()
     ended = [each for each in map(json.loads, before[:-1]) if each["event"] == "trial-ended"]
     arms = [each["result"]["trial"]["profile"]["id"] for each in ended]
     assert len([arm for arm in arms if arm not in ("baseline-deployed", "same")]) <= 1
@@ -162,7 +164,7 @@ def test_a_sweep_whose_flags_no_xla_reads_stops_after_two_profiles(
     ran = [each for each in arms if each != "baseline-deployed"]
     assert len(ran) == len({*ran}) == 2
     for each in (*ran, "set XLA_FLAGS anew?", 'unseen=("xla_*",)'):
-        assert each in stop["detail"]
+        assert each in in_words(stop["found"])
     done.stdout.fnmatch_lines(["*flags-unverified*the sweep stops*"])
     # a session that is started again looks at one trial more, and stops on it
     folder.run()

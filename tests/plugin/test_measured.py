@@ -51,12 +51,13 @@ def test_a_failed_assertion_explains_itself(loaded: None, pytester: pytest.Pytes
     pytester.makepyfile(
         """
         from pytest_xlatune.tasks.answers import Measured
+        from pytest_xlatune.model.reason import verbatim
         from pytest_xlatune.model.result import Verdict, VerdictKind
 
         def test_gain():
             measured = Measured(Verdict(
                 arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.004,
-                ci95=(-0.015, 0.024), n=4, mde80=0.013, method="Dunnett, K=3"))
+                ci95=(-0.015, 0.024), n=4, mde80=0.013, method=verbatim("Dunnett, K=3")))
             assert measured.faster_by(0.02)
         """
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.sweep.groups import Said
 from pytest_xlatune.tasks.plan import plan_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "waves.md"

@@ -11,6 +11,7 @@ import pytest
 from pytest_xlatune.door import Door
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.guests import install
+from tests.helpers.sessions import run_inside
 
 GROUP = "pytest_xlatune.tools"
 DOOR = Door(GROUP, kind="tool", ours={"join": "os.path:join"})
@@ -90,3 +91,42 @@ def test_a_name_that_two_distributions_bring_is_refused(path: Path) -> None:
     install(path, "second", {GROUP: {"pool": "door_b:POOL"}})
     with pytest.raises(ConfigError, match=r"is brought by first 1\.2, second 1\.2: expected one"):
         DOOR.load("pool", where="x.toml")
+
+
+def test_names_are_those_that_the_standard_library_finds(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is installed here, a distribution that is found twice, extras, comments, an egg."""
+    install(path, "their-extras", {GROUP: {"extra": "door_x:POOL [more]", "plain": "door_x"}})
+    again = install(path / "later", "Their_Extras", {GROUP: {"later": "door_y:POOL"}})
+    monkeypatch.setattr(sys, "path", [*sys.path, str(again)])
+    egg = path / "an.egg.egg-info"
+    egg.mkdir()
+    (egg / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: an.egg\nVersion: 3\n")
+    (egg / "entry_points.txt").write_text(f"# of it\n\n[{GROUP}]\n# x = y\negg=door_z:POOL\n")
+    (path / "no_metadata-1.dist-info").mkdir()
+    groups = importlib.metadata.entry_points().groups
+    assert "pytest_xlatune.commands" in groups
+    for group in {GROUP, *(each for each in groups if each.startswith("pytest_xlatune."))}:
+        theirs = importlib.metadata.entry_points(group=group)
+        expected = {each.name: each.value.partition(" [")[0] for each in theirs}
+        assert Door(group, kind="x").names() == expected
+    assert DOOR.names().keys() == {"egg", "extra", "join", "plain"}
+    assert DOOR.source("egg") == "an.egg 3"
+
+
+def test_a_session_without_a_sweep_asks_no_door(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def guests(group: str, path: tuple[str, ...]) -> dict[str, object]:
+        asked.append(f"{group} {path}")
+        return {}
+
+    monkeypatch.setattr("pytest_xlatune.door._guests", guests)
+    pytester.makepyfile(test_plain="def test_plain():\n    pass\n")
+    run_inside(pytester, "-q").assert_outcomes(passed=1)
+    assert asked == []
+    run_inside(pytester, "--markers")
+    assert {each.partition(" ")[0] for each in asked} == {"pytest_xlatune.studies"}

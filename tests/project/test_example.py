@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_xlatune.model.text import ABSENT
+from pytest_xlatune.model.text import ABSENT, fine
 from tests.helpers.pages import read
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +218,17 @@ def test_the_committed_page_has_the_figures_of_its_json() -> None:
         for each in told["conclusion"]["verdicts"]
         if each["delta"] is not None
     }
+
+
+@pytest.mark.parametrize("name", ["quickstart/leaderboard", "maxtext-cpu/leaderboard"])
+def test_document_page_and_json_agree_on_the_noise_that_a_recipe_was_found_at(name: str) -> None:
+    """What a recipe promises depends on it: the same words in all views, made of the JSON."""
+    path = ROOT / "reports" / "example" / name
+    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    said = f"The noise of a job is {fine(told['conclusion']['record']['sigma'])} here. At "
+    document = path.with_suffix(".md").read_text(encoding="utf-8")
+    (line,) = (each for each in document.splitlines() if each.startswith(said))
+    assert read(path.with_suffix(".html").read_text(encoding="utf-8")).text.count(line) == 1
 
 
 def script(name: str = "example") -> ModuleType:

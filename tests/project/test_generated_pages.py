@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli import COMMANDS
+from pytest_xlatune.cli import commands
 from pytest_xlatune.model.result import Effect, VerdictKind
 from pytest_xlatune.sweep.groups import OPTIONS, SWITCHES
 from tests.helpers.benchmarks import load
@@ -52,7 +52,7 @@ def test_the_options_and_commands_that_a_page_names_exist() -> None:
         assert named - {"--xlatune"} <= KNOWN, page
         # in code alone:  `xlatune plan FILE`      or a line of a block that begins with it
         code = re.findall(r"(?m)`xlatune ([a-z][a-z-]*)|^(?:    |\$ )xlatune ([a-z][a-z-]*)", text)
-        assert {one or other for one, other in code} <= {*COMMANDS}, page
+        assert {one or other for one, other in code} <= {*commands()}, page
 
 
 def test_the_glossary_has_each_verdict_and_each_word_of_effect() -> None:
@@ -66,7 +66,7 @@ def test_the_page_of_the_architecture_names_each_layer_and_files_that_exist() ->
     named = {
         name: int(layer)
         for layer, names in re.findall(r"(?m)^\| (\d) \| ([^|]+) \|", text)
-        for name in re.findall(r"`(\w+)`", names)
+        for name in re.findall(r"`([\w/]+)`", names)
     }
     assert named == {name: layer for name, (layer, _) in LAYERS.items() if name != "__init__"}
     text += (DOCS / "how-to" / "extend.md").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -133,6 +134,16 @@ def test_a_file_that_is_left_out_would_be_seen(built: Path, tmp_path: Path) -> N
     short.rename(tmp_path / "pytest_xlatune.tar.gz")
     with pytest.raises(AssertionError, match=re.escape("CONTRIBUTING.md")):
         test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(tmp_path)
+
+
+def test_what_is_installed_has_the_entry_points_of_this_checkout() -> None:
+    """An installation of the checkout keeps those that it was made with."""
+    declared = PROJECT["project"]["entry-points"]
+    held = importlib.metadata.distribution("pytest-xlatune").entry_points
+    installed = {
+        group: {each.name: each.value for each in held.select(group=group)} for group in declared
+    }
+    assert installed == declared, "install again: pip install -e ."
 
 
 def released(changelog: str) -> list[str]:

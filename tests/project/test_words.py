@@ -67,7 +67,8 @@ class Honest(NamedTuple):
 HONEST = (
     Honest(
         "floors?",
-        r"studies/(gate|node_check)|stats/compare|tasks/answers|plugin/options|docs/.*/(gates|nodes|trainer)",
+        r"studies/(gate|node_check)|stats/compare|model/reason|report/(words|claims)|tasks/answers"
+        r"|plugin/options|docs/.*/(gates|nodes|trainer|formats)",
         "the least TGS that a gate accepts is its floor: `floor_tgs`",
     ),
     Honest(

@@ -20,7 +20,6 @@ from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.report.words import runs_lost
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits
 from pytest_xlatune.studies.network_check import Network
@@ -87,7 +86,7 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     lost = LostRuns(lost=2, runs=4, to=(verbatim("hang"),))
-    why = Reason(Why.SURVIVORS, runs=runs_lost(lost), baselines_lost=0, baselines=8)
+    why = Reason(Why.SURVIVORS, runs=lost.told, baselines_lost=0, baselines=8)
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
         retries=3, reasons=(why,),
@@ -134,7 +133,7 @@ def test_every_job_is_in_the_appendix_once_in_order() -> None:
 
 def test_json_holds_the_records_themselves() -> None:
     data = json.loads(leaderboard_json(FINISHED))
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     # through text and back: NaN is not equal to itself, its JSON is
     assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
     assert [Profile.from_json(each) for each in data["profiles"]] == [*PROFILES]

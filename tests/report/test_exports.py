@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import math
-import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.exports import FILES, Exported, exported, texts
+from pytest_xlatune.report.exports import FILES, Exported, check_exports, exported, texts
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
-from pytest_xlatune.tasks import publish as publishing
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, FINISHED
+from tests.helpers.guests import install
 from tests.helpers.of_studies import batch, commit, network, nodes
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
@@ -326,27 +326,64 @@ def test_no_export_shows_a_secret() -> None:
         assert "do-not-print-me" not in text
 
 
-def test_one_process_at_a_time_looks_for_the_runs_of_a_ledger(
+THEIRS = """\
+import fcntl, os
+from pytest_xlatune.cli import main
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.report.exports import Export
+
+SEEN = []
+
+
+class Board(Export):
+    def check(self):
+        raise ConfigError("export board: no board is there")
+
+    def texts(self, report, *, key):
+        descriptor = os.open(os.environ["LEDGER_OF_THE_TEST"], os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            SEEN.append(key)
+        finally:
+            os.close(descriptor)
+        return {".board.txt": report.study}
+"""
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A format of another distribution, which nothing here imports."""
+    there = tmp_path / "theirs"
+    group = {"board": "their_board:Board"}
+    install(there, "their-board", {"pytest_xlatune.exports": group}, {"their_board": THEIRS})
+    monkeypatch.syspath_prepend(there)
+    yield
+    sys.modules.pop("their_board", None)
+
+
+@pytest.mark.usefixtures("board")
+def test_a_format_of_another_distribution_is_written_by_one_process_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     folder = held.setup.folder
-    is_locked = []
+    monkeypatch.setenv("LEDGER_OF_THE_TEST", str(folder))
+    assert options("board,csv").export == ("board", "csv")
+    assert "their_board" not in sys.modules, "a name needs no import"
+    written = publish(folder, tmp_path / "reports", exports=("csv", "board"))
+    assert written[-1].name == "leaderboard.board.txt"
+    assert written[-1].read_text(encoding="utf-8") == "tuning"
+    assert len(sys.modules["their_board"].SEEN) == 1, "the ledger is locked meanwhile"
 
-    def log(report: Exported, *, key: str) -> str:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_locked.append(key)
-        finally:
-            os.close(descriptor)
-        return "{}\n"
 
-    monkeypatch.setattr(publishing, "log_to_mlflow", log)
-    publish(folder, tmp_path / "reports", exports=("mlflow",))
-    assert len(is_locked) == 1
+@pytest.mark.usefixtures("board")
+def test_a_format_that_cannot_be_written_is_told_before_anything_runs() -> None:
+    check_exports(("csv",))
+    assert "their_board" not in sys.modules
+    with pytest.raises(ConfigError, match="no board is there"):
+        check_exports(("csv", "board"))
 
 
 def options(text: str) -> RunSettings:
@@ -356,40 +393,8 @@ def options(text: str) -> RunSettings:
 def test_formats_are_a_list_and_a_wrong_one_is_named() -> None:
     assert options("csv, bmf,csv").export == ("csv", "bmf")
     assert options("").export == ()
-    assert not {*FILES, "mlflow"} ^ {*options("bmf,github-benchmark,csv,prometheus,mlflow").export}
+    assert not {*FILES} ^ {*options("bmf,github-benchmark,csv,prometheus").export}
     with pytest.raises(
         Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
     ):
         options("cvs")
-
-
-def test_without_mlflow_nothing_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_mlflow: Callable[[], None]
-) -> None:
-    no_mlflow()
-    held = campaign(tmp_path, ScriptedExecutor())
-    run(held)
-    workdir = str(held.setup.folder.parents[1])
-    argv = ["report", "--workdir", workdir, "--reports", str(tmp_path / "r"), "--export", "mlflow"]
-    assert main(argv) == 2
-    said = capsys.readouterr()
-    assert "MLflow is not installed here; install pytest-xlatune[mlflow]" in said.err
-    assert "--export" in said.err
-    assert said.out == ""
-    assert not (tmp_path / "r").exists()
-
-
-@pytest.fixture
-def no_mlflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    import importlib.util
-
-    found = importlib.util.find_spec
-
-    def gone() -> None:
-        monkeypatch.setattr(
-            importlib.util,
-            "find_spec",
-            lambda name, *of: None if name == "mlflow" else found(name, *of),
-        )
-
-    return gone

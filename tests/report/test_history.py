@@ -98,16 +98,16 @@ def test_a_cell_is_shown_over_time_with_what_changed(
     name: str, measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["show", name, str(measured)]) == 0
+    assert main(["history", str(measured), "--cell", name]) == 0
     said = capsys.readouterr().out
     assert "pretend FSDP=4: its course" in said
     assert "image train:2" in said, "the second differs from the first in it"
     assert "References of cells that differ do not compare." in said
     assert "PP=8" not in said
-    shown = rows(capsys, "show", name, str(measured))
+    shown = rows(capsys, "history", str(measured), "--cell", name)
     assert len(shown) == 2
     digest = str(shown[1]["cell_digest"])
-    assert rows(capsys, "show", digest[:6], str(measured)) == shown[1:]
+    assert rows(capsys, "history", str(measured), "--cell", digest[:6]) == shown[1:]
 
 
 LOADS = (Load(model="dense", nodes=1), Load(model="sparse", nodes=2))
@@ -178,7 +178,7 @@ def test_the_course_of_a_cell_is_a_page(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "pages" / "course.html"
-    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 0
+    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 0
     assert f"written: {path}" in capsys.readouterr().out
     text = path.read_text(encoding="utf-8")
     page = read(text)
@@ -186,7 +186,7 @@ def test_the_course_of_a_cell_is_a_page(
     assert re.search(r"2\d{3}-\d\d-\d\d \d\d:\d\d UTC, pretend: ★ fast \+10\.\d %", page.text)
     assert "Studies, the oldest first" in page.text
     assert "The reference over time" in page.text
-    for each in rows(capsys, "show", "FSDP=4", str(measured)):
+    for each in rows(capsys, "history", str(measured), "--cell", "FSDP=4"):
         base = read_known(Path(str(each["folder"]))).conclusion.baseline
         assert f"{base.tgs:.1f}" in text
 
@@ -204,14 +204,14 @@ def test_without_jinja2_no_page_is_one_message_before_anything_is_read(
         lambda name, *of: None if name == "jinja2" else found(name, *of),
     )
     path = tmp_path / "course.html"
-    assert main(["show", "FSDP=4", str(measured), "--html", str(path)]) == 2
+    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
         "xlatune: no HTML page: jinja2 is not installed here; install pytest-xlatune[page]\n"
     )
     assert not path.exists()
-    assert main(["show", "FSDP=4", str(measured)]) == 0, "the same without a page"
+    assert main(["history", str(measured), "--cell", "FSDP=4"]) == 0, "the same without a page"
 
 
 def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_an_unknown_cell_names_those_that_are_there(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["show", "pretend FSDP=5", str(measured)]) == 2
+    assert main(["history", str(measured), "--cell", "pretend FSDP=5"]) == 2
     assert "pretend FSDP=4" in capsys.readouterr().err
     assert main(["history", str(measured / "nowhere")]) == 2
     assert "no ledger.jsonl lies below" in capsys.readouterr().err
@@ -254,12 +254,14 @@ def test_a_damaged_ledger_hides_no_other(
     assert "1 ledger of 1 cell" in said.out
     assert said.err.count("not shown: ") == 2
     assert str(bad) in said.err
-    assert main(["show", "no-such-cell", str(tmp_path)]) == 2
+    assert main(["history", str(tmp_path), "--cell", "no-such-cell"]) == 2
     assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
 
 
 @pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])
-@pytest.mark.parametrize("argv", [("history",), ("history", "--by-load"), ("show", "pretend")])
+@pytest.mark.parametrize(
+    "argv", [("history",), ("history", "--by-load"), ("history", "--cell", "pretend")]
+)
 def test_where_no_ledger_can_be_read_it_is_told_why(
     tmp_path: Path, text: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,10 +311,10 @@ def test_a_page_goes_into_a_device_and_takes_no_place_of_one(
 ) -> None:
     device = tmp_path / "device"
     device.symlink_to("/dev/null")
-    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 0
+    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(device)]) == 0
     assert device.is_char_device()
     device.unlink()
     device.symlink_to("/dev/full")
-    assert main(["show", "FSDP=4", str(measured), "--html", str(device)]) == 2
+    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(device)]) == 2
     assert "the page cannot be written: No space left on device" in capsys.readouterr().err
     assert Path("/dev/full").is_char_device()

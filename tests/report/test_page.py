@@ -47,8 +47,8 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tasks.files import NO_PAGES
 from pytest_xlatune.tasks.publish import (
-    NO_PAGES,
     add_step_summary,
     document_of,
     page_text,

@@ -1,4 +1,4 @@
-"""The plots of studies of cells and thresholds show the figures of the JSON text, and nothing else.
+"""The plots of studies of cells show the figures of the JSON text, and nothing else.
 
 The plot is read back from the page: a place becomes a figure again by the texts of the axis.
 """
@@ -10,21 +10,19 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import unescape
 from statistics import fmean, median
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.model.result import NoiseRecord
-from pytest_xlatune.model.text import ABSENT, percent, points, significant
+from pytest_xlatune.model.text import percent, points, significant
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.study_documents import thresholds
 from tests.helpers import of_studies
 from tests.helpers.pages import read
 
@@ -196,65 +194,6 @@ def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
         for other, cell in zip(names, row, strict=True):
             known = change.get(frozenset((one, other))) if one != other else None
             assert cell == ("" if known is None else points(known)), (one, other)
-
-
-WORDS = {"EQUIVALENT": "pass", "SLOWER": "fail", "INCONCLUSIVE": "cannot tell"}
-
-
-@pytest.mark.parametrize("lost", [0, 1], ids=["every job tells", "a job is lost"])
-def test_each_metric_stands_against_the_limits_of_the_json(lost: int) -> None:
-    text, told = shown(thresholds, of_studies.thresholds(6, over=6, lost=lost))
-    rows = dict(re.findall(r'data-metric="([^"]*)">(.*?)</tr>', text, re.DOTALL))
-    record = told["conclusion"]["record"]
-    assert rows.keys() == {each["metric"] for each in record["metrics"]}
-    kinds = {each["arm"]: each["kind"] for each in told["conclusion"]["verdicts"]}
-    seen = set()
-    for each in record["metrics"]:
-        row = rows[each["metric"]]
-        limits = [each[end] for end in ("least", "most") if each[end] is not None]
-        word = WORDS[kinds[each["metric"]]] if limits else "recorded"
-        looks = "unsure" if word == "cannot tell" else word
-        seen.add(looks)
-        cells = [unescape(cell) for cell in re.findall(r"<td class=[^>]*>([^<]*)</td>", row)]
-        mean = ABSENT if each["mean"] is None else f"{each['mean']:.6g}"
-        assert cells == [mean, each["demand"], str(len(each["jobs"])), word]
-        assert f'class="arm {looks}"' in row
-        assert f'class="said {looks}"' in row
-        number = r'="([-\d.]+)%"'
-        marks = [float(x) for x in re.findall(rf'class="limit" x1{number}', row)]
-        dots = re.findall(rf'class="job" cx{number}.*?<title>(.*?)</title>', row)
-        assert [said for _, said in dots] == [
-            f"job {job['job']}: {job['value']:.6g}" for job in each["jobs"]
-        ]
-        places = [
-            *zip(marks, limits, strict=True),
-            *((float(x), job["value"]) for (x, _), job in zip(dots, each["jobs"], strict=True)),
-        ]
-        for name, ends in (("whole", ("mean",)), ("ends", ("low", "high"))):
-            found = re.findall(rf'class="{name}"[^/]*/', row)
-            figures = [each[end] for end in ends if each[end] is not None]
-            drawn_at = [float(x) for x in re.findall(rf"c?x[12]?{number}", "".join(found))]
-            places += zip(drawn_at, figures, strict=True)
-        if len({value for _, value in places}) > 1:  # one line goes through all of them
-            (at, low), *_, (to, high) = sorted(places, key=lambda pair: pair[1])
-            for place, value in places:
-                expected = at + (value - low) / (high - low) * (to - at)
-                assert place == pytest.approx(expected, abs=0.02), each["metric"]
-        shade = re.findall(rf'class="refused" x{number} width{number}', row)
-        edges = [0.0] * (each["least"] is not None) + [100.0] * (each["most"] is not None)
-        for (x, width), mark, end in zip(shade, marks, edges, strict=True):
-            assert sorted((float(x), float(x) + float(width))) == pytest.approx(sorted((mark, end)))
-    assert seen - {"pass"} == {"fail", "unsure", "recorded"}
-    assert ("pass" in seen) == (not lost), "no metric passes that a job does not tell"
-    jobs = {job["job"]: job["value"] for job in record["metrics"][0]["jobs"]}
-    assert jobs == {job: tgs for job, (_, _, tgs) in scores(told).items()}, "the metric is TGS"
-
-
-def test_an_older_record_of_thresholds_has_no_limits_to_show() -> None:
-    subject = of_studies.thresholds()
-    older = replace(subject.conclusion, record=NoiseRecord(sigma=0.002))
-    assert thresholds(replace(subject, conclusion=older)).drawn == ()
-    assert thresholds(of_studies.thresholds(over=0)).drawn == ()
 
 
 def test_a_dot_in_another_place_would_be_found() -> None:

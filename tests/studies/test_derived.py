@@ -11,7 +11,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import paragraph, words
@@ -72,7 +72,8 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     assert of_wave(done, "wave3") == {each.id for each in profiles_in(sweep, done)[10:14]}
     best = sweep.slots_of(done)["stack-1"]
     assert str(best.flags[0]) == f"--{LIMIT}=2"
-    assert best.note == "stacked, for the screen showed overlap-2 +3.4 %, ag-1g +2.7 %"
+    told = "stacked, for the screen showed overlap-2 +3.4 %, ag-1g +2.7 %"
+    assert sentence(best.origin) == told
     conclusion = sweep.conclude(done)
     assert conclusion.complete
     # the best stack stands in the blocks with its best part, and this with its own
@@ -90,7 +91,8 @@ def test_the_values_are_those_beside_the_leaders() -> None:
     assert names[0].startswith(leader)
     for name in names:
         found = next(each for each in profiles_in(sweep, done) if each.id == name)
-        assert (found.wave, "beside" in found.note) == ("wave4", True)
+        assert found.origin is not None
+        assert (found.wave, found.origin.kind) == ("wave4", Why.BESIDE_LEADER)
     assert len(names) == 3
 
 

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.report.recipes import MEASURED
 from tests.helpers.benchmarks import load
+from tests.helpers.document.recipes import promises
 
 simcluster, simworlds, tallies = map(load, ("simcluster", "simworlds", "tallies"))
 rates: Any = load("error_rates")
+recipes: Any = load("recipes")
+slots: Any = load("slot_rates")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "error_rates.md"
 
 
@@ -82,6 +86,9 @@ POWERS = {
     "three at +2 %, noise 0.3 %": 99,
     "three at +2 %, noise 1.0 %": 50,
     "three at +2 %, 17 of 25 after compile checks": 96,
+    "three at +2 %, noise 1.0 %, 80 jobs": 84,
+    "three at +2 %, noise 1.0 %, 100 jobs": 90,
+    "three at +2 %, noise 1.0 %, 150 jobs": 96,
 }
 
 
@@ -111,13 +118,45 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str
     (bounded,) = (each for each in bars if "nothing helps, 65 jobs" in each)
     assert first(bounded.split("|")[4].strip()) >= 60
     page = PAGE.read_text(encoding="utf-8")
-    recipes = rows_of(page.split("<!-- recipes: begin -->")[1].split("<!-- recipes: end -->")[0], 8)
-    assert len(recipes) == 4
-    for _, sweeps, _, useless, harmful, gain, jobs, _ in recipes.values():
-        assert (int(sweeps), int(jobs)) == (1000, 65)
+    table = rows_of(page.split("<!-- recipes: begin -->")[1].split("<!-- recipes: end -->")[0], 8)
+    assert list(table) == [each.name for each in recipes.WORLDS]
+    for _, sweeps, _, useless, harmful, gain, jobs, _ in table.values():
+        assert (int(sweeps), int(jobs) <= recipes.PLAIN.budget) == (1000, True)
         assert first(useless) <= 8
         assert first(harmful) <= 2
         assert first(gain) >= 90
+
+
+def test_a_report_promises_of_a_recipe_what_the_page_measured() -> None:
+    """The figures that stand in report/recipes.py are those of the page's table."""
+    table = recipes.pages.part(PAGE, recipes.BY_NOISE).splitlines()[3:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert [(float(each[0]), each[2]) for each in rows] == [
+        (noise, world.name) for noise in recipes.NOISES for world in recipes.HELPING
+    ]
+    for shown, told in zip(MEASURED, promises(), strict=True):
+        found = [shown.sigma, *shown.whole, shown.useless, shown.misled]
+        wanted = [told.noise, told.least, told.most, told.useless, told.misled]
+        assert [100 * each for each in found] == pytest.approx(wanted)
+
+
+def test_slots_stand_on_the_page_with_the_jobs_of_one_slot_and_with_more() -> None:
+    """Eight slots need more trials than one: the page has the figures of both."""
+    table = slots.pages.part(PAGE, slots.PART).strip()
+    assert slots.merged(f"\n{table}", table.splitlines()[:2]) == table
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    three = slots.WORLDS[2].name
+    found = {
+        (each[0], each[1]): (int(each[3]), first(each[7])) for each in rows[2:] if each[2] == three
+    }
+    spreads = [f"8, {100 * each:g} %" for each in slots.SPREADS]
+    assert list(found) == [
+        ("one", "50"),
+        *((each, "65") for each in spreads),
+        *((each, "50") for each in spreads),
+    ]
+    assert all(found[each, "50"][0] >= 1000 for each in spreads)
+    assert all(found[each, "65"][1] > found[each, "50"][1] for each in spreads)
 
 
 def test_a_part_of_a_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -> None:

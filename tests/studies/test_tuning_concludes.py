@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import runs_lost, sentence
+from pytest_xlatune.report.words import sentence
 from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
@@ -145,7 +145,7 @@ def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
 def test_an_empty_history_tells_what_the_plan_can_see() -> None:
     conclusion = study(sigma_prior=0.0066).conclude([])
     assert conclusion.noise.mde80 == pytest.approx(0.0139, abs=1e-4)
-    assert conclusion.notes[0] == (
+    assert sentence(conclusion.notes[0]) == (
         "with the known job noise of 0.66 % this plan (50 jobs) finds one winner of +1.6 % with "
         "80 % power; once it is a finalist, one of +1.4 %"
     )
@@ -415,7 +415,7 @@ def test_an_unselected_unmeasured_profile_is_counted_not_listed() -> None:
     sweep = study(selected=frozenset({"p3"}), confirm=False)
     conclusion = sweep.conclude(drive(sweep, cluster({})))
     assert [v.arm for v in conclusion.verdicts] == ["p3"]
-    assert "24 declared profiles are neither selected nor measured" in conclusion.notes
+    assert Reason(Why.NEITHER_SELECTED, profiles=24) in conclusion.notes
     assert conclusion.complete
 
 
@@ -461,7 +461,7 @@ def test_an_arm_that_loses_runs_is_not_called_faster_on_those_that_ended(case: s
     found = verdict(sweep.conclude(drive(sweep, hanging)), "p7")
     assert found.kind is kind
     assert found.lost is not None
-    assert sentence(runs_lost(found.lost)) == words
+    assert sentence(found.lost.told) == words
     assert (found.hangs, found.retries) == (2 * len(blocks), len(blocks))
     assert any(sentence(reason).startswith(words) for reason in found.reasons)
     assert found.kind is not VerdictKind.FASTER or found.n >= 3
@@ -508,7 +508,7 @@ def test_of_a_setting_that_may_not_have_been_in_effect_nothing_is_ruled_out() ->
     assert not [note for note in conclusion.notes if "ruled out" in sentence(note)]
     some = sweep.conclude(drive(sweep, unseen_of("p3", run=run)))
     assert some.tuning.bound is not None
-    assert "of p3 nothing is ruled out: not known to have been in effect" in some.notes
+    assert Reason(Why.NOT_BOUNDED, arms=["p3"]) in some.notes
 
 
 def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:

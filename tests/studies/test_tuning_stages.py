@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
@@ -64,7 +64,7 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert again
     for each in again:
         assert verdict(after, each).kind is VerdictKind.SCREENED
-        assert verdict(after, each).reasons[0] == "measured twice: ranks only"
+        assert verdict(after, each).reasons[0] == Reason(Why.RANKS_TWICE)
     # half a spare block is gone on with as it was planned
     assert sweep.propose(done[:-1]) == (done[-1].trial,)
 

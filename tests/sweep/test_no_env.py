@@ -16,8 +16,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, profile
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import NoEnv
-from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
-from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.sweep.groups import CellSettings, Said, SiteSettings
 
 COMMAND = CommandLauncher(argv=("train", "{steps}"))
 

@@ -16,9 +16,9 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said, SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import Said, resolve_options
+from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import site_of
 

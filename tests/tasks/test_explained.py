@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +19,7 @@ from pytest_xlatune.report.covered import Covered, Explanation
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.tuning_document import why
-from pytest_xlatune.tasks.artifacts import explain, read_attempt
-from tests.helpers.megascale_traces import MS, Made, traffic
+from pytest_xlatune.tasks.artifacts import explain
 
 DUMPS = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
@@ -190,37 +187,3 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     assert found.profile == ""
     assert len(found.problems) == 2
     assert str(tmp_path) not in " ".join(found.problems)
-
-
-def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:
-    def made(latency_us: int, done: int, **more: Any) -> bytes:
-        messages = traffic(random.Random(3), count=200)
-        for each in messages:
-            each.latency_us *= latency_us
-        ops = [
-            (0, "send.1", "host_a", 1000, 100),
-            (0, "recv.1", "host_a", 1100, 100),
-            (0, "recv-done.1", "host_a", done, 3000),
-        ]
-        return Made(messages=messages, ops=ops, **more).data()
-
-    slow = made(4, 2000, copies=[(8 * MS, 2500, "4096B")])
-    found = explained(tmp_path, traces=(slow, made(1, 9000)))
-    told = [each.text for each in found.facts if each.kind == "network"]
-    assert [each.partition(":")[0] for each in told] == [
-        "messages between slices",
-        "stall of transfers",
-        "least slack of a transfer",
-        "symptoms that are gone",
-    ]
-    assert told[2:] == [
-        "least slack of a transfer: 0.001 -> 0.008 ms",
-        "symptoms that are gone: copies",
-    ]
-    assert found.profile == WINNER.id
-    assert {each.artifacts for each in found.facts} == {
-        tuple(f"{tmp_path.parent.name}/{tmp_path.name}/run/{at}" for at in (0, 1))
-    }
-    evidence = read_attempt("a", tmp_path, "run/0")
-    [fact] = [each for each in evidence.facts if each.startswith("network: ")]
-    assert fact.endswith("symptoms: copies")

@@ -19,9 +19,8 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep, load_sweep
-from pytest_xlatune.sweep.groups import CellSettings
+from pytest_xlatune.sweep.groups import CellSettings, Said
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import Said
 from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import look_at

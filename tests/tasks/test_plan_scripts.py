@@ -10,8 +10,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings
-from pytest_xlatune.sweep.settings import Said
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
 from pytest_xlatune.tasks.plan import plan_of
 
 DECLARED = Sweep(

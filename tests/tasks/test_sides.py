@@ -206,7 +206,8 @@ def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
     a = written(tmp_path / "a", *(log(1000 + at, steps=n) for at, n in enumerate(steps)))
     found = compare_sides(a, side(tmp_path / "b", *(1010.0, 1011.0, 1013.0)))
     assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
-    assert "the jobs have 15 to 40 steps: all end with the shortest's" in found.verdict.reasons
+    told = [*map(sentence, found.verdict.reasons)]
+    assert "the jobs have 15 to 40 steps: all end with the shortest's" in told
     assert found.a.left_out[0][1] == "no score: 3 usable steps in 8, 6 needed; run more steps"
 
 

@@ -27,8 +27,8 @@ import numpy as np
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Ints, Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace._xplane import read_paths, read_xplane_file
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
+from pytest_xlatune.evidence.trace.xplane import read_paths, read_xplane_file
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
 XPLANE = ".xplane.pb"

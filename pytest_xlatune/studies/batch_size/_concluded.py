@@ -74,7 +74,7 @@ class BatchRecord(CellsRecord):
         largest, unfit: the largest that ran, the smallest that did not fit; "" is unknown.
         is_at_end: whether the largest that may be tried ran, so that the ceiling is above it.
         blocks: complete blocks behind the recommendation; 0 is a single run.
-        answer: what is recommended, or why nothing is.
+        answer: the recommendation, or why there is none.
         ranks: whether its values are ranked at all.
     """
 

@@ -68,7 +68,6 @@ from pytest_xlatune.studies.verdicts import (
     lost_runs,
     measured,
     reference,
-    runs_lost,
     score_flags,
     straggler_veto,
     survivor_veto,
@@ -322,7 +321,7 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         reasons = [why, Reason(Why.ELSE, reason=reasons[0]), *reasons[1:]]
     if base.lost is not None and reasons[0].kind is not Why.SURVIVORS:
-        reasons.append(runs_lost(base.lost))
+        reasons.append(base.lost.told)
     if base.arm in look.unlike:
         reasons.append(unlike_warmup(look.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]

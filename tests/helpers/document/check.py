@@ -26,6 +26,7 @@ from tests.helpers.document.evidence import evidence_of
 from tests.helpers.document.figures import ALIAS, BASELINE, BOUNDED, STOP_LEAST, Books, Job, Row
 from tests.helpers.document.lines import ABSENT, NUMBER, blocks, in_line, lines_of, rounds_to, split
 from tests.helpers.document.pipeline import SHAPING, Shape, shape_of
+from tests.helpers.document.recipes import BEYOND, PROMISE, promised_at
 from tests.helpers.document.slots import complaints_of, nodes_of
 from tests.helpers.words import in_words
 
@@ -148,12 +149,23 @@ class _Check:
             for own, value in zip(shown, wanted, strict=True):
                 self.found.change(own, value)
             text = text.partition("this plan (")[0]
+        if text.startswith("The noise of a job is "):
+            text = self.promise(text)
         for shown in filter(None, itertools.chain(*PERCENT.findall(text))):
             if not any(rounds_to(100 * each, shown) for each in self.fractions):
                 self.found.wrong(f"{shown} % is no figure of the ledger: {text!r}")
         for each in re.findall("`([^`]*)`", text):
             if re.search("[0-9]", each) and each not in self.literals:
                 self.found.wrong(f"`{each}` is in no line of the ledger")
+
+    def promise(self, text: str) -> str:
+        """Compare what recipes were measured to be at this noise with the page that has it."""
+        sigma = 100 * (self.books.sigma or math.nan)
+        told, is_beyond = promised_at(sigma)
+        if (BEYOND in text) != is_beyond:
+            self.found.wrong(f"{sigma} % is {'more' if is_beyond else 'no more'} than was measured")
+        figures = {name: getattr(told, name) for name in told.__slots__}
+        return self.found.said(text, PROMISE, sigma=sigma, **figures)
 
     def headline(self, text: str) -> None:
         """Compare the first figures of the summary, in order: the winner's, then M."""

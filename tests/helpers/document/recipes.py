@@ -2,6 +2,7 @@
 
 An arm is compared with its parts in the blocks that hold both, one-sided at 5 %, by Holm over all
 such pairs. The recipe is the smallest confirmed set that is not shown to be worse than the largest.
+What recipes were measured to be at a noise is a table of that page.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,6 +20,55 @@ from tests.helpers.document.estimates import ALPHA, ENOUGH_DF, Fit, t_quantile
 
 Setting = tuple[str, str, str]  # kind, name, value
 NEEDED, NOT_SHOWN, NOT_TESTED = "needed", "not shown to be needed", "not measured without it"
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "error_rates.md"
+PROMISE = (
+    "The noise of a job is {sigma} % here. At {noise} %, as measured in simulated sweeps of 25 "
+    "profiles and eight stacks in 65 jobs, {least} to {most} % of the recipes held all settings "
+    "that help where one or three profiles gain 2 %, and none did where six do. Up to {useless} % "
+    "held a setting that does nothing, and up to {misled} % called one needed "
+    "(docs/explanation/how_sure.md)."
+)
+BEYOND = "More noise than that was not measured: expect less where a gain is small beside it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """What the page has of one noise, in percent: the worst of its worlds, and the best whole."""
+
+    noise: float
+    least: float
+    most: float
+    useless: float
+    misled: float
+
+
+def promises() -> list[Promised]:
+    """Return the rows of the page by noise, least first; where six help none is whole."""
+    head, _, rest = PAGE.read_text("utf-8").partition("<!-- recipes by noise: begin -->\n")
+    assert head
+    groups: dict[str, list[list[float]]] = {}
+    for line in rest.partition("<!-- recipes by noise: end -->")[0].splitlines()[2:]:
+        cells = [each.strip().partition(" ")[0] for each in line.strip("|").split("|")]
+        assert int(cells[3]) >= 1000
+        figures = [float(cells[at]) for at in (1, 5, 6, 7)]
+        groups.setdefault(cells[0], []).append(figures)
+    found = []
+    for one, three, six in groups.values():
+        assert six[1] == 0, "a recipe held six settings"
+        noise, _, useless, misled = map(max, zip(one, three, six, strict=True))
+        whole = one[1], three[1]
+        found.append(
+            Promised(noise=noise, least=min(whole), most=max(whole), useless=useless, misled=misled)
+        )
+    return found
+
+
+def promised_at(sigma: float) -> tuple[Promised, bool]:
+    """Return what is told at a noise, in percent, and whether it is more than was measured."""
+    known = promises()
+    near = [each for each in known if sigma <= 1.25 * each.noise]
+    return (near or known[-1:])[0], not near
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,73 @@
+"""`xlatune evidence`: record a dump and a capture of profiles, as trials that are not scored."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.cli.parsers import (
+    OF_A_SESSION,
+    add_options,
+    add_yes,
+    options_of,
+    resolved_sweep,
+)
+from pytest_xlatune.cli.running import trials_of
+from pytest_xlatune.cli.show import Output, show
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.document import Document
+    from pytest_xlatune.tasks.artifacts import Recorded
+
+
+def add_evidence(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "profiles",
+        nargs="*",
+        metavar="PROFILE",
+        help="ids; the baseline and, if there is one, the winner without any",
+    )
+    add_yes(parser)
+    add_options(parser, leave_out=OF_A_SESSION)
+    parser.set_defaults(run=_evidence)
+
+
+def _evidence(arguments: argparse.Namespace) -> Output:
+    """Record profiles one after the other; show what each left, then what the last changed."""
+    from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.tasks.programs import program_document, read_programs
+    from pytest_xlatune.tasks.runs import record, study_of_profile, to_record
+
+    options = options_of(arguments)
+    resolved = resolved_sweep(arguments.sweep, options)
+    folder = options.workdir / resolved.folder
+    named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
+    # a misspelt id is told before anything runs
+    studies = [study_of_profile(resolved, each) for each in named]
+    check_sweep(resolved)
+    found: list[Recorded] = []
+    with trials_of(resolved, options) as (runs, tick):
+        for study in studies:
+            found.append(record(runs.open(resolved, study), tick))
+            show(_left(found[-1]))
+    problems = [problem for each in found for problem in each.problems]
+    dumps = [each.dump for each in found if each.dump]
+    documents: tuple[Document, ...] = ()
+    if len(dumps) == len(found) > 1:
+        show([""])
+        programs, unread = read_programs([dumps[0], dumps[-1]])
+        documents = (program_document(*programs),)
+        problems += unread
+    return Output(documents=documents, problems=tuple(problems))
+
+
+def _left(found: Recorded) -> Iterator[str]:
+    yield f"{found.profile}: trial {found.trial_id}"
+    yield from (f"  {each}" for each in found.facts)
+    for path in filter(None, [found.dump, *found.captures]):
+        yield f"  {os.path.relpath(path)}"

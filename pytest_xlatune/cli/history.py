@@ -1,0 +1,66 @@
+"""`xlatune history`: all that was measured, or the course of one cell over its sweeps and gates."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_xlatune import owned
+from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.errors import ConfigError, Exit
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="a work directory, or a folder above several; --workdir without one",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--cell",
+        metavar="CELL",
+        help="the course of one: its label or a part (`llama2-70b FSDP=8`, `FSDP=8`), its id, or "
+        "the sweep's name",
+    )
+    which.add_argument(
+        "--by-load",
+        action="store_true",
+        help="a table of commits for each model and node count, from all studies",
+    )
+    add_json(parser)
+    add_html(parser)
+    add_options(parser, only=("workdir", "config"))
+    parser.set_defaults(run=_history)
+
+
+@owned.show_only()
+def _history(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
+    from pytest_xlatune.tasks.measured import studies_below
+
+    found = studies_below(arguments.folder or options_of(arguments).workdir)
+    past, notes = found.past, found.copies
+    if arguments.cell is not None:
+        past = tuple(each for each in past if each.is_called(arguments.cell))
+        if not past:
+            valid = {name for each in found.past for name in (each.cell.label, each.sweep)}
+            unknown = ConfigError.unknown("cell", arguments.cell, valid=valid, where="the ledgers")
+            return Output(notes=notes, problems=(*found.problems, str(unknown)))
+    make = by_load if arguments.by_load else course if arguments.cell is not None else history
+    return Output(
+        documents=(make(past),),
+        json=lambda: (
+            {name: [each.to_json() for each in rows] for name, rows in loads_of(past).items()}
+            if arguments.by_load
+            else [each.to_json() for each in by_date(past)]
+        ),
+        source="the ledgers",
+        notes=notes,
+        problems=found.problems,
+        problem_status=Exit.INTERNAL,
+    )

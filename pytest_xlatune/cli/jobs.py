@@ -1,0 +1,68 @@
+"""`xlatune jobs`: the jobs in the ledgers; `--cancel` ends those that no session waits for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.errors import Exit, LedgerError
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.measured import folders_of
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--cancel", action="store_true", help="end the jobs that no session waits for"
+    )
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
+    add_options(parser, only=("workdir", "config", "access"))
+    parser.set_defaults(run=_jobs)
+
+
+def _jobs(arguments: argparse.Namespace) -> Output:
+    told: list[str] = []
+    ended: list[str] = []
+    problems: list[str] = []
+    for folder in folders_of(options_of(arguments).workdir, arguments.sweeps):
+        try:
+            own: list[str] = []
+            if arguments.cancel:
+                from pytest_xlatune.campaign.jobs import cancel_unwaited
+
+                own = [
+                    f"ended {each.executor} {each.job_id} {each.trial_id}"
+                    for each in cancel_unwaited(folder)
+                ]
+            ended += own
+            state = replay(Ledger(folder / LEDGER).refresh())
+            if not state.opened:
+                from pytest_xlatune.campaign.jobs import lost_runs, refusal_of
+
+                problems += [refusal_of(folder, lost)] if (lost := lost_runs(folder)) else []
+        except LedgerError as error:  # the jobs of the other cells are ended all the same
+            problems.append(str(error))
+            continue
+        told += [*_of(state), *own]
+    if not told and not problems:
+        told.append("no job was submitted so far")
+    elif arguments.cancel and not ended:
+        told.append("ended no job: none runs that no session waits for")
+    return Output(
+        documents=(brief("Jobs", lines(*told)),),
+        problems=tuple(problems),
+        problem_status=Exit.INTERNAL,
+    )
+
+
+def _of(state: LedgerState) -> Iterator[str]:
+    for trial_id, progress in state.trials.items():
+        for attempt in progress.attempts.values():
+            job, outcome = attempt.submission, attempt.outcome
+            if job is not None:
+                how = "in flight" if outcome is None else str(outcome.state)
+                yield f"{job.executor} {job.job_id} {trial_id} {how}"

@@ -1,0 +1,108 @@
+"""`xlatune flags lint | diff`: faults of profiles; the options that two texts set otherwise."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.catalog.words import deployed_context
+from pytest_xlatune.cli.parsers import add_json, add_options, options_of, resolved_sweep
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.known_settings import shown_value
+
+if TYPE_CHECKING:
+    from pytest_xlatune.prepare.lint import Linted
+
+SCHEMA = 1
+
+
+def add_lint(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `lint`."""
+    parser.add_argument(
+        "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
+    )
+    parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
+    parser.add_argument("--dump", type=Path, metavar="DUMP", help="of the program as deployed")
+    add_context(parser)
+    add_json(parser)
+    add_options(parser)
+    parser.set_defaults(run=_lint)
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `diff`."""
+    parser.add_argument("a", metavar="A", help="'' is every default")
+    parser.add_argument("b", metavar="B")
+    parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
+    add_json(parser)
+    parser.set_defaults(run=_diff)
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    """Add what lies below profiles: the deployed settings, the release, the device."""
+    parser.add_argument(
+        "--deployed", metavar="TEXT", default="", help="flags and NAME=value below the profiles"
+    )
+    parser.add_argument(
+        "--jaxlib", metavar="VERSION", default="", help="of the target; asks no XLA"
+    )
+    parser.add_argument("--device", metavar="NAME", default="", help="e.g. sm_90, gfx942, cpu")
+
+
+def _lint(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
+
+    first, *more = arguments.what
+    if arguments.python and arguments.jaxlib:
+        raise ConfigError("--python asks that XLA, --jaxlib asks none; give one of them")
+    said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+    if not first.strip().endswith(".py"):
+        found, profiles = lint_words(
+            arguments.what, said, python=arguments.python or "", dump=arguments.dump
+        )
+    elif more:
+        raise ConfigError(
+            f"{first} is a sweep file; its profiles are linted by themselves, without "
+            f"{more[0].strip()!r}"
+        )
+    else:
+        resolved = resolved_sweep(Path(first), options_of(arguments))
+        found, profiles = lint_sweep(
+            resolved, said, python=arguments.python or "", dump=arguments.dump
+        )
+    ids = [each.id for each in profiles]
+    return Output(
+        documents=(brief("Faults of profiles", lines(*_objections(found, len(ids)))),),
+        json=lambda: {"schema": SCHEMA, "profiles": ids, **found.to_json()},
+        status=1 if found.objections else 0,
+    )
+
+
+def _objections(found: Linted, count: int) -> Iterator[str]:
+    yield from (f"{each.level}: {each}" for each in found.objections)
+    yield from (f"unchecked: {each}" for each in found.unchecked)
+    asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
+    objections = counted(len(found.objections), "objection") if found.objections else "no objection"
+    yield f"{counted(count, 'profile')}, {objections}, {asked}"
+
+
+def _diff(arguments: argparse.Namespace) -> Output:
+    """Show which options two texts of XLA_FLAGS set otherwise, by XLA's own word."""
+    from pytest_xlatune.tasks.lint_profiles import changed_options
+
+    jaxlib, changed = changed_options(arguments.a, arguments.b, python=arguments.python or "")
+    told = [
+        f"{name}: {shown_value(now['a'])} -> {shown_value(now['b'])}"
+        for name, now in changed.items()
+    ]
+    told = told or [f"every option is the same (jaxlib {jaxlib})"]
+    return Output(
+        documents=(brief("Options", lines(*told)),),
+        json=lambda: {"schema": SCHEMA, "jaxlib": jaxlib, "options": changed},
+        status=1 if changed else 0,
+    )

@@ -1,0 +1,165 @@
+"""Arguments that commands share: their declaration, and what they mean.
+
+It must not know what a command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_xlatune import owned
+from pytest_xlatune.model.errors import shown
+
+if TYPE_CHECKING:
+    from pytest_xlatune.sweep.groups import RunSettings
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+AGAINST = "--against"  # of `drill`
+TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `drill`, `hlo`
+
+# invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
+_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
+
+
+class Commands(argparse.ArgumentParser):
+    """A parser that names the nearest command or option where one is mistyped."""
+
+    command: argparse.ArgumentParser | None = None  # the one that was asked for
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with 2."""
+        import difflib
+
+        known: list[str] = []
+        if (match := _WRONG_CHOICE.search(message)) is not None:
+            known = re.findall(r"[\w-]+", match["known"])
+        elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
+            known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
+        near = difflib.get_close_matches(match["said"], known, n=1) if match else []
+        more = f"; did you mean {near[0]}?" if near else ""
+        if message.endswith(("required: COMMAND", "required: ACTION")):
+            more = f"; `{self.prog} --help` lists them"
+        # its usage, not that of all commands
+        one = (self.command or self) if message.startswith("unrecognized") else self
+        argparse.ArgumentParser.error(one, shown(message + more))
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
+) -> dict[str, argparse.ArgumentParser]:
+    """Add commands, one of which must be given: name -> line in the list, and head of its help."""
+    # with its name given, argparse formats no usage to find it, for which it loads shutil
+    added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
+    return {
+        name: added.add_parser(
+            name, help=line.replace("%", "%%"), description=f"{line[0].upper()}{line[1:]}."
+        )
+        for name, line in lines.items()
+    }
+
+
+# options of what runs, and of what writes reports
+OF_A_SESSION = frozenset({"notify-file", "negative"})
+OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    only: Collection[str] = (),
+    *,
+    leave_out: Collection[str] = (),
+) -> None:
+    """Add the options of a sweep to a command; `only` some of them, or not those left out.
+
+    Help shows those that are named by `only`, else those of every day, and where the others are.
+    """
+    from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, is_daily
+
+    for option in OPTIONS:
+        if (not only or option.name in only) and option.name not in leave_out:
+            said = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
+            parser.add_argument(
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=said
+            )
+    if not only:
+        more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
+        parser.epilog = f"{parser.epilog} {more}" if parser.epilog else more
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -> None:
+    """Add `--json` to a command; `text` is its help."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add `--html` to a command."""
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add `--yes` to a command that runs trials."""
+    parser.add_argument(
+        "--yes",
+        dest="xlatune_yes",
+        action="store_true",
+        help="run although it costs more node-hours than --ask-above",
+    )
+
+
+def positive(text: str) -> int:
+    """Read a count, of 1 or more."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no count; give 1 or more")
+    return count
+
+
+def options_of(arguments: argparse.Namespace) -> RunSettings:
+    """Return the options of a sweep as the command line, the environment and files say them.
+
+    Raises:
+        ConfigError: one is misspelt or malformed.
+    """
+    from pytest_xlatune.sweep.settings import resolve_options
+
+    options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
+    owned.trust_group(options.workdir if options.access == "group" else None)
+    return options
+
+
+def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
+    """Return the sweep that a file declares, resolved with options.
+
+    Raises:
+        ConfigError: there is no such sweep, or it does not fit the options.
+    """
+    from pytest_xlatune.sweep.declaration import load_sweep
+
+    return load_sweep(path).resolve(options.said, workdir=options.workdir)
+
+
+_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Load the file of a command; where that loads numpy, start no threads for linear algebra.
+
+    It would start one for each core, which costs more than to read a small capture, and no command
+    needs them. What the user says stands, and what the command starts later inherits nothing.
+    """
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]

@@ -1,0 +1,30 @@
+"""`xlatune plan`: what a sweep would run, in which order, and what it could see."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_xlatune.cli.parsers import OF_A_RUN, add_options, options_of, resolved_sweep
+from pytest_xlatune.cli.show import Output
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
+    parser.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.sweep.earlier import read_calibration
+    from pytest_xlatune.tasks.plan import plan_of
+
+    options = options_of(arguments)
+    resolved = resolved_sweep(arguments.sweep, options)
+    resolved.check()
+    known = read_calibration(options.workdir / resolved.folder, resolved.cell)
+    is_held = resolved.sweep.site.runs_by.holds_nodes
+    sigma = known.sigma_for(is_held=is_held) if known else None
+    plan = plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir)
+    return Output(documents=(plan,))

@@ -1,0 +1,114 @@
+"""`xlatune report`: the reports of ledgers, computed again without the sweep files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune import owned
+from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.ledger import LEDGER
+from pytest_xlatune.model.errors import Exit, LedgerError
+from pytest_xlatune.model.record import Json, read_json
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.tasks.measured import folders_of
+
+if TYPE_CHECKING:
+    from pytest_xlatune.sweep.groups import RunSettings
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "sweeps",
+        nargs="*",
+        metavar="SWEEP",
+        help="names of sweeps, or ledgers by their paths; all of the work directory without one",
+    )
+    parser.add_argument("--no-files", action="store_true", help="show them, and write no file")
+    parser.add_argument(
+        "--zh",
+        dest="xlatune_zh",
+        action="store_true",
+        help="the tuning document in Chinese too",
+    )
+    parser.add_argument(
+        "--rewrite",
+        dest="xlatune_rewrite",
+        action="store_true",
+        help="let the patch take out comments that a line it changes makes untrue",
+    )
+    add_json(parser, "one JSON document of a ledger, a list of several; no file is written")
+    add_options(parser, only=("workdir", "reports", "config", "export"))
+    parser.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> Output:
+    options = options_of(arguments)
+    paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
+    names = [each for each in arguments.sweeps if Path(each) not in paths]
+    with owned.show_only():
+        folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
+    problems: list[str] = []
+    if not arguments.json:
+        documents = _documents(folders, options, problems, writes=not arguments.no_files)
+        return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
+    from pytest_xlatune.tasks.publish import json_of, read_known
+
+    values: list[Json] = []
+    for folder in folders:
+        with owned.show_only(), _told(problems):
+            values.append(read_json(json_of(read_known(folder))))
+    return Output(
+        json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
+        problems=problems,
+        problem_status=Exit.INTERNAL,
+    )
+
+
+def _is_ledger(path: Path) -> bool:
+    """Whether a path, not the name of a sweep, is meant; it need not be there."""
+    return "/" in str(path) or path.is_file() or (path / LEDGER).is_file()
+
+
+def _documents(
+    folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
+) -> Iterator[Document]:
+    """Yield the report of each ledger, and the names of its files once they are written."""
+    from pytest_xlatune.report.exports import check_exports
+    from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+
+    check_exports(options.export)
+    for folder in folders:
+        with owned.show_only(), _told(problems):
+            known = read_known(folder)
+            yield document_of(known)
+            if writes:
+                written = publish(
+                    folder,
+                    options.reports,
+                    zh=options.zh,
+                    rewrite=options.rewrite,
+                    exports=options.export,
+                )
+                settings = sorted(known.state.opened[-1].settings.items())
+                told = [f"{name} was said by {place}" for name, place in settings]
+                told += [f"written: {os.path.relpath(path)}" for path in written]
+                yield brief("Files", lines(*told))
+    if writes and not has_pages():
+        yield brief("Pages", lines(NO_PAGES))
+
+
+@contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Keep the fault of one ledger; the reports of the others are written all the same."""
+    try:
+        yield
+    except LedgerError as error:
+        problems.append(str(error))

@@ -1,0 +1,85 @@
+"""What commands that run trials share: lines as trials land, and jobs that end with the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.cli.show import complain, show
+
+if TYPE_CHECKING:
+    from pytest_xlatune.sweep.groups import RunSettings
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
+    from pytest_xlatune.tasks.runs import Runs
+
+
+@contextmanager
+def trials_of(
+    resolved: ResolvedSweep, options: RunSettings
+) -> Iterator[tuple[Runs, Callable[[], None]]]:
+    """Give what runs trials of a sweep, and what tells each as it lands; end its jobs behind it."""
+    from pytest_xlatune.tasks import new_session_id
+    from pytest_xlatune.tasks.runs import Runs
+
+    folder, session = options.workdir / resolved.folder, new_session_id()
+    tick = ticks(folder, session)
+    with jobs_of(folder), Runs(options, session=session) as runs:
+        yield runs, tick
+
+
+def ticks(
+    folder: Path, session: str, tell: Callable[[str], None] | None = None
+) -> Callable[[], None]:
+    """Return what shows a line of each trial that has landed since the call before.
+
+    `tell` gets the messages that a person who waits elsewhere is sent.
+    """
+    from pytest_xlatune.tasks.live import Feed
+
+    feed = Feed(folder, session_id=session)
+
+    def tick() -> None:
+        for landed in feed.landed():
+            show([landed.line] if landed.line else [])
+            if tell is not None:
+                for message in landed.messages:
+                    tell(message)
+
+    return tick
+
+
+@contextmanager
+def jobs_of(folder: Path) -> Iterator[None]:
+    """End the jobs of a cell that no process waits for behind the block; say so at an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_interrupted()
+        raise
+    finally:
+        end_jobs(folder)
+
+
+def say_interrupted(*, keep: bool = False) -> None:
+    """Say at once what an interrupt does: ending jobs may take a minute."""
+    done = ": jobs run on, and the next run goes on with them"
+    if not keep:
+        done = (
+            ". Jobs that no other session waits for are ended now, which may take a minute. "
+            "Ctrl-C again leaves them running: the next run goes on with them"
+        )
+    complain([f"interrupted{done}"])
+
+
+def end_jobs(folder: Path) -> None:
+    """End the jobs of a cell that no process waits for; an interrupt leaves them running."""
+    from pytest_xlatune.campaign.jobs import cancel_unwaited
+
+    try:
+        ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
+    except KeyboardInterrupt:
+        show(["xlatune: jobs that still run are left alone; run again to go on"])
+    else:
+        show([f"xlatune: ended {ended}, for no session waits for them"] if ended else [])

@@ -1,0 +1,182 @@
+"""What a command says, in the form that is asked for: nothing else of `cli` prints or writes.
+
+A command returns an `Output`: documents for a terminal and a page, values for `--json`, a table
+for `--csv`, files that it leaves. `present` gives out the one that the arguments ask for. Lines
+that a person gets while a command still works go through `show`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
+from pytest_xlatune.model.record import Json
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.document import Document, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a command has to say, in each form that it has.
+
+    Attributes:
+        documents: for a terminal; the first is the one of a page. Where a file that is written
+            later may fail, an iterator makes them one by one: what was found is shown by then.
+        json: makes the value that `--json` prints; None where nothing is to be printed.
+        rows: makes the table that `--csv` prints.
+        source: where the figures of a page come from.
+        files: path -> text of the files that the command leaves; they are written first.
+        notes: what else a person should know, a line each on stderr.
+        problems: what could not be done, a line each on stderr; read when all is shown.
+        problem_status: the exit status where there are problems.
+        status: the exit status where there are none.
+    """
+
+    documents: Iterable[Document] = ()
+    json: Callable[[], Json] | None = None
+    rows: Callable[[], Table] | None = None
+    source: str = ""
+    files: Mapping[Path, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    problems: Sequence[str] = ()
+    problem_status: Exit = Exit.USAGE
+    status: int = 0
+
+
+def present(output: Output, arguments: argparse.Namespace) -> int:
+    """Give out what a command found as the arguments ask; return the exit code.
+
+    Raises:
+        ConfigError: a file or the page cannot be written.
+    """
+    write_files(output.files)
+    page: Path | None = vars(arguments).get("html")
+    shown: list[Document] = []
+    if vars(arguments).get("json", False):
+        if output.json is not None:
+            show_json(output.json())
+    elif vars(arguments).get("csv", False) and output.rows is not None:
+        from pytest_xlatune.report.render import csv_text
+
+        show([csv_text(output.rows()).removesuffix("\n")])
+    else:
+        for each in output.documents:
+            show_document(each)
+            shown.append(each)
+    if page is not None:
+        document = next(iter(shown or output.documents))
+        _write_page(document, page, source=output.source)
+        blank = [""] if document.brief else []
+        show([*blank, f"written: {page}"] if shown else [])
+    complain(output.notes)
+    return complain(output.problems, status=output.problem_status) or output.status
+
+
+def live(arguments: argparse.Namespace) -> Callable[[Iterable[str]], None]:
+    """Return what tells lines while a command works: nothing is told beside one JSON document."""
+    return (lambda _: None) if arguments.json else show
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines as they come."""
+    for line in lines:
+        _say(line)
+
+
+def show_json(document: Json) -> None:
+    """Print one JSON document."""
+    import json
+
+    _say(json.dumps(document, indent=2, allow_nan=False))
+
+
+def show_document(document: Document) -> None:
+    """Print a document as wide as the terminal; a blank line ends one that is not brief."""
+    import shutil
+
+    from pytest_xlatune.report.render import terminal
+
+    lines = terminal(document, width=shutil.get_terminal_size().columns)
+    if lines:
+        _say("\n".join(lines if document.brief else [*lines, ""]))
+
+
+def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
+    """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
+    code = 0
+    for problem in problems:
+        _say(f"xlatune: {shown(problem)}", is_error=True)
+        code = of_command(status)
+    return code
+
+
+def _say(line: str, *, is_error: bool = False) -> None:
+    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
+
+
+def refused(error: OSError) -> int:
+    """Say that the output, which has no name, cannot be written; return the exit code.
+
+    Nothing that is left in its buffer is tried again when Python ends.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
+        return 0
+    return complain([f"the output cannot be written: {error.strerror}"], status=Exit.INTERNAL)
+
+
+def write_files(texts: Mapping[Path, str]) -> None:
+    """Write files for a person, their folders too, each whole or not at all, and name them.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    if not texts:
+        return
+    from pytest_xlatune.tasks.files import write_all
+
+    for path, text in texts.items():
+        try:
+            write_all({path: text})
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
+    show(f"written: {path}" for path in texts)
+
+
+def check_page(path: Path | None) -> None:
+    """Find out before anything is read that a page can be written; None asks for none.
+
+    Raises:
+        ConfigError: jinja2 is not installed, or a folder has that name.
+    """
+    if path is None:
+        return
+    from pytest_xlatune.tasks.files import NO_JINJA, has_pages
+
+    if not has_pages():
+        raise ConfigError(NO_JINJA)
+    if path.is_dir():
+        raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
+
+
+def _write_page(document: Document, path: Path, *, source: str) -> None:
+    """Write a document as a page; `source` is where its figures come from.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from pytest_xlatune.report.page import document_page, html
+    from pytest_xlatune.tasks.files import write_all
+
+    try:
+        write_all({path: html(document_page(document, source=source))})
+    except OSError as error:
+        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None

@@ -1,0 +1,546 @@
+"""A `*.xplane.pb` file (XSpace) to a `Trace`, without protobuf, TensorFlow, xprof or JAX.
+
+A kernel is what lies on a stream line of a device plane; derived lines (XLA Ops, Framework Ops,
+Steps) repeat the same time and are not read. On the CPU backend there is no device plane: host
+events with `hlo_op` and `device_ordinal` are the kernels of that ordinal. This module does not
+judge what it reads: names, families and steps are others' business.
+
+Format: tsl/profiler/protobuf/xplane.proto; names of planes, lines and stats: xplane_schema.cc.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from pytest_xlatune.evidence.protobuf import (
+    LENGTH,
+    Bytes,
+    WireError,
+    fields,
+    text,
+)
+from pytest_xlatune.evidence.trace import (
+    ABSENT,
+    Annotation,
+    Backend,
+    Device,
+    Events,
+    Ints,
+    Names,
+    Stream,
+    Trace,
+    joined,
+    launches,
+    without_containers,
+)
+from pytest_xlatune.evidence.trace.columns import (
+    TABLES,
+    Columns,
+    NameTable,
+    TraceLine,
+    decode,
+    decode_whole,
+    entries,
+    name_of,
+    one_by_one,
+    read_line,
+    read_stat,
+    read_table,
+)
+from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.text import counted
+
+GPU_PLANE = "/device:GPU:"
+HOST_PLANE = "/host:CPU"
+TASK_PLANE = "Task Environment"
+STREAM_LINE = "Stream"
+
+# more than any profiler writes; a file beyond them is hostile or damaged
+MAX_PLANES = 4096
+MAX_LINES = 1 << 16
+MAX_NAMES = 1 << 20
+MAX_EVENTS = 1 << 24  # of a file; a collector keeps two million per GPU
+
+LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
+
+Range = tuple[int, int]
+Read = TypeVar("Read")
+
+
+@dataclass(slots=True, kw_only=True)
+class Plane:
+    """An XPlane: where its parts lie; names only as far as asked for."""
+
+    name: str = ""
+    lines: list[Range] = field(default_factory=list)
+    event_names: Ints  # where each entry of a table begins and ends, a row each
+    stat_names: Ints
+    stats: list[Range] = field(default_factory=list)
+
+
+_LINE, _EVENT_NAME, _STAT_NAME, _STAT = 3, 4, 5, 6
+
+
+def read_plane(data: Bytes, start: int, end: int) -> Plane:
+    """Find the parts of the XPlane that lies from `start` to `end`.
+
+    Raises:
+        WireError: more lines or names than any profiler writes.
+    """
+    name = ""
+    lines: list[Range] = []
+    stats: list[Range] = []
+    none = np.zeros((0, 2), np.int64)
+    tables = {_EVENT_NAME: [none], _STAT_NAME: [none]}
+    at, count = start, 0
+    while at < end:
+        number = data[at] >> 3
+        if data[at] in TABLES:  # thousands of entries, one behind the other
+            tags, at = one_by_one(data, at, end, data[at])
+            tables[number].append(entries(data, tags))
+            if at > end:
+                raise WireError(f"a table that ends {at - end} bytes behind its plane")
+            count += tags.size
+            if count > MAX_NAMES:
+                raise WireError(f"more than {MAX_NAMES} parts in one plane")
+            if tags.size:
+                continue
+        number, kind, begin, stop = next(fields(data, at, end))
+        if kind == LENGTH and number == 2:  # noqa: PLR2004
+            name = text(data, begin, stop)
+        elif kind == LENGTH and number in tables:
+            tables[number].append(np.array([[begin, stop]], np.int64))
+        elif kind == LENGTH and number in {_LINE, _STAT}:
+            (lines if number == _LINE else stats).append((begin, stop))
+        at = stop
+        count += 1
+        if count > MAX_NAMES:
+            raise WireError(f"more than {MAX_NAMES} parts in one plane")
+    if len(lines) > MAX_LINES:
+        raise WireError(f"more than {MAX_LINES} lines in one plane")
+    event_names, stat_names = (np.concatenate(each) for each in tables.values())
+    return Plane(
+        name=name, lines=lines, event_names=event_names, stat_names=stat_names, stats=stats
+    )
+
+
+class _Memory(Protocol):
+    """Where the bytes of a file are."""
+
+    size: int
+
+    def part(self, begin: int, end: int) -> Bytes:
+        """Return some of them; what was returned before is no more."""
+
+
+class _Whole:
+    """All bytes, there already."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.size = len(data)
+        self._data = memoryview(data)
+
+    def part(self, begin: int, end: int) -> Bytes:
+        return self._data[begin:end]
+
+
+class _File:
+    """A file of which a part is in memory, each in the place of the one before.
+
+    It is read into memory of our own, never mapped: a file that is cut while we read it is then an
+    error, and no signal. Memory that was used before is in the cache, and costs no page fault.
+    """
+
+    def __init__(self, file: int, size: int) -> None:
+        self.size = size
+        self._file = file
+        # as large as the file, but only as much of it takes memory as the largest part
+        self._space = memoryview(mmap.mmap(-1, size) if size else b"")
+
+    def part(self, begin: int, end: int) -> Bytes:
+        view = self._space[: end - begin]
+        found = 0
+        while found < len(view):
+            more = os.preadv(self._file, [view[found:]], begin + found)
+            if not more:
+                left = os.fstat(self._file).st_size
+                raise WireError(f"it became shorter while it was read, {left} bytes are left")
+            found += more
+        return view
+
+
+NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
+_HEAD = 1 << 12  # bytes in which a plane's name stands
+
+
+def read_xplane(data: Bytes, source: str) -> Trace:
+    """Decode an XSpace: a whole file, never copied as a whole; `source` is its name.
+
+    Raises:
+        ParseError: the file is empty, truncated, foreign or hostile.
+    """
+    return _read(_Whole(data), source)
+
+
+def read_xplane_file(path: str) -> Trace:
+    """Decode a file, of which one plane at a time is in memory.
+
+    Raises:
+        OSError: it cannot be read.
+        ParseError: it is empty, truncated, foreign or hostile.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        return _read(_File(file.fileno(), size), path)
+
+
+METADATA_PLANE = "/host:metadata"
+# fields: of an entry of a table, and of the metadata in it; of an XStat; of HloProto,
+# HloModuleProto, HloComputationProto, HloInstructionProto
+_NAMED, _STATS = 2, 5
+_BYTES = 6
+_MODULE, _COMPUTATIONS, _INSTRUCTIONS, _INSTRUCTION_METADATA, _OP_NAME = 1, 3, 2, 7, 2
+
+
+def read_paths(path: str) -> dict[str, str]:
+    """Return operation -> its path in the framework, from the HLO that a capture holds.
+
+    Of two modules with an operation of one name the larger one counts. Format:
+    xla/service/hlo.proto.
+
+    Raises:
+        OSError: it cannot be read.
+        ParseError: it is no capture.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return {}
+        try:
+            return _XplaneReader(_File(file.fileno(), size), path).paths()
+        except WireError as error:
+            raise ParseError(f"{path}: no readable xplane.pb: {error}") from None
+
+
+def _each(data: Bytes, at: Range, field: int) -> Iterator[Range]:
+    """Yield where the messages of a field of a message lie."""
+    for number, kind, begin, end in fields(data, *at):
+        if (number, kind) == (field, LENGTH):
+            yield begin, end
+
+
+def _paths_of(data: Bytes, proto: Range) -> dict[str, str]:
+    """Read an HloProto: the name of each instruction, and its `op_name`."""
+    found: dict[str, str] = {}
+    for module in _each(data, proto, _MODULE):
+        for computation in _each(data, module, _COMPUTATIONS):
+            for instruction in _each(data, computation, _INSTRUCTIONS):
+                name = metadata = None
+                for number, kind, begin, end in fields(data, *instruction):
+                    if (number, kind) == (1, LENGTH):
+                        name = begin, end
+                    elif (number, kind) == (_INSTRUCTION_METADATA, LENGTH):
+                        metadata = begin, end
+                if name is not None and metadata is not None:
+                    for at in _each(data, metadata, _OP_NAME):
+                        found[text(data, *name)] = text(data, *at)
+    return found
+
+
+def _read(memory: _Memory, source: str) -> Trace:
+    size = memory.size
+    if not size:
+        raise ParseError(f"{source}: the file is empty; expected an xplane.pb of the profiler")
+    try:
+        return _XplaneReader(memory, source).trace()
+    except WireError as error:
+        raise ParseError(
+            f"{source}: no readable xplane.pb: {error}; the file ({size} bytes) is truncated, "
+            "damaged or of another format: copy it again, or take the trace.json.gz beside it"
+        ) from None
+
+
+class _XplaneReader:
+    def __init__(self, memory: _Memory, source: str) -> None:
+        self._memory = memory
+        self._data: Bytes = b""  # of the plane that is read: positions count from its begin
+        self._source = source
+        self._names = Names()
+        self._origin_ns: int | None = None
+        self._events_read = 0
+        self._annotations: list[Annotation] = []
+        self._launches: list[tuple[Ints, Ints]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+
+    def trace(self) -> Trace:
+        planes, warnings, hosts = self._space()
+        if not planes:
+            raise WireError("no plane in it")
+        devices: list[Device] = []
+        gpus = [at for name, at in planes if name.startswith(GPU_PLANE)]
+        for at in gpus:
+            device = self._with(at, self._gpu)
+            devices += [device] if device is not None else []
+        on_gpu = bool(devices)
+        for name, at in planes:
+            if name == HOST_PLANE:
+                devices += self._with(at, lambda plane: self._host(plane, on_gpu=on_gpu))
+        task: dict[str, int] = {}
+        for name, at in planes:
+            if name == TASK_PLANE:
+                task |= self._with(at, self._task)
+        return Trace(
+            source=self._source,
+            format="xplane",
+            has_all=True,
+            host=hosts[0] if hosts else None,
+            names=tuple(self._names),
+            devices=tuple(devices),
+            planes_present=len(gpus),
+            annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
+            launches=launches(*map(np.concatenate, zip(*self._launches, strict=True))),
+            started_unix_ns=task.get("profile_start_time"),
+            stopped_unix_ns=task.get("profile_stop_time"),
+            truncated=next((text for text in warnings if "dropped" in text), None),
+            warnings=tuple(warnings),
+            foreign=_foreign([name for name, _ in planes]),
+        )
+
+    def paths(self) -> dict[str, str]:
+        """Return the paths of the operations of all modules that the capture holds."""
+        planes, _, _ = self._space()
+        found: list[tuple[int, dict[str, str]]] = []
+        for name, at in planes:
+            if name == METADATA_PLANE:
+                found += self._with(at, self._modules)
+        return {
+            operation: path
+            for _, paths in sorted(found, key=lambda each: each[0])
+            for operation, path in paths.items()
+        }
+
+    def _modules(self, plane: Plane) -> list[tuple[int, dict[str, str]]]:
+        found = []
+        stats = (
+            stat
+            for begin, end in plane.event_names.tolist()
+            for named in _each(self._data, (begin, end), _NAMED)
+            for stat in _each(self._data, named, _STATS)
+        )
+        for stat in stats:
+            for proto in _each(self._data, stat, _BYTES):
+                with suppress(WireError):  # bytes of another kind
+                    found.append((proto[1] - proto[0], _paths_of(self._data, proto)))
+        return found
+
+    def _with(self, at: Range, read: Callable[[Plane], Read]) -> Read:
+        """Read a plane while it is in memory."""
+        begin, end = at
+        self._data = self._memory.part(begin, end)
+        try:
+            return read(read_plane(self._data, 0, end - begin))
+        except WireError as error:
+            raise error.behind(begin) from None
+        finally:
+            self._data = b""
+
+    def _space(self) -> tuple[list[tuple[str, Range]], list[str], list[str]]:
+        """Return the planes by name and place, the profiler's errors and warnings, and hosts."""
+        planes: list[tuple[str, Range]] = []
+        warnings: list[str] = []
+        hosts: list[str] = []
+        texts = {2: warnings, 3: warnings, 4: hosts}
+        at, size = 0, self._memory.size
+        while at < size:
+            head = self._memory.part(at, min(size, at + _HEAD))
+            try:
+                number, kind, begin, end = next(fields(head, 0, size - at))
+            except WireError as error:
+                raise error.behind(at) from None
+            if kind != LENGTH or number not in {1, *texts}:
+                raise WireError(f"field {number} of an XSpace")
+            begin, end = at + begin, at + end
+            if number == 1:
+                planes.append((self._plane_name(begin, end), (begin, end)))
+            else:
+                texts[number].append(text(self._memory.part(begin, end), 0, end - begin))
+            if len(planes) + len(warnings) + len(hosts) > MAX_PLANES:
+                raise WireError(f"more than {MAX_PLANES} planes")
+            at = end
+        return planes, warnings, hosts
+
+    def _plane_name(self, begin: int, end: int) -> str:
+        """Return a plane's name, which stands before its lines; else look everywhere in it."""
+        head = self._memory.part(begin, min(end, begin + _HEAD))
+        with suppress(WireError):  # a part longer than what was loaded
+            for number, kind, start, stop in fields(head, 0, len(head)):
+                if kind == LENGTH and number == 2:  # noqa: PLR2004
+                    return text(head, start, stop)
+                if number > 2:  # noqa: PLR2004
+                    break
+        return self._with((begin, end), lambda plane: plane.name)
+
+    def _task(self, plane: Plane) -> dict[str, int]:
+        found: dict[int, int] = {}
+        for begin, end in plane.stats:
+            ident, value = read_stat(self._data, begin, end)
+            if isinstance(value, int):
+                found[ident] = value
+        stats = read_table(self._data, plane.stat_names)
+        return {
+            name: found[ident] for name, ident in stats.ids_of(_TIMES).items() if ident in found
+        }
+
+    def _gpu(self, plane: Plane) -> Device | None:
+        names, texts = self._labels(plane.event_names), self._labels(plane.stat_names)
+        wanted = texts.wanted(op="hlo_op", module="hlo_module", launch="correlation_id")
+        streams = []
+        for begin, end in plane.lines:
+            if not name_of(self._data, begin, end).startswith(STREAM_LINE):
+                continue
+            line = self._line(begin, end)
+            columns = decode_whole(line, wanted, intern=texts.intern)
+            if len(columns.name):
+                events = self._events(line, columns, names, texts)
+                streams.append(Stream(name=line.name, events=events))
+        if not streams:
+            return None
+        return Device.of(plane.name, Backend.GPU, streams)
+
+    def _labels(self, where: Ints) -> _Labels:
+        """Return the names of events, or the texts that they refer to."""
+        return _Labels(read_table(self._data, where), self._names)
+
+    def _line(self, begin: int, end: int) -> TraceLine:
+        line = read_line(self._data, begin, end)
+        self._events_read += len(line.tags)
+        if self._events_read > MAX_EVENTS:
+            raise WireError(f"more than {MAX_EVENTS} events")
+        return line
+
+    def _events(
+        self,
+        line: TraceLine,
+        columns: Columns,
+        names: _Labels,
+        texts: _Labels,
+    ) -> Events:
+        name = names.index(columns.name)
+        if (unnamed := name == ABSENT).any():
+            name[unnamed] = self._names[NO_NAME]
+        return Events(
+            start_ps=columns.offset_ps + self._base_ps(line),
+            duration_ps=columns.duration_ps,
+            name=name,
+            op=texts.index(columns.stat("op")),
+            module=texts.index(columns.stat("module")),
+            launch=columns.stat("launch"),
+        )
+
+    def _base_ps(self, line: TraceLine) -> int:
+        if self._origin_ns is None:
+            # session-relative clocks are kept; unix nanoseconds would overflow as picoseconds
+            self._origin_ns = 0 if abs(line.timestamp_ns) < LIMIT_NS else line.timestamp_ns
+        base_ns = line.timestamp_ns - self._origin_ns
+        if abs(base_ns) > LIMIT_NS:
+            raise WireError(f"lines whose clocks are {base_ns} ns apart")
+        return base_ns * 1000
+
+    def _host(self, plane: Plane, *, on_gpu: bool) -> list[Device]:
+        """Read step markers and launches, and the kernels where the CPU is the device."""
+        texts = self._labels(plane.stat_names)
+        of_kernels = {"ordinal": "device_ordinal", "op": "hlo_op", "module": "hlo_module"}
+        by, more = ("correlation_id", {}) if on_gpu else ("run_id", of_kernels)
+        wanted = texts.wanted(step="step_num", launch=by, **more)
+        if not ("step" in wanted or "ordinal" in wanted):
+            return []
+        # beside a GPU no event of the host is a kernel, and no name of one is read
+        names = self._labels(plane.event_names[:0] if on_gpu else plane.event_names)
+        kernels: dict[int, list[Stream]] = {}
+        for begin, end in plane.lines:
+            line = self._line(begin, end)
+            found: dict[int, list[Events]] = {}
+            for columns in decode(line, wanted, intern=texts.intern, first=on_gpu):
+                self._markers(line, columns)
+                if on_gpu:
+                    continue
+                ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
+                for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
+                    mine = columns.where((ordinal == device) & operation)
+                    events = self._events(line, mine, names, texts)
+                    found.setdefault(int(device), []).append(events)
+            for device, parts in found.items():
+                events = without_containers(joined(parts))
+                kernels.setdefault(device, []).append(Stream(name=line.name, events=events))
+        return [
+            Device.of(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams)
+            for ordinal, streams in sorted(kernels.items())
+        ]
+
+    def _markers(self, line: TraceLine, columns: Columns) -> None:
+        """Keep step markers and launches: calls that bear an id and are no kernel themselves."""
+        step, launch = columns.stat("step"), columns.stat("launch")
+        start_ps = columns.offset_ps + self._base_ps(line)
+        for row in np.flatnonzero(step != ABSENT):
+            begin = int(start_ps[row])
+            end = begin + int(columns.duration_ps[row])
+            self._annotations.append(Annotation(step=int(step[row]), start_ps=begin, end_ps=end))
+        calls = launch != ABSENT
+        if "ordinal" in columns.stats:
+            calls &= columns.stat("ordinal") == ABSENT
+        self._launches.append((launch[calls], start_ps[calls]))
+
+
+_TIMES = ("profile_start_time", "profile_stop_time")  # of the task environment
+
+
+def _foreign(planes: Sequence[str]) -> str | None:
+    """Say which other device a capture is of, by the names of its planes."""
+    # /device:TPU:0    /device:CUSTOM:Megascale Trace
+    tpus = sum(bool(re.match(r"/device:TPU:\d+$", name)) for name in planes)
+    return f"a capture of {counted(tpus, 'TPU')}, which `drill` does not read" if tpus else None
+
+
+class _Labels:
+    """The names of a table as indices of the trace's names.
+
+    A profiler keeps strings of thousands of kernels there; only a name that an event bears is read,
+    and enters the table of the trace.
+    """
+
+    def __init__(self, table: NameTable, names: Names) -> None:
+        self._table = table
+        self._names = names
+        self._indices = np.full(len(table.ids) + 1, ABSENT, np.int64)  # the last: not in the table
+
+    def wanted(self, **columns: str) -> dict[str, int]:
+        """Return column -> id of a name, for those names that the table has."""
+        ids = self._table.ids_of(columns.values())
+        return {column: ids[name] for column, name in columns.items() if name in ids}
+
+    def intern(self, string: str) -> int:
+        """Return the id of a string that an event bears in full: below ABSENT, by its index."""
+        if len(self._names) > MAX_NAMES:
+            raise WireError(f"more than {MAX_NAMES} strings in one file")
+        return ABSENT - 1 - self._names[string]
+
+    def index(self, found: Ints) -> Ints:
+        """Return the index of the name of each id; ABSENT for one without."""
+        place = self._table.places(found)
+        borne = np.bincount(place, minlength=len(self._indices))[:-1]
+        for each in np.flatnonzero((borne > 0) & (self._indices[:-1] == ABSENT)).tolist():
+            self._indices[each] = self._names[self._table.name(each)]
+        indices = self._indices.take(place)
+        if found.min(initial=0) < ABSENT:
+            strings = (found < ABSENT) & (indices == ABSENT)
+            index = ABSENT - 1 - found[strings]
+            indices[strings] = np.where(index < len(self._names), index, ABSENT)
+        return indices

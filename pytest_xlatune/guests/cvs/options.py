@@ -1,0 +1,49 @@
+"""The options of CVS files: all that pytest loads of them before one is named.
+
+An entry point of `pytest11` brings them, as a plugin of another distribution brings its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of CVS files."""
+    group = parser.getgroup("cvs", "configurations of AMD's cluster validation suite")
+    group.addoption("--cvs-config", metavar="FILE", help="Run this configuration of CVS")
+    group.addoption("--cvs-cluster", metavar="FILE", help="Its cluster file: node names, user")
+    group.addoption(
+        "--cvs-set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="Fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
+    )
+    group.addoption(
+        "--cvs-jobs", metavar="N", type=int, help="Jobs of each cell (default: 5; 4 at least)"
+    )
+    group.addoption(
+        "--cvs-strict", action="store_true", help="Show CVS' own verdict beside ours, same jobs"
+    )
+    group.addoption(
+        "--cvs-enforce",
+        action="store_true",
+        help="Fail although the file says enforce_thresholds: false",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the file that is named.
+
+    Raises:
+        UsageError: the plugin that runs sweeps is switched off.
+    """
+    if not config.option.cvs_config:
+        return
+    from pytest_xlatune import plugin
+    from pytest_xlatune.guests.cvs import items
+
+    if not config.pluginmanager.is_registered(plugin):
+        raise pytest.UsageError("--cvs-config runs a sweep: leave out `-p no:xlatune`")
+    config.pluginmanager.register(items, "xlatune-cvs")

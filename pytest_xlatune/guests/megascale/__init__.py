@@ -1,0 +1,13 @@
+"""TPU jobs of several slices, which libtpu's Megascale runtime joins, as a guest.
+
+See `docs/how-to/megascale.md` and, of the network, `docs/how-to/network_check.md`.
+
+    entry_commands, log_format, network_facts    what entry points name: see `pyproject.toml`
+    digests     hang digests: text of a log -> causes and tables; digest, _builder, _lines
+    reading     logs of a job, for `xlatune megascale`, which is `command`
+    environment what a host's settings should be
+    network     messages between slices: captures -> latency, bytes, stall; symptoms
+    network_command    `xlatune network`
+
+The causes and what they ask for are data: `megascale.toml`. Nothing is imported here.
+"""

@@ -1,0 +1,143 @@
+"""A line of a log without what launchers, loggers and shippers put around it; the workers in it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pytest_xlatune.guests.megascale.digest import Worker
+from pytest_xlatune.logs.grammar import plain_segments, unwrap
+
+_LISTED = 10  # of a cut list libtpu prints eleven, and a number that is one too large
+
+# job/task:host or job/task:host@(x,y,z):core or job/task:host@-1:0
+WORKER = re.compile(
+    r"(?P<job>[A-Za-z0-9_][\w.+-]*)/(?P<task>0|[1-9]\d{0,8}):(?P<host>[A-Za-z0-9_][\w.-]*)"
+    r"(?:@(?P<place>\([-\d,]*\)|-?\d*):(?P<core>-?\d+))?",
+    re.ASCII,
+)
+_HOST = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]*)", re.ASCII)
+#  ... W and 14 more devices.
+_MORE = re.compile(r"^(?P<worker>.*?) and (?P<more>\d{1,9}) more devices?\.?$")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerList:
+    """Workers of a text; `cores` counts entries and those that libtpu left out."""
+
+    workers: tuple[Worker, ...] = ()
+    cores: int = 0
+    is_cut: bool = False
+    is_whole: bool = True
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.host for each in self.workers))
+
+
+def worker_list(text: str, *, bare: bool = False) -> WorkerList:
+    """Read a list of workers; `bare` ones may be host names alone."""
+    text = text.strip()
+    if not text:
+        return WorkerList()
+    parts = re.split(r", ?(?![^()]*\))", text)
+    found: list[Worker] = []
+    more, whole = 0, True
+    for part in parts:
+        name = part.strip()
+        if cut := _MORE.match(name):
+            name, more = cut["worker"], int(cut["more"])
+        match = WORKER.fullmatch(name)
+        if match:
+            found.append(Worker(job=match["job"], task=int(match["task"]), host=match["host"]))
+        elif bare and (host := _HOST.fullmatch(name)):
+            found.append(Worker(host=host["host"]))
+        else:
+            whole = False
+    cores = _LISTED + more if more and len(found) > _LISTED else len(found) + max(more - 1, 0)
+    return WorkerList(tuple(found), cores, more > 0, whole)
+
+
+# E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] text
+_GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d+\.\d+ +\d+ ([^\s\]:]+):\d+\] ?")
+# what launchers, container runtimes and shippers write in front of a line
+_WRAPPERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r" *\d{1,9}: ",  # srun -l
+        r"\[\d+,\d+\]<std(?:out|err)>: ?",  # Open MPI
+        r"\([^()\n]*\bpid=\d+[^()\n]*\) ?",  # Ray
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?(?: std(?:out|err) [FP])? ",
+        r"\[(?:[a-z0-9][a-z0-9-]*/)*[a-z0-9][a-z0-9.-]*\] ",  # kubectl logs --prefix
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line without its wrapper and prefix."""
+
+    text: str  # with its own indentation
+    number: int
+    origin: str  # the wrapper without its times: who printed it
+    logger: str  # the file of the logger's prefix, "" without one
+    is_error: bool
+
+    @property
+    def is_prefixed(self) -> bool:
+        return bool(self.logger)
+
+    @property
+    def is_own(self) -> bool:
+        return "megascale" in self.logger and self.is_error
+
+
+def payloads(raw: bytes) -> Iterator[str]:
+    """Yield the texts of a line: itself, or the lines inside its JSON object."""
+    # dropped, a NUL would join two texts to a name; editors put a mark in front of a file
+    raw = raw.replace(b"\0", b"\xff").removeprefix(codecs.BOM_UTF8)
+    if raw.lstrip()[:1] == b"{":
+        payload = unwrap(raw.decode("utf-8", "replace").lstrip())
+        if payload is not None:
+            yield from payload.split("\n")
+            return
+    segments = plain_segments(raw)
+    yield from segments or [""]
+
+
+def unwrapped(text: str, number: int, known: Collection[str]) -> TextLine:
+    """Take off what stands in front of a line.
+
+    A line without the logger's prefix loses only what lines of an open digest had in front too, so
+    that a message that begins with `0: ` keeps it.
+    """
+    glog = _GLOG.search(text, 0, 600)
+    if glog and (origin := _origin(text[: glog.start()])) is not None:
+        rest = text[glog.end() :]
+        return TextLine(rest, number, origin, glog[2], glog[1] in "EF")
+    at, origin = _wrapper(text)
+    if origin and known and origin not in known and "" in known:
+        at, origin = 0, ""
+    return TextLine(text[at:], number, origin, "", is_error=False)
+
+
+def _origin(front: str) -> str | None:
+    """Return who printed a line by what stands before its prefix; None if it is none of that."""
+    at, origin = _wrapper(front)
+    return origin if at == len(front) else None
+
+
+def _wrapper(text: str) -> tuple[int, str]:
+    at, origin, matched = 0, [], True
+    while matched:
+        matched = False
+        for pattern in _WRAPPERS:
+            match = pattern.match(text, at)
+            if match:
+                at, matched = match.end(), True
+                # the time of a container runtime says nothing of the origin
+                is_time = pattern is _WRAPPERS[3]
+                origin.append("time" if is_time else match[0].strip())
+    return at, " ".join(origin)

@@ -1,0 +1,181 @@
+"""`xlatune megascale`: why a multi-slice TPU job hangs, by the digests in its logs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_xlatune.cli import add_json, complain, show, show_json
+from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport, TpuState
+from pytest_xlatune.guests.megascale.reading import (
+    MegascaleLog,
+    accused_chips,
+    files_of,
+    megascale_json,
+    read_megascale,
+)
+from pytest_xlatune.model.errors import ConfigError
+
+_ROWS = 12  # of a table of states
+_HOSTS = 6  # of a row
+
+
+def add_megascale(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
+    )
+    parser.add_argument(
+        "--check-env",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="check this host's settings, or those that the script printed into FILE; `script` "
+        "prints that script",
+    )
+    add_json(parser)
+    parser.set_defaults(run=_megascale)
+
+
+def _megascale(arguments: argparse.Namespace) -> int:
+    if arguments.check_env is not None:
+        return _check_environment(arguments.check_env)
+    if not arguments.logs:
+        raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
+    read: list[MegascaleLog] = []
+    exit_code = 0
+    for path in files_of(arguments.logs):
+        try:
+            read.append(read_megascale(path))
+        except ConfigError as error:
+            exit_code = complain([str(error)])
+    if arguments.json:
+        show_json(megascale_json(read))
+        return exit_code
+    told = False
+    for each in read:
+        lines = list(report_lines(str(each.path), each.report))
+        told = told or bool(lines)
+        show(lines)
+    chips = accused_chips(read)
+    if chips and sum(len(each.report.digests) for each in read) > 1:
+        show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
+        show([f"  {host}: {count} digest{'s' if count != 1 else ''}" for host, count in chips])
+    if not told:
+        show([f"no Megascale digest in {len(read)} file{'s' if len(read) != 1 else ''}"])
+    return exit_code
+
+
+def _check_environment(said: str) -> int:
+    import os
+
+    from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
+
+    if said == "script":
+        show(script().splitlines())
+        return 0
+    if said and not Path(said).is_file():
+        raise ConfigError(f"{said}: no such file; run the script on the node and name its output")
+    text = Path(said).read_text(encoding="utf-8", errors="replace") if said else ""
+    found = parse(text) if said else of_this_host(os.environ)
+    if not found:
+        raise ConfigError(f"{said}: not what the script prints, lines such as `tcp_rmem=...`")
+    items = list(check(found))
+    for each in items:
+        word = {True: "good", False: "CHANGE", None: "-"}[each.is_good]
+        show([f"{word:7}{each.name} = {each.value or 'not seen'}"])
+        if each.is_good is not True:
+            show([f"{'':7}advised: {each.advice}", f"{'':7}source: {each.source}"])
+    return 1 if any(each.is_good is False for each in items) else 0
+
+
+def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
+    """Yield what a log tells of Megascale, for a terminal; nothing where it tells nothing."""
+    for digest in report.digests:
+        yield from digest_lines(path, digest)
+        yield ""
+    trigger = report.trigger
+    if trigger is not None:
+        launch = "" if trigger.launch_id is None else f" at launch {trigger.launch_id}"
+        yield f"{path}:{trigger.line}: a worker gave up waiting{launch}"
+        if not report.digests:
+            yield "  it names no culprit; the digest is in the log of the coordinator: task 0 of"
+            yield "  slice 0, with Pathways the job resource_manager; it may come 30 s later"
+        yield ""
+    for each in report.sightings:
+        times = f" ({each.count} times)" if each.count > 1 else ""
+        yield f"{path}:{each.line}: {each.known.means}{times}"
+        yield f"  {each.text[:160]}"
+    if report.sightings:
+        yield ""
+
+
+def digest_lines(path: str, digest: Digest) -> Iterator[str]:
+    """Yield a digest: cause, culprits, what to do, the table, the message for the site."""
+    cause = digest.cause
+    name = cause.words[0] if cause else "no cause is named"
+    if digest.is_cancelled:
+        yield f"{path}:{digest.line}: the job was ended on purpose; the digest tells no cause"
+        return
+    yield f"{path}:{digest.line}: {name} (class {digest.cls}; layout of libtpu {digest.layout})"
+    if cause:
+        yield f"  {cause.means}"
+    if digest.culprits:
+        yield "  named by libtpu: " + ", ".join(map(str, digest.culprits))
+    for source, to in digest.links:
+        yield f"  broken link: {source} -> {to}"
+    if digest.first_error:
+        kind, time = digest.first_error
+        yield f"  first error: {kind}" + (f" at {time}" if time else "")
+    for worker, text in digest.messages:
+        first, *more = text.splitlines() or [""]
+        yield f"  {worker}: {first}"
+        yield from (f"      {line}" for line in more)
+    yield from (f"  note: {each}" for each in digest.notes)
+    if digest.missing:
+        yield "  the text is cut; it lacks: " + ", ".join(digest.missing)
+    if cause:
+        yield "  to do:"
+        yield from (f"    {number}. {step}" for number, step in enumerate(cause.action, 1))
+    yield from _table(digest)
+    yield "  for the site's team:"
+    yield from (f"    {line}" for line in site_message(digest, path))
+
+
+def _table(digest: Digest) -> Iterator[str]:
+    for ident, programs in digest.launches:
+        for each in programs:
+            at = "no launch" if ident is None else f"launch {ident}"
+            sample = f", for example on {each.sample}" if each.sample else ""
+            module, fingerprint = each.module or "no module", each.fingerprint or "no fingerprint"
+            yield f"  {at}: {module} {fingerprint}{sample}"
+    for states, title in ((digest.states, ""), (digest.sparse, "sparse cores: ")):
+        yield from (f"    {title}{_state(each)}" for each in states[:_ROWS])
+        if len(states) > _ROWS:
+            yield f"    and {len(states) - _ROWS} more; --json has all"
+
+
+def _state(each: TpuState) -> str:
+    place = f"pc {each.pc}" if each.tag is None else f"{each.tag}:{each.pc}"
+    launch = "" if each.launch_id is None else f"launch {each.launch_id}, "
+    computation = f" in {each.computation}" if each.computation else ""
+    hosts = ", ".join(each.hosts[:_HOSTS]) + (", ..." if len(each.hosts) > _HOSTS else "")
+    cores = f"{each.cores} core{'s' if each.cores != 1 else ''}"
+    return f"{cores} at {launch}{place} {each.hlo or ''}{computation}: {hosts}"
+
+
+def site_message(digest: Digest, path: str) -> Iterator[str]:
+    """Yield a message that can be sent as it stands."""
+    cause = digest.cause
+    yield f"Megascale (libtpu, layout {digest.layout}) reports: {cause.words[0] if cause else '?'}."
+    if digest.first_error and digest.first_error[1]:
+        yield f"First error: {digest.first_error[0]} at {digest.first_error[1]}."
+    if digest.culprits:
+        yield "Hosts that it names: " + ", ".join(map(str, digest.culprits)) + "."
+    for source, to in digest.links[:_ROWS]:
+        yield f"Link: {source} -> {to}."
+    for worker, text in digest.messages[:_ROWS]:
+        yield f"{worker} says: {(text.splitlines() or [''])[0][:300]}"
+    yield from (f"{each[0].upper()}{each[1:]}." for each in digest.notes)
+    yield f"The digest is in {path}, lines {digest.line} to {digest.last_line}."

@@ -1,0 +1,392 @@
+"""What a digest is once it is read: cause, culprits, links, states; and the catalog of causes.
+
+What its own table says beside libtpu's verdict, and what it refutes, is added here too.
+
+The causes and what they ask for are data: `megascale.toml`. This module reads no log.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.record import Json
+
+_FILE = Path(__file__).with_name("megascale.toml")
+
+SCHEMA = 1
+
+
+class Layout(StrEnum):
+    """A layout of the digest, by the first libtpu in which it was seen."""
+
+    EARLY_2025 = "0.0.11"
+    LATE_2025 = "0.0.24"
+    EARLY_2026 = "0.0.40"
+    LATE_2026 = "0.0.52"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A row of `megascale.toml`, which says what the fields mean."""
+
+    enum: str
+    words: tuple[str, ...]
+    cls: FailureClass
+    prose: re.Pattern[str]
+    workers: str
+    means: str
+    action: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLine:
+    """A line that tells something without a digest."""
+
+    kind: str
+    means: str
+    regex: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Who a digest names; layout 0.0.11 names hosts only."""
+
+    host: str
+    job: str | None = None
+    task: int | None = None
+
+    def __str__(self) -> str:
+        """Return it as libtpu writes it."""
+        return self.host if self.job is None else f"{self.job}/{self.task}:{self.host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedProgram:
+    """A program of a launch; `sample` is a worker that runs it."""
+
+    module: str | None
+    fingerprint: str | None
+    sample: Worker | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuState:
+    """Cores that stand at one place of a program.
+
+    Attributes:
+        launch_id: None where the layout has none, and for a core that has nothing to do.
+        module, fingerprint: None where the text does not say which of several it is.
+        tag, pc: of the place; tag is None in layout 0.0.11.
+        hlo, computation: of the place; "(program completed)" is a core that has nothing to do.
+        hosts: in the order of the text, each once.
+        cores: how many there are, by libtpu's count corrected; those listed where it gives none.
+        is_cut: libtpu listed eleven of them.
+    """
+
+    launch_id: int | None
+    module: str | None
+    fingerprint: str | None
+    tag: int | None
+    pc: int
+    hlo: str | None
+    computation: str | None
+    hosts: tuple[str, ...]
+    cores: int
+    is_cut: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether these cores have no program."""
+        return self.hlo == "(program completed)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What one digest says.
+
+    Attributes:
+        layout: a guess by its shape.
+        cause: after correction by its own table; None where the text names none.
+        word: libtpu's own words for the cause; None where the line is missing.
+        culprits: of the line of culprits, or of the line before it where the text is cut.
+        links: pairs (sender, receiver) of broken links.
+        first_error: type and time (None where libtpu was not told) of the first report.
+        launches: launch id -> its programs, in the order of the text.
+        states, sparse: of tensor cores; of sparse cores.
+        messages: worker and text of each unrecoverable error.
+        missing: what the text lacks because it is cut.
+        notes: what its own table adds to the verdict, and what was corrected.
+        is_after_trigger: whether a worker had given up waiting before it.
+        line, last_line: numbers of its first and last line, from 1.
+    """
+
+    layout: Layout
+    cause: Cause | None
+    word: str | None
+    culprits: tuple[Worker, ...] = ()
+    links: tuple[tuple[Worker, Worker], ...] = ()
+    first_error: tuple[str, str | None] | None = None
+    launches: tuple[tuple[int | None, tuple[LaunchedProgram, ...]], ...] = ()
+    states: tuple[TpuState, ...] = ()
+    sparse: tuple[TpuState, ...] = ()
+    messages: tuple[tuple[Worker, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_after_trigger: bool = False
+    line: int
+    last_line: int
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it only tells of a job that was ended on purpose.
+
+        Layout 0.0.52 says so. Before, such a digest is whole and says nothing at all, of a job in
+        which no worker had given up waiting.
+        """
+        if self.first_error is not None:
+            return self.first_error[0] in ("NO_ERROR", "CANCELLED")
+        is_unknown = self.cause is not None and self.cause.enum == "UNKNOWN_CAUSE"
+        told = (self.culprits, self.links, self.launches, self.states, self.sparse, self.messages)
+        return is_unknown and not (self.missing or self.is_after_trigger or any(told))
+
+    @property
+    def cls(self) -> FailureClass:
+        """The class of the failure."""
+        if self.is_cancelled:
+            return FailureClass.CANCELLED
+        if self.cause is None:
+            return FailureClass.MXLA_HANG_UNKNOWN
+        if self.cause.enum == "UNRECOVERABLE_ERROR":
+            return class_of_message(" ".join(text for _, text in self.messages))
+        return self.cause.cls
+
+    def to_json(self) -> Json:
+        """Return its entry in the JSON document of `xlatune megascale`."""
+        error = self.first_error
+        return {
+            "layout": str(self.layout),
+            "cause": self.cause and self.cause.enum,
+            "culprits": [
+                {"job": each.job, "task": each.task, "host": each.host} for each in self.culprits
+            ],
+            "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
+            "first_error": error and {"type": error[0], "time": error[1]},
+            "sparse": [
+                {
+                    "hlo": each.hlo,
+                    "tag": each.tag,
+                    "pc": each.pc,
+                    "hosts": list(each.hosts),
+                    "cores": each.cores,
+                }
+                for each in self.sparse
+            ],
+            "messages": [{"worker": str(each), "text": text} for each, text in self.messages],
+            "states": [
+                {
+                    "module": each.module,
+                    "fingerprint": each.fingerprint,
+                    "launch_id": each.launch_id,
+                    "tag": each.tag,
+                    "pc": each.pc,
+                    "hlo": each.hlo,
+                    "computation": each.computation,
+                    "hosts": list(each.hosts),
+                    "cores": each.cores,
+                }
+                for each in self.states
+            ],
+            "truncated": bool(self.missing),
+            "line": self.line,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """A worker gave up waiting; it names no culprit."""
+
+    line: int
+    graphs: int | None
+    launch_id: int | None
+    completed: int | None
+    step_globally_in_progress: bool | None
+    timeout: str | None
+
+    def to_json(self) -> Json:
+        """Return its entry in the JSON document."""
+        return {
+            "launch_id": self.launch_id,
+            "graphs": self.graphs,
+            "completed": self.completed,
+            "step_globally_in_progress": self.step_globally_in_progress,
+            "timeout": self.timeout,
+            "line": self.line,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLine:
+    """A line that tells something without a digest, and how often."""
+
+    known: KnownLine
+    line: int
+    text: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegascaleReport:
+    """What a log tells of Megascale."""
+
+    digests: tuple[Digest, ...] = ()
+    trigger: Trigger | None = None
+    sightings: tuple[SeenLine, ...] = ()
+
+    def to_json(self) -> Json:
+        """Return the JSON document of `xlatune megascale`."""
+        return {
+            "schema": SCHEMA,
+            "digests": [each.to_json() for each in self.digests],
+            "trigger": self.trigger and self.trigger.to_json(),
+        }
+
+
+@functools.cache
+def causes() -> tuple[Cause, ...]:
+    """Return the causes of `megascale.toml`, read once."""
+    return tuple(
+        Cause(
+            enum=row["enum"],
+            words=tuple(row["words"]),
+            cls=FailureClass(row["class"]),
+            prose=re.compile(row["prose"]),
+            workers=row["workers"],
+            means=row["means"],
+            action=tuple(row["action"]),
+        )
+        for row in _rows("cause")
+    )
+
+
+@functools.cache
+def known_lines() -> tuple[KnownLine, ...]:
+    """Return the lines of `megascale.toml` that tell something without a digest."""
+    return tuple(
+        KnownLine(kind=row["kind"], means=row["means"], regex=re.compile(row["regex"]))
+        for row in _rows("line")
+    )
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))[name]
+    return rows
+
+
+@functools.cache
+def cause_of_word(word: str) -> Cause | None:
+    """Return the cause that libtpu calls so, in any of its versions."""
+    low = word.strip().lower()
+    return next(
+        (
+            each
+            for each in causes()
+            if low == each.enum.lower() or low in (known.lower() for known in each.words)
+        ),
+        None,
+    )
+
+
+def class_of_message(text: str) -> FailureClass:
+    """Return the class of an unrecoverable error by its own message."""
+    low = text.lower()
+    if "socket closed" in low or "unavailable:" in low:
+        return FailureClass.NETWORK_LINK
+    if "halted" in low or "halt" in low.split():
+        return FailureClass.TPU_CHIP
+    return FailureClass.MXLA_ERROR
+
+
+def cause_of_prose(body: str) -> Cause | None:
+    """Return the cause that the first line of a digest tells."""
+    return next((each for each in causes() if each.prose.match(body)), None)
+
+
+def judged(digest: Digest) -> Digest:
+    """Add what the digest's own table says beside libtpu's verdict; correct what it refutes."""
+    notes: list[str] = []
+    cause = digest.cause
+    launches = [(ident, each) for ident, each in digest.launches if ident is not None]
+    modules = [{each.module for each in programs} - {None} for _, programs in launches]
+    if any(each.is_cut for each in (*digest.states, *digest.sparse)):
+        said = "lists of more than eleven cores are cut"
+        notes.append(f"{said}; the number that libtpu prints behind them is one too large")
+    if cause is not None and len(launches) > 1:
+        is_mixed = len(set().union(*modules)) > 1
+        if cause.enum == "FINGERPRINT_MISMATCH" and is_mixed and not _has_mismatch(digest):
+            cause = cause_of_word("LAUNCHES_ORDER_INCONSISTENT")
+            notes.append(
+                f"libtpu says {digest.word!r}, but no module of its table has two fingerprints: "
+                "hosts launched different programs under different launch ids"
+            )
+        elif cause.enum == "DIFFERENT_MODULE" and all(len(each) > 1 for each in modules):
+            notes.append("each launch id has different modules: perhaps the launch order differs")
+    notes += _behind(digest)
+    if cause is not None and cause.enum == "BAD_TPU_CHIP":
+        accused = {each.host for each in digest.culprits}
+        waits = [e for e in digest.states if e.pc == 0 and not e.is_idle and accused & set(e.hosts)]
+        if waits:
+            notes.append(
+                "a bad chip, or a host that waits for input: the cores named stand at pc 0"
+            )
+    if cause is not None and cause.enum == "UNKNOWN_CAUSE":
+        notes += _groups(digest)
+    # the hosts of a verdict that its own table refutes were examples of nothing
+    is_refuted = cause is not digest.cause
+    culprits = () if is_refuted else digest.culprits
+    return replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
+
+
+def _has_mismatch(digest: Digest) -> bool:
+    """Whether a module has two fingerprints, or the table cannot tell."""
+    prints: dict[str | None, set[str | None]] = {}
+    for _, programs in digest.launches:
+        for each in programs:
+            prints.setdefault(each.module, set()).add(each.fingerprint)
+    return bool(digest.missing) or any(len(each) > 1 for each in prints.values())
+
+
+def _behind(digest: Digest) -> list[str]:
+    """Name the hosts with the lowest launch id, where there are several ids."""
+    idents = sorted({each.launch_id for each in digest.states if each.launch_id is not None})
+    if len(idents) < 2:  # noqa: PLR2004
+        return []
+    hosts = dict.fromkeys(
+        host for each in digest.states if each.launch_id == idents[0] for host in each.hosts
+    )
+    ahead = {h for each in digest.states if each.launch_id != idents[0] for h in each.hosts}
+    names = [each for each in hosts if each not in ahead] or list(hosts)
+    return [f"behind, at launch {idents[0]} while others are at {idents[-1]}: {_few(names)}"]
+
+
+def _groups(digest: Digest) -> list[str]:
+    busy = [each for each in digest.states if not each.is_idle]
+    if len(busy) < 2:  # noqa: PLR2004
+        return []
+    told = [
+        f"{each.cores} cores at {each.tag}:{each.pc} ({each.hlo}) on {_few(list(each.hosts))}"
+        + (" wait" if (each.hlo or "").startswith("recv-done") else "")
+        for each in busy[:4]
+    ]
+    return ["groups: " + "; ".join(told)]
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - 4
+    return ", ".join(names[:4]) + (f" and {more} more" if more > 0 else "")

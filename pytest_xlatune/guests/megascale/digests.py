@@ -1,0 +1,199 @@
+"""Hang digests of libtpu's Megascale runtime: text of any log in, causes and tables out. Pure.
+
+    reader = MegascaleReader()
+    for chunk in chunks:
+        reader.feed(chunk)
+    reader.close()
+    reader.report()
+
+A digest is several records of a log; one of them, the table of states, spans lines, and only its
+first line has the logger's prefix. Documents and shippers lose the indentation. So every line is
+read by its key and its shape, never by its column. Four layouts are known, named after the first
+libtpu in which each was seen: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
+
+A line counts where it begins with the words, behind the prefixes of a launcher. One that quotes
+them names nothing: a digest needs two of its own lines, or one that its own logger printed.
+Hosts are only ever taken out of the text, and a text in angle brackets is a document's example.
+Memory is bounded: bytes between digests are searched for a few words and dropped.
+
+The causes and what they ask for are data: `megascale.toml`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
+from pytest_xlatune.guests.megascale._lines import TextLine, payloads, unwrapped
+from pytest_xlatune.guests.megascale.digest import (
+    Digest,
+    MegascaleReport,
+    SeenLine,
+    Trigger,
+    cause_of_prose,
+    known_lines,
+)
+
+_LINE_BYTES = 1 << 20  # a state of a large cluster is long; libtpu lists eleven cores
+_MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64
+
+# Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id 13650. ...
+_TRIGGER = re.compile(
+    r"(?:Megascale hang detected: )?Timed out waiting for (?P<graphs>\d{1,9}) graphs to complete"
+    r"(?: at launch_id (?P<launch>-?\d{1,18})|:)"
+    r"(?:.*?Already completed: (?P<completed>\d{1,18}))?"
+    r"(?:.*?StepGloballyInProgress: (?P<step>true|false))?"
+    r"(?:.*?Timeout: (?P<timeout>[\w.]+))?"
+)
+# every line that opens something holds one of them; the longer they are, the faster they are found
+_OPENERS = (
+    b"Megascale detects a hang ",
+    b"halted with an unrecoverable error: ",
+    b"Potential cause: ",
+    b" graphs to complete",
+    b"an hang detected error from worker of slice_id: ",
+    b"Runtime cancelled the launch due to detected MXLA error",
+    b"MegaScale Corrupted Buffer Detected",
+    b"MegaScale Topology Discovery in progress",
+    b"Unexpected error digest before topology discovery",
+    b"Collectives input buffers are not allocated",
+)
+_OPENER = re.compile(b"|".join(re.escape(each) for each in _OPENERS))
+
+
+class MegascaleReader:
+    """Reads one log. Feed it bytes as they come; ask at any time.
+
+    `lines` is how many lines were read; set it where lines were left out that hold no digest.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+        self.lines = 0
+        self._digests: list[Digest] = []
+        self._open: dict[str, DigestBuilder] = {}
+        self._trigger: Trigger | None = None
+        self._sightings: dict[tuple[str, str], SeenLine] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further lines may be part of a digest."""
+        return bool(self._open)
+
+    def feed(self, chunk: bytes) -> None:
+        """Read more of the log; an unfinished last line waits for its end."""
+        block = self._held + chunk if self._held else chunk
+        end = block.rfind(b"\n") + 1
+        if not end:
+            self._held = block[:_LINE_BYTES]
+            return
+        self._held = block[end : end + _LINE_BYTES]
+        at = 0
+        while at < end:
+            if self._open:
+                stop = block.find(b"\n", at, end) + 1
+                self._line(block[at : stop - 1])
+                at = stop
+                continue
+            found = _first(block, at, end)
+            if found < 0:
+                self.lines += block.count(b"\n", at, end)
+                break
+            start = block.rfind(b"\n", at, found) + 1 or at
+            self.lines += block.count(b"\n", at, start)
+            stop = block.find(b"\n", found, end) + 1
+            self._line(block[start : stop - 1])
+            at = stop
+
+    def close(self) -> None:
+        """Read a last line without an end, and end every open digest. Idempotent."""
+        if self._held:
+            if self._open or _OPENER.search(self._held):
+                # a JSON object that is whole was not cut
+                self._line(self._held, is_torn=not self._held.rstrip().endswith(b"}"))
+            self._held = b""
+        for origin in list(self._open):
+            self._end(origin, at_the_end=True)
+
+    def report(self) -> MegascaleReport:
+        """Return the report so far; an open digest is in it as far as it goes."""
+        still = [made for each in self._open.values() if (made := self._made(each, is_last=True))]
+        digests = sorted((*self._digests, *still), key=lambda each: each.line)
+        return MegascaleReport(
+            digests=tuple(digests),
+            trigger=self._trigger,
+            sightings=tuple(self._sightings.values()),
+        )
+
+    def _line(self, raw: bytes, *, is_torn: bool = False) -> None:
+        self.lines += 1
+        for text in payloads(raw[:_LINE_BYTES]):
+            line = unwrapped(text, self.lines, self._open)
+            self._examine(line, is_torn=is_torn)
+
+    def _examine(self, line: TextLine, *, is_torn: bool) -> None:
+        body = line.text.strip()
+        builder = self._open.get(line.origin)
+        opens = HEAD.match(body) is not None and cause_of_prose(body) is not None
+        key = KEY.match(body)
+        if not opens and key and key["key"] in ("Full error digest", "Potential cause"):
+            opens = builder is None or builder.has(key["key"])
+        if builder is not None and opens and not builder.takes(line, body):
+            self._end(line.origin)
+            builder = None
+        if builder is None and opens and len(self._open) < _MOST_ORIGINS:
+            builder = self._open[line.origin] = DigestBuilder(line)
+        if builder is not None:
+            builder.read(line, body, is_torn=is_torn)
+            if builder.is_over:
+                self._end(line.origin)
+        for other in [name for name, each in self._open.items() if name != line.origin]:
+            self._open[other].stray += 1
+            if self._open[other].is_over:
+                self._end(other)
+        if builder is None or not builder.is_mine:
+            self._note(line, body)
+
+    def _note(self, line: TextLine, body: str) -> None:
+        if self._trigger is None and (match := _TRIGGER.match(body)):
+            self._trigger = Trigger(
+                line=line.number,
+                graphs=int(match["graphs"]),
+                launch_id=None if match["launch"] is None else int(match["launch"]),
+                completed=None if match["completed"] is None else int(match["completed"]),
+                step_globally_in_progress=None
+                if match["step"] is None
+                else match["step"] == "true",
+                timeout=match["timeout"],
+            )
+        for known in known_lines():
+            if known.regex.match(body):
+                key = (known.kind, body[:200])
+                seen = self._sightings.get(key)
+                if seen is not None:
+                    self._sightings[key] = replace(seen, count=seen.count + 1)
+                elif len(self._sightings) < _MOST_SIGHTINGS:
+                    self._sightings[key] = SeenLine(known=known, line=line.number, text=body[:500])
+
+    def _end(self, origin: str, *, at_the_end: bool = False) -> None:
+        made = self._made(self._open.pop(origin), is_last=at_the_end)
+        if made is not None and len(self._digests) < _MOST_DIGESTS:
+            self._digests.append(made)
+
+    def _made(self, builder: DigestBuilder, *, is_last: bool) -> Digest | None:
+        made = builder.digest(at_the_end=is_last)
+        trigger = self._trigger
+        is_after = made is not None and trigger is not None and trigger.line < made.line
+        return replace(made, is_after_trigger=True) if made and is_after else made
+
+
+def _first(block: bytes, at: int, end: int) -> int:
+    """Return where the first word is that a line of ours holds, or -1."""
+    places = []
+    for word in _OPENERS:
+        found = block.find(word, at, end)
+        if found >= 0:
+            places.append(found)
+            end = found + len(word)  # only an earlier one is of interest
+    return min(places, default=-1)

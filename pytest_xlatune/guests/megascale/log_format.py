@@ -1,0 +1,103 @@
+"""The Megascale digests of a log that `LogReader` reads line by line, as findings of it.
+
+The entry point of `pytest_xlatune.log_formats` names `MegascaleFormat`. `LogReader` notes the lines
+that may begin a digest, and hands over the blocks from there on; so a log without such a line costs
+nothing more. What a digest is decides `digests`, which is loaded where there may be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
+from pytest_xlatune.model.failure import MEGASCALE, FailureClass
+from pytest_xlatune.model.result import Finding
+
+if TYPE_CHECKING:
+    from pytest_xlatune.guests.megascale.digest import Digest
+
+# one of them stands in each line that can begin a digest, or that a worker prints before one
+_OPENING = (
+    *("megascale detects a hang ", "halted with an unrecoverable error: "),
+    *("potential cause: ", "full error digest:"),
+)
+_OF_HOSTS = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK)
+
+
+class MegascaleFormat(LogFormat):
+    """The log of a job whose slices are joined by libtpu's Megascale runtime."""
+
+    words = (*_OPENING, " graphs to complete")
+    openings = _OPENING
+    heads = ("Megascale detects a hang ", "Some workers have halted with an unrecoverable error: ")
+
+    def reader(self) -> BlockReader:
+        """Return a reader for the digests of one log."""
+        return _Digests()
+
+    def explains(self, findings: Sequence[Finding]) -> bool:
+        """Whether a finding tells that the log has a digest."""
+        return any(each.cls in MEGASCALE for each in findings)
+
+    def whole(self) -> WholeReader:
+        """Return a reader for all that a log says of Megascale."""
+        return _WholeLog()
+
+
+class _Digests(BlockReader):
+    def __init__(self) -> None:
+        from pytest_xlatune.guests.megascale.digests import MegascaleReader
+
+        self._reader = MegascaleReader()
+
+    @property
+    def is_open(self) -> bool:
+        return self._reader.is_open
+
+    def feed(self, block: bytes, before: int) -> None:
+        self._reader.lines = before
+        self._reader.feed(block)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def told(self) -> Sequence[BlockFinding]:
+        return [
+            BlockFinding(cls=each.cls, line=each.line, detail=_detail(each))
+            for each in self._reader.report().digests
+        ]
+
+
+class _WholeLog(WholeReader):
+    def __init__(self) -> None:
+        from pytest_xlatune.guests.megascale.digests import MegascaleReader
+
+        self._reader = MegascaleReader()
+
+    def feed(self, chunk: bytes) -> None:
+        self._reader.feed(chunk)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def lines(self, path: str) -> Iterable[str]:
+        from pytest_xlatune.guests.megascale.command import report_lines
+
+        return report_lines(path, self._reader.report())
+
+
+def _detail(digest: Digest) -> str:
+    """Name the hosts of a digest, and say where they are to be left out.
+
+    Without hosts it is what the digest's table tells.
+    """
+    cls = digest.cls
+    hosts = ", ".join(map(str, digest.culprits))
+    # one host of several broken links is at fault, of two either may be
+    is_link = cls is FailureClass.NETWORK_LINK and (len(digest.culprits) > 1 or not digest.links)
+    if hosts and cls in _OF_HOSTS and not is_link:
+        hosts = f"leave out {hosts}"
+    if cls is FailureClass.CANCELLED:
+        return "libtpu was told to end"
+    return hosts or next(iter(digest.notes), "")

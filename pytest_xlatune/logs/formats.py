@@ -1,0 +1,213 @@
+"""Formats of logs that other distributions bring: an entry point of `pytest_xlatune.log_formats`.
+
+It names a subclass of `LogFormat`. Every log is read by all of them, beside what this package
+reads: lines of steps that another trainer prints, and blocks of lines that tell of a failure, which
+a reader of theirs reads whole. A log without a word of theirs costs the search for those words.
+Pure: what they read is handed to them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pytest_xlatune.door import Door
+from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action, Finding, StepRecord
+from pytest_xlatune.model.text import begun
+
+BROUGHT = Door("pytest_xlatune.log_formats", kind="log format")
+LEAST_LETTERS = 3  # of a word, by which the lines worth reading are found
+_LETTERS = re.compile("[f-z_]")
+_MOST_PLACES = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFinding:
+    """What a block tells.
+
+    Attributes:
+        cls: the class of the failure.
+        line: number of its first line, which the finding shows.
+        detail: the figure or name that it holds.
+        action: what it asks for; None is what `signatures.toml` has for the class.
+    """
+
+    cls: FailureClass
+    line: int
+    detail: str = ""
+    action: Action | None = None
+
+
+class BlockReader:
+    """Reads the blocks of one log that may hold a part of what its format knows."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something has begun that further lines belong to."""
+        return False
+
+    def feed(self, block: bytes, before: int) -> None:
+        """Read whole lines; so many lines of the log stand before them."""
+
+    def close(self) -> None:
+        """End an open block. Idempotent."""
+
+    def told(self) -> Sequence[BlockFinding]:
+        """Return what all blocks tell so far."""
+        return ()
+
+
+class WholeReader:
+    """Reads one log from its first byte to its last, for a person who asks what it says."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Read more of the log."""
+
+    def close(self) -> None:
+        """End an open block. Idempotent."""
+
+    def lines(self, path: str) -> Iterable[str]:
+        """Return what it says, for a terminal; `path` is how the user calls the log."""
+        del path
+        return ()
+
+
+class LogFormat:
+    """A format; a subclass is made without arguments, once, and keeps nothing of a log.
+
+    A method that a subclass leaves out reads nothing.
+
+    Attributes:
+        words: in lower case, each with three letters of f to z or _; a line without any of them is
+            not looked at.
+        openings: those of `words` that stand in the first line of a block.
+        heads: with them a line begins that says that the program hangs.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ()
+    openings: ClassVar[tuple[str, ...]] = ()
+    heads: ClassVar[tuple[str, ...]] = ()
+
+    def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
+        """Return the steps of a line with one of `words`, as the process `rank` printed them."""
+        del text, rank
+        return ()
+
+    def reader(self) -> BlockReader:
+        """Return a reader for the blocks of one log; asked for once a line had one of `words`."""
+        return BlockReader()
+
+    def explains(self, findings: Sequence[Finding]) -> bool:
+        """Whether a person is told more of a log with these findings: the lines of `whole`."""
+        del findings
+        return False
+
+    def whole(self) -> WholeReader:
+        """Return a reader for a whole log."""
+        return WholeReader()
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """Where a line stands: the start of the program, its steps so far, and the line itself."""
+
+    start: int
+    steps: int
+    text: str
+
+
+@dataclass(slots=True)
+class Blocks:
+    """What one format tells of one log."""
+
+    format: LogFormat
+    _reader: BlockReader | None = None
+    _places: dict[int, LinePlace] = field(default_factory=dict)
+    _is_near: bool = False  # the block that comes next holds a line that may begin something
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the log holds a line that may begin something."""
+        return bool(self._places)
+
+    def note(self, number: int, place: LinePlace) -> None:
+        """Remember a line with one of its words, before its block is handed over."""
+        self._is_near, low = True, place.text.lower()
+        if len(self._places) < _MOST_PLACES and any(word in low for word in self.format.openings):
+            kept = LinePlace(place.start, place.steps, begun(place.text, EVIDENCE_CHARS))
+            self._places.setdefault(number, kept)
+
+    def feed(self, block: bytes, before: int) -> None:
+        """Read a block of the log, behind as many lines, if it may hold a part of something."""
+        reader = self._reader
+        if not self._is_near and (reader is None or not reader.is_open):
+            return
+        if reader is None:
+            reader = self._reader = self.format.reader()
+        self._is_near = False
+        reader.feed(block, before)
+
+    def close(self) -> None:
+        """End an open block. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def found(self) -> Iterator[tuple[LinePlace, Finding]]:
+        """Yield the findings so far, each with where it begins."""
+        for each in self._reader.told() if self._reader is not None else ():
+            place = self._places.get(each.line)
+            if place is not None:
+                yield (
+                    place,
+                    Finding(
+                        cls=each.cls,
+                        action=each.action or _action_of(each.cls),
+                        line=each.line,
+                        text=place.text.strip(),
+                        detail=begun(each.detail, EVIDENCE_CHARS),
+                    ),
+                )
+
+
+def _action_of(cls: FailureClass) -> Action:
+    """Return what a class asks for; where no table says it, to be tried again."""
+    known = table()
+    if cls in known.diagnosed:
+        return known.diagnosed[cls].action
+    return next((each.action for each in known.signatures if each.cls == cls), Action.RETRY)
+
+
+def formats() -> tuple[LogFormat, ...]:
+    """Return the formats of other distributions, by name.
+
+    Raises:
+        ConfigError: one of them cannot be loaded.
+    """
+    return _formats(tuple(BROUGHT.names().items()))
+
+
+@functools.lru_cache(maxsize=16)
+def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
+    found = []
+    for name, _ in named:
+        made = BROUGHT.load(name, where="the formats of logs")()
+        if not isinstance(made, LogFormat):
+            raise ConfigError(
+                f"log format {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, expected "
+                "a pytest_xlatune.logs.formats.LogFormat"
+            )
+        unfit = [each for each in made.words if len(_LETTERS.findall(each)) < LEAST_LETTERS]
+        if unfit or {*made.openings} - {*made.words}:
+            raise ConfigError(
+                f"log format {name!r} of {BROUGHT.source(name)}: words {made.words}, of which "
+                f"openings {made.openings}; expected each in lower case, with {LEAST_LETTERS} "
+                "letters of f to z or _, by which the lines worth reading are found"
+            )
+        found.append(made)
+    return tuple(found)

@@ -1,0 +1,87 @@
+"""Find the faults of profiles, those of a sweep file or one that is typed; compare two texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_xlatune.catalog.context import Context, Level, Objection
+from pytest_xlatune.catalog.words import TEXT_ID, text_profile
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
+from pytest_xlatune.prepare.lint import Linted, Target, lint
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+
+def lint_words(
+    words: Sequence[str], context: Context, *, python: str = "", dump: Path | None = None
+) -> tuple[Linted, tuple[Profile, ...]]:
+    """Lint the profile that words make: flags, and NAME=value.
+
+    A text that XLA would not read to its end is a finding. `python` is the interpreter whose XLA is
+    asked, "" this one; none is asked where the context says the release. `dump` is of the program
+    as deployed.
+    """
+    try:
+        profiles = (text_profile(words),)
+    except ConfigError as error:
+        fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
+        return Linted(objections=(fault,)), ()
+    return _linted(profiles, context, python=python or sys.executable, dump=dump), profiles
+
+
+def lint_sweep(
+    resolved: ResolvedSweep, said: Context, *, python: str = "", dump: Path | None = None
+) -> tuple[Linted, tuple[Profile, ...]]:
+    """Lint the profiles of a sweep in its own context, with `said` on top."""
+    from pytest_xlatune.sweep.deployed import context_of
+
+    own = context_of(resolved.cell, resolved.sweep.launcher)
+    context = dataclasses.replace(
+        own,
+        deployed=(*own.deployed, *said.deployed),
+        env={**own.env, **said.env},
+        jaxlib=said.jaxlib,
+        device=said.device,
+    )
+    profiles = resolved.sweep.profiles
+    python = python or resolved.sweep.launcher.interpreter
+    return _linted(profiles, context, python=python, dump=dump), profiles
+
+
+def _linted(
+    profiles: Sequence[Profile], context: Context, *, python: str, dump: Path | None
+) -> Linted:
+    if dump:
+        from pytest_xlatune.evidence.hlo.dump import read_program
+        from pytest_xlatune.prepare.compilers import shape_of
+
+        context = dataclasses.replace(context, program=shape_of(read_program(dump)))
+    is_asked = python and not context.jaxlib
+    return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
+
+
+def changed_options(
+    a: str, b: str, *, python: str = ""
+) -> tuple[str, dict[str, dict[str, str | None]]]:
+    """Return the release that was asked, and the options that two texts of XLA_FLAGS set otherwise.
+
+    Raises:
+        ConfigError: a text is malformed, or its XLA refuses it.
+    """
+    texts = [parse_flags(text, where=where) for text, where in ((a, "A"), (b, "B"))]
+    target = Target(python=python or sys.executable, environ=os.environ)
+    first, second = target([format_flags(each) for each in texts])
+    for where, answer in (("A", first), ("B", second)):
+        if answer.options is None:
+            said = answer.refused or f"unknown: {', '.join(answer.unknown)}"
+            raise ConfigError(f"{where} is refused by jaxlib {target.jaxlib}: {said}")
+    before, after = first.options or {}, second.options or {}
+    return target.jaxlib, {
+        name: {"a": before.get(name), "b": after.get(name)}
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    }

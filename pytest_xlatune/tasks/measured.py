@@ -1,0 +1,132 @@
+"""Find what was measured: the ledgers of a work directory by name, and all below a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.ledger import LEDGER, find_ledgers
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.history import PastStudy
+    from pytest_xlatune.tasks.publish import Known
+
+_BEGIN_BYTES = 256
+_MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells
+
+
+def folders_of(workdir: Path, sweeps: Collection[str]) -> list[Path]:
+    """Return the folders of the ledgers of sweeps; of all, where none is named.
+
+    Raises:
+        ConfigError: there is none of a name, or none at all.
+    """
+    folders = find_ledgers(workdir)
+    names = {folder.parent.name for folder in folders}
+    for name in sweeps:
+        if name not in names:
+            raise ConfigError.unknown("sweep", name, valid=names, where=str(workdir))
+    if not folders:
+        raise ConfigError(
+            f"no sweep was measured below {workdir}; run one, or name another --workdir"
+        )
+    return [each for each in folders if not sweeps or each.parent.name in sweeps]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBelow:
+    """The studies below a folder.
+
+    Attributes:
+        past: those whose ledger can be read.
+        problems: why each of the others cannot.
+        copies: what to say of the ledgers that are copies of another.
+    """
+
+    past: tuple[PastStudy, ...]
+    problems: tuple[str, ...]
+    copies: tuple[str, ...]
+
+
+def studies_below(root: Path) -> MeasuredBelow:
+    """Read every ledger below a folder.
+
+    Raises:
+        ConfigError: the folder holds no ledger.
+        LedgerError: none of its ledgers can be read.
+    """
+    from pytest_xlatune.tasks.publish import read_known
+
+    folders = sorted(_ledgers_below(root, _MOST_LEVELS))
+    if not folders:
+        raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
+    kept, copies = _without_copies(folders)
+    past, problems = [], []
+    for folder in kept:
+        try:
+            past.append(_past(folder, read_known(folder)))
+        except LedgerError as error:
+            problems.append(f"not shown: {error}")
+    if not past:
+        raise LedgerError("; ".join(problems))
+    return MeasuredBelow(past=tuple(past), problems=tuple(problems), copies=tuple(copies))
+
+
+def _past(folder: Path, known: Known) -> PastStudy:
+    from pytest_xlatune.report.history import PastStudy
+    from pytest_xlatune.tasks.run_record import record_of_study
+
+    submitted = [
+        attempt.submission
+        for progress in known.state.trials.values()
+        for attempt in progress.attempts.values()
+        if attempt.submission is not None
+    ]
+    return PastStudy(
+        folder=str(folder),
+        sweep=known.sweep,
+        kind=known.study.name.partition("-")[0],
+        cells=known.cells,
+        digest=known.study.cells[0].digest,
+        conclusion=known.conclusion,
+        jobs=len(submitted),
+        node_hours=record_of_study(known.state, known.study).node_hours,
+        ended_s=known.at_s,
+        commits=known.commits,
+    )
+
+
+def _without_copies(folders: list[Path]) -> tuple[list[Path], list[str]]:
+    """Leave out the ledgers that a longer one begins with, and say so: they are its copies."""
+    kept: list[Path] = []
+    copies: list[str] = []
+    by_begin: dict[bytes, list[Path]] = {}
+    for folder in sorted(folders, key=lambda each: -(each / LEDGER).stat().st_size):
+        longer: list[Path] = []
+        with contextlib.suppress(OSError):  # what cannot be read is told with its reason
+            with (folder / LEDGER).open("rb") as file:
+                begin = file.read(_BEGIN_BYTES)  # with the time and the session that began it
+            longer = by_begin.setdefault(begin, []) if begin else []
+            own = (folder / LEDGER).read_bytes() if longer else b""
+            whole = (each for each in longer if (each / LEDGER).read_bytes().startswith(own))
+            if of := next(whole, None):
+                copies.append(f"{folder} is not shown: an earlier copy of {of}")
+                continue
+        longer.append(folder)
+        kept.append(folder)
+    return sorted(kept), copies
+
+
+def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
+    """Yield the folders with a ledger; what lies below one of them is its jobs' files."""
+    if (folder / LEDGER).is_file():
+        yield folder
+    elif levels and folder.is_dir():
+        with contextlib.suppress(PermissionError):  # of another user, above several projects
+            for each in folder.iterdir():
+                if each.is_dir():
+                    yield from _ledgers_below(each, levels - 1)

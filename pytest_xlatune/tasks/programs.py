@@ -1,0 +1,125 @@
+"""What the compiler made of a program, by its dump, or what changed from one to another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_xlatune.evidence.hlo import KINDS, Program
+from pytest_xlatune.evidence.hlo.difference import difference, flying, prove, size
+from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.model.errors import ParseError, XlatuneError
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.document import Document, brief, lines, plain
+
+SCHEMA = 1
+
+
+def read_programs(dumps: Sequence[Path]) -> tuple[list[Program], tuple[str, ...]]:
+    """Return the programs of the dumps that can be read, and why the others cannot.
+
+    Raises:
+        ParseError: none can be read.
+    """
+    programs, problems = [], []
+    for path in dumps:
+        try:
+            programs.append(read_program(path))
+        except XlatuneError as error:
+            problems.append(str(error))
+    if not programs:
+        raise ParseError("; ".join(problems))
+    return programs, tuple(problems)
+
+
+def program_document(program: Program, other: Program | None = None) -> Document:
+    """Return the document of a program's facts, or of the difference to another.
+
+    Flags that the two dumps' `*.debug_options` set differently are judged one by one.
+    """
+    title = "What the compiler made of a program" if other is None else "What changed"
+    found = [*_facts(program)] if other is None else [*_changes(program, other)]
+    shown = (f"{' ' * (len(each) - len(each.lstrip()))}{plain(each)}" for each in found)
+    return brief(title, lines(*shown))
+
+
+def _changes(program: Program, other: Program) -> Iterable[str]:
+    found = difference(program, other)
+    yield found.before
+    yield f"-> {found.after}"
+    yield from (f"  {sentence}" for sentence in found.sentences)
+    yield from (f"  {each.sentence}" for each in prove(*_judged(program, other)))
+
+
+def _facts(program: Program) -> list[str]:
+    told = [
+        f"{program.module} for {program.target} ({program.source})",
+        f"  {program.instructions} instructions",
+        f"  fingerprint before scheduling: {program.fingerprint or 'not written'}",
+    ]
+    if program.memory_bytes is not None:
+        told.append(f"  memory {size(program.memory_bytes)}")
+    told += [f"  {each}" for each in _collectives(program)]
+    for loop in program.loops:
+        trips = "an unknown number of" if loop.trips is None else str(loop.trips)
+        notes = [
+            *(["double-buffered"] if loop.is_unrolled else []),
+            *(["windowed einsum"] if loop.is_windowed_einsum else []),
+        ]
+        told.append(f"  loop {loop.name}: {trips} rounds" + "".join(f", {n}" for n in notes))
+    told.append(f"  {flying(program)}")
+    if program.unknown_trips:
+        told.append(
+            f"  {counted(program.unknown_trips, 'loop')} of unknown length: executions are at least"
+            " these"
+        )
+    if program.thunks is not None:
+        is_same = program.thunks.agrees(program)
+        others = "the same collectives" if is_same else f"others: {program.thunks.collectives}"
+        told.append(f"  the launch order (thunk sequence) has {others}")
+    told += [f"  option {name}={value}" for name, value in (program.options or {}).items()]
+    return told
+
+
+def _collectives(program: Program) -> Iterable[str]:
+    """Say alike collectives together, in the order of kinds and then of the program."""
+    alike: Counter[str] = Counter()
+    for kind in KINDS:
+        for each in program.of(kind):
+            traits = [
+                size(each.size_bytes),
+                "asynchronous" if each.is_async else "synchronous",
+                *(["pipelined"] if each.is_pipelined else []),
+                *([f"stream {each.stream}"] if each.stream else []),
+                f"{counted(each.executions, 'execution')} a step "
+                + ("in a loop" if each.in_loop else "outside of loops"),
+                *(["at most: in a branch"] if each.in_branch else []),
+                each.groups or "all devices",
+            ]
+            alike[f"{kind}: {', '.join(traits)}"] += 1
+    return (f"{count} x {said}" for said, count in alike.items())
+
+
+def programs_json(program: Program, other: Program | None = None) -> Json:
+    """Return the facts of a program, or of two with their difference."""
+    if other is None:
+        return {"schema": SCHEMA, "program": program.to_json()}
+    found = difference(program, other)
+    return {
+        "schema": SCHEMA,
+        "before": program.to_json(),
+        "after": other.to_json(),
+        "difference": found.to_json(),
+        "proofs": [each.to_json() for each in prove(*_judged(program, other))],
+    }
+
+
+def _judged(before: Program, after: Program) -> tuple[list[str], Program, Program]:
+    """Return the options that differ, where both are known, and the two programs."""
+    if before.options is None or after.options is None:
+        return [], before, after
+    old, new = before.options, after.options
+    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return names, before, after

@@ -1,0 +1,93 @@
+"""A command of another distribution: listed without what it needs, run when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import COMMANDS, main
+from tests.helpers.guests import install
+from tests.helpers.how_to import whole
+
+(ENTRY, COMMAND), PROJECT = whole("command")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    more = {
+        "other": "xlatune_words:__doc__",
+        "broken": "their_absence:COMMAND",
+        "steps": "xlatune_words:COMMAND",  # a name of ours
+    }
+    group = "pytest_xlatune.commands"
+    names = {group: {**PROJECT["entry-points"][group], **more}}
+    modules = {"xlatune_words": ENTRY, "xlatune_words_command": COMMAND}
+    install(tmp_path / "there", "their-words", names, modules)
+    monkeypatch.syspath_prepend(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    yield tmp_path
+    for each in modules:
+        sys.modules.pop(each, None)
+
+
+def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--help"])
+    assert left.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("theirs")
+def test_it_is_listed_beside_ours_and_its_own_module_is_not_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = helped(capsys)
+    assert "words count the words of a file, 100 % of them" in said
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} {line}" in said
+    assert "xlatune_words_command" not in sys.modules
+
+
+def test_it_runs_as_ours_do(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (theirs / "notes.txt").write_text("one two three")
+    assert main(["words", "notes.txt"]) == 0
+    assert capsys.readouterr().out == "3 words\n"
+    assert main(["words", "notes.txt", "--json"]) == 0
+    assert main(["words", "none.txt"]) == 2
+    assert "xlatune: none.txt: no such file" in capsys.readouterr().err
+    said = helped(capsys, "words")
+    assert "Count the words of a file, 100 % of them." in said
+    assert "examples: xlatune words notes.txt" in said
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("broken", "their_absence:COMMAND of their-words 1.2 cannot be loaded: ModuleNotFound"),
+        ("other", "command 'other' of their-words 1.2 is str, expected a pytest_xlatune.cli.Subc"),
+    ],
+)
+def test_one_that_is_none_says_so_and_the_others_are_there(
+    name: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name]) == 2
+    assert why in capsys.readouterr().err
+    assert why in helped(capsys)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_no_name_of_ours_can_be_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Show the steps and the score of logs" in helped(capsys, "steps")
+    assert "xlatune_words" not in sys.modules, "no other distribution is looked at for it"
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_misspelt_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["word"])
+    assert "did you mean words?" in capsys.readouterr().err

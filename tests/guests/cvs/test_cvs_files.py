@@ -1,0 +1,505 @@
+"""CVS files are read: facts, open items, accounting, plausibility; one kind of error."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.guests.cvs.files import CvsGiven, _beside, read_cvs_file
+from pytest_xlatune.guests.cvs.reading import CvsFile, leaves_of
+from pytest_xlatune.model.errors import ConfigError
+from tests.helpers.cvs_written import CLUSTER, first, fourth, second, third, thresholds, write
+
+ALL = {
+    "1 single": first(),
+    "1 multi": first(multi=True),
+    "1 both": first(both=True),
+    "2 single": second(),
+    "2 multi": second(multi=True),
+    "3-early": third(early=True),
+    "3 single": third(multi=False),
+    "3": third(),
+    "4": fourth(),
+    "4 single": fourth(multi=False),
+}
+
+
+def read(tmp_path: Path, data: Any, name: str = "config.json", **given: Any) -> CvsFile:
+    return read_cvs_file(write(tmp_path, name, data), CvsGiven(**given))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_leaf_has_one_class_and_none_is_unknown(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, ALL[name])
+    counts = found.accounting
+    leaves = len(list(leaves_of(ALL[name])))
+    assert counts.pop("leaves") == leaves == sum(counts.values())
+    assert counts["unknown"] == 0, [each for each in found.leaves if each.cls == "unknown"]
+    assert counts["comment"] > 0
+    assert found.generation == name.split(" ", maxsplit=1)[0]
+    assert found.model == "llama3.1-70b"
+    assert found.gpu == "mi300x"
+    assert found.steps == 30
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("1 single", {"config.nnodes"}),
+        ("1 multi", {"config.nnodes", "config.nccl_ib_hca", "config.nccl_socket_ifname"}),
+        ("3 single", set()),
+        ("3", {f"training.nccl.{key}" for key in ("ib_hca", "ib_hca_list", "socket_ifname")}),
+        (
+            "4",
+            {"threshold_json", "container.image"}
+            | {f"container.env.NCCL_{key}" for key in ("IB_HCA", "SOCKET_IFNAME")},
+        ),
+        ("4 single", {"threshold_json", "container.image"}),
+    ],
+)
+def test_open_items_are_what_this_run_uses(tmp_path: Path, name: str, expected: set[str]) -> None:
+    assert {each.path for each in read(tmp_path, ALL[name]).open_items} == expected
+
+
+def test_what_the_user_gives_closes_an_item(tmp_path: Path) -> None:
+    values = {
+        "config.nnodes": "4",
+        "config.nccl_ib_hca": "mlx5_0",
+        "config.nccl_socket_ifname": "eno1",
+    }
+    found = read(tmp_path, first(multi=True), values=values)
+    assert found.open_items == ()
+    assert found.env["NCCL_SOCKET_IFNAME"] == "eno1"
+    (cell,) = found.cells
+    assert (cell.nodes, cell.parallelism) == (4, "FSDP=32")
+
+
+def test_a_cluster_file_says_how_many_nodes_and_which_mode(tmp_path: Path) -> None:
+    cluster = write(tmp_path, "cluster.json", CLUSTER)
+    found = read(tmp_path, first(both=True), cluster=cluster)
+    assert found.mode == "distributed"
+    assert "config.nnodes" not in {each.path for each in found.open_items}
+    one = {**CLUSTER, "node_dict": {"node001": {"vpc_ip": "node001"}}}
+    cluster = write(tmp_path, "cluster.json", one)
+    assert read(tmp_path, first(both=True), cluster=cluster).mode == "single"
+    shown = read_cvs_file(cluster)
+    assert (shown.kind, shown.nodes) == ("cluster", ("node001",))
+
+
+def test_flags_and_environment_are_those_of_the_generation(tmp_path: Path) -> None:
+    found = read(tmp_path, first())
+    assert "xla_gpu_first_collective_call_warn_stuck_timeout_seconds" in found.xla_flags
+    assert found.env["NVTE_CK_BWD_V3"] == found.env["NVTE_CK_USES_BWD_V3"] == "1"
+    assert "NNODES" not in found.env
+    assert found.env["MINE"] == "7"
+    assert found.added["NCCL_IB_DISABLE"] == "1"
+    later = read(tmp_path, second(multi=True))
+    assert later.xla_flags == {"xla_gpu_enable_command_buffer": "", "xla_gpu_autotune_level": "4"}
+    assert later.env["NCCL_PROTO"] == "Simple"
+    assert later.added["NCCL_CROSS_NIC"] == "0"
+
+
+def test_the_words_of_a_value_are_typed(tmp_path: Path) -> None:
+    (cell,) = read(tmp_path, second()).cells
+    assert cell.maxtext["rope_max_timescale"] == 500000
+    assert cell.maxtext["normalization_layer_epsilon"] == 1e-5
+    assert cell.maxtext["scan_layers"] is True
+    assert "batch_size" not in cell.maxtext
+    (cell,) = read(tmp_path, first()).cells
+    assert "base_emb_dim" not in cell.maxtext, "generation 1 writes it where nothing reads it"
+    assert cell.maxtext["packing"] is True
+
+
+def test_cells_are_the_sweeps_that_run_with_their_thresholds(tmp_path: Path) -> None:
+    data = third()
+    names = [each["name"] for each in data["training"]["sweeps"]]
+    write(tmp_path, "tiny_threshold.json", thresholds(*names))
+    found = read(tmp_path, data)
+    (cell,) = found.cells
+    assert cell.name == names[0]
+    assert cell.thresholds["training.tflops_per_sec_per_gpu"].value == 380
+    assert (cell.nodes, cell.parallelism) == (4, "FSDP=32")
+    fp8 = read(tmp_path, {**fourth(), "runs": ["BS=5,PRECISION=FP8,SL=4096"]}).cells[0]
+    assert (fp8.per_device_batch_size, fp8.max_target_length) == (5, 4096)
+    assert fp8.precision == "nanoo_fp8"
+    assert fp8.maxtext["remat_policy"] == "minimal"
+    shown = read_cvs_file(tmp_path / "tiny_threshold.json")
+    assert (shown.kind, shown.generation, shown.accounting["unknown"]) == ("threshold", "3", 0)
+
+
+def test_fp8_of_a_gpu_that_is_not_named_is_asked(tmp_path: Path) -> None:
+    data = {**fourth(), "gpu_name": "mi3xx"}
+    assert "gpu_name" not in read(tmp_path, data).to_json()["open_items"]
+    data["runs"] = ["BS=5,PRECISION=FP8,SL=4096"]
+    assert "gpu_name" in read(tmp_path, data).to_json()["open_items"]
+
+
+def test_a_name_among_the_runs_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    data = {**fourth(), "runs": ["BS=2,PRECISION=BF16,SL=819"]}
+    with pytest.raises(ConfigError, match="did you mean 'BS=2,PRECISION=BF16,SL=8192'"):
+        read(tmp_path, data)
+
+
+@pytest.mark.parametrize("name", ["1" * 400, "a\0b", "no such", "."])
+def test_thresholds_under_no_possible_name_are_a_note(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, {**fourth(), "threshold_json": name})
+    assert not found.cells[0].thresholds
+    assert any("no metric has a threshold" in each for each in found.notes)
+
+
+def test_two_axes_that_take_the_rest_are_refused(tmp_path: Path) -> None:
+    data = third()
+    data["training"]["maxtext_config"]["dcn_data_parallelism"] = -1
+    with pytest.raises(ConfigError, match="only one of a side can take the rest"):
+        read(tmp_path, data)
+
+
+def gated(tflops: str, tokens: str, *, model: str = "llama3.1-70b", gpu: str = "mi300x") -> Any:
+    data = first()
+    (own,) = data["model_params"]["single_node"].values()
+    own["mi300x"]["result_dict"] = {
+        "tflops_per_sec_per_gpu": tflops,
+        "tokens_per_sec_per_gpu": tokens,
+    }
+    data["model_params"]["single_node"] = {model: {gpu: own["mi300x"]}}
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "checks"),
+    [
+        (gated("1800.0", "900.0"), {"one-number", "peak"}),
+        (gated("380", "140"), {"one-number"}),
+        (gated("380", "800"), set()),
+        (gated("350", "700"), set()),
+        (gated("900.0", "2100.0", gpu="mi355"), set()),
+        (gated("380", "145", model="llama3.1-405b"), set()),
+        (gated("380", "140", model="llama3.1-405b"), set()),
+        (gated("380", "0"), {"cannot-fail"}),
+    ],
+    ids=[
+        "above the peak",
+        "tokens of 405B for 70B",
+        "70B",
+        "70B, lower",
+        "70B on mi355",
+        "405B",
+        "405B, lower",
+        "a least of 0",
+    ],
+)
+def test_contradictions_are_found_and_consistent_ones_left_alone(
+    tmp_path: Path, data: Any, checks: set[str]
+) -> None:
+    assert {each.check for each in read(tmp_path, data).implausible} == checks
+
+
+def test_sweeps_whose_name_contradicts_them_and_a_baseline_that_is_too_high(tmp_path: Path) -> None:
+    data = third()
+    names = [each["name"] for each in data["training"]["sweeps"]]
+    write(tmp_path, "tiny_threshold.json", thresholds(*names))
+    found = {each.check: each.text for each in read(tmp_path, data).implausible}
+    assert found.keys() == {"name", "scaling-baseline"}
+    assert "GBS=32" in found["name"]
+    assert "4 nodes x 8 devices x 4 = 128" in found["name"]
+    assert "49250 a device" in found["scaling-baseline"]
+    data["enforce_thresholds"] = False
+    assert "cannot-fail" in {each.check for each in read(tmp_path, data).implausible}
+
+
+def gate(kind: str, value: float) -> dict[str, Any]:
+    return {"kind": kind, "value": value}
+
+
+FIRM = {"tflops_per_sec_per_gpu": gate("min", 380), "tokens_per_sec_per_gpu": gate("min", 800)}
+
+
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ({}, ""),
+        ({"final_loss": gate("max", 11)}, ""),
+        ({"step_time_p95_ms": gate("max_ms", 22_000)}, ""),
+        ({"tokens_per_sec_total": gate("min", 0)}, "at least 0, which nothing can miss"),
+        ({"scaling_efficiency_pct": gate("min_tok_s", -1)}, "at least -1"),
+        ({"final_loss": gate("max", 15)}, "ln(128256) = 11.76"),
+        ({"loss_decreased": gate("min", 1)}, "demanded of synthetic data"),
+        ({"step_time_p95_ms": gate("max_ms", 3.6e6)}, "2 x 8192 tokens takes 20480 ms"),
+        ({"step_time_seconds": gate("max", 3600)}, "2 x 8192 tokens takes 20 s"),
+        ({key: gate("info", 1) for key in FIRM}, "nothing is gated"),
+        ({"tflops_per_sec_per_gpu": gate("min", 230)}, "800 tokens/s are 365 TFLOP/s"),
+    ],
+)
+def test_thresholds_of_generation_3_that_cannot_fail_are_told(
+    tmp_path: Path, gates: Any, said: str
+) -> None:
+    data = third()
+    del data["training"]["scaling_baseline"]
+    name = data["training"]["enabled_sweep_list"][0]
+    cell = {f"training.{key}": each for key, each in {**FIRM, **gates}.items()}
+    write(tmp_path, "tiny_threshold.json", {name: cell})
+    found = [each for each in read(tmp_path, data).implausible if each.check != "name"]
+    assert len(found) == bool(said), found
+    if said:
+        is_low = "tflops_per_sec_per_gpu" in gates and len(gates) == 1
+        assert found[0].check == ("one-number" if is_low else "cannot-fail")
+        assert said in found[0].text
+
+
+def test_cells_of_thresholds_that_are_of_no_sweep_are_named(tmp_path: Path) -> None:
+    data = third()
+    names = [each["name"] for each in data["training"]["sweeps"]]
+    other = names[0].replace("NNODES=4", "NNODES=8")
+    write(tmp_path, "tiny_threshold.json", thresholds(other, names[1]))
+    found = read(tmp_path, data)
+    (note,) = [each for each in found.notes if "no sweep" in each]
+    assert repr(other) in note
+    assert f"the nearest is {names[0]!r}" in note
+    assert any("nothing is gated" in each.text for each in found.implausible)
+
+
+def test_the_last_files_of_generation_3_have_keys_that_the_first_had_not(tmp_path: Path) -> None:
+    data = third()
+    data["training"] |= {"maxtext_branch": "b", "maxtext_root": "/a", "maxtext_install_cmd": "c"}
+    data["training"]["nccl"]["ib_gid_index"] = "<changeme>"
+    path = "training.nccl.ib_gid_index"
+    found = read(tmp_path, data)
+    assert found.accounting["unknown"] == 0
+    assert any(each.startswith("training.maxtext_branch: CVS changes") for each in found.notes)
+    assert path in {each.path for each in found.open_items}
+    assert read(tmp_path, data, values={path: "3"}).env["NCCL_IB_GID_INDEX"] == "3"
+    data["training"]["env_vars"]["NCCL_IB_GID_INDEX"] = "1"
+    found = read(tmp_path, data)
+    assert path not in {each.path for each in found.open_items}
+    assert found.env["NCCL_IB_GID_INDEX"] == "1"
+    data["training"]["distributed"] = False
+    del data["training"]["env_vars"]["NCCL_IB_GID_INDEX"]
+    assert "NCCL_IB_GID_INDEX" not in read(tmp_path, data).env
+    assert not read(tmp_path, data).open_items
+
+
+@pytest.mark.parametrize(
+    ("block", "every", "target", "is_noted"),
+    [
+        ({"target_metric": "auto", "target_value": 10.0}, -1, 10.0, False),
+        ({"target_metric": "train_loss", "target_value": "10"}, 5, 10.0, False),
+        ({"target_value": 10.0}, None, 10.0, False),
+        ({"target_metric": "auto", "target_value": 10.0}, 5, None, True),
+        ({"target_metric": "eval_loss", "target_value": 10.0}, -1, None, True),
+        ({"target_metric": "auto", "target_value": 0.0}, -1, None, False),
+        ({"target_metric": "eval_loss", "target_value": -1}, -1, None, False),
+    ],
+)
+def test_the_target_of_the_loss_is_the_one_of_the_steps(
+    tmp_path: Path, block: Any, every: Any, target: float | None, is_noted: bool
+) -> None:
+    data = third()
+    data["training"]["convergence"] = block
+    data["training"]["maxtext_config"]["eval_interval"] = every
+    found = read(tmp_path, data)
+    assert found.target == target
+    assert any("target_metric" in each for each in found.notes) == is_noted
+
+
+def test_a_loss_curve_that_does_not_say_has_the_values_of_cvs(tmp_path: Path) -> None:
+    found = read(tmp_path, {**fourth(), "loss_curve": {"sample_every": 2}})
+    assert (found.max_slope, found.enforce_slope) == (0.0, True)
+    said = {"max_slope": "0.1", "enforce": "False"}
+    found = read(tmp_path, {**fourth(), "loss_curve": said})
+    assert (found.max_slope, found.enforce_slope) == (0.1, False)
+    found = read(tmp_path, fourth())
+    assert (found.max_slope, found.enforce_slope) == (None, False)
+
+
+def test_the_nodes_of_a_cluster_file_under_either_key(tmp_path: Path) -> None:
+    nodes = CLUSTER["node_dict"]
+    data = {"username": "one", "head_node": "node001", "nodes": nodes, "env_vars": {}}
+    path = write(tmp_path, "cluster.json", data)
+    shown = read_cvs_file(path)
+    assert (shown.kind, shown.nodes) == ("cluster", tuple(nodes))
+    assert shown.accounting["unknown"] == 0
+    assert read(tmp_path, third(), cluster=path).cells[0].nodes == 4
+
+
+@pytest.mark.parametrize("name", ["{xx.xx.xx.xx|hostname}", "{head-node-ip}", "<changeme>"])
+def test_a_template_of_a_cluster_file_is_told_and_counts_for_no_run(
+    tmp_path: Path, name: str
+) -> None:
+    path = write(tmp_path, "cluster.json", {**CLUSTER, "node_dict": {name: {"vpc_ip": name}}})
+    assert any(f"{name}: no name of a node yet" in each for each in read_cvs_file(path).notes)
+    with pytest.raises(ConfigError, match="names no node"):
+        read(tmp_path, third(), cluster=path)
+
+
+def test_show_as_text_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "single.json", first())
+    assert main(["cvs", "show", str(path), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == [
+        *("schema", "generation", "kind", "model", "mode", "gpu", "image", "steps", "cells"),
+        *("xla_flags", "env", "open_items", "accounting", "implausible"),
+    ]
+    assert document["open_items"] == ["config.nnodes"]
+    assert main(["cvs", "show", str(path), "--cvs-set", "config.nnodes=1"]) == 0
+    shown = capsys.readouterr().out
+    assert "CVS generation 1, config" in shown
+    assert "FSDP=8" in shown
+    other = write(tmp_path, "other.json", fourth())
+    assert main(["cvs", "show", str(path), str(other), "--json", "--nodes", "1"]) == 2
+    assert [each["generation"] for each in json.loads(capsys.readouterr().out)] == ["1", "4"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"kind": "within", "value": 3}, "tolerance_pct is None, expected percent above 0"),
+        ({"kind": "within", "value": 3, "tolerance_pct": -1}, "percent above 0"),
+        ({"kind": "min_ratio", "value": 3}, "a number, or the name of another metric"),
+        ({"kind": "min_ratio", "value": 3, "reference": "final_los"}, "mean 'final_loss'"),
+        ({"kind": "mini", "value": 3}, "did you mean 'min'"),
+    ],
+)
+def test_a_threshold_that_lacks_a_part_is_refused(tmp_path: Path, entry: Any, said: str) -> None:
+    data = {"BS=1": {"training.final_loss": entry}}
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, data, "threshold.json")
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"error_patterns": {"a": "(["}}, "error_patterns.a: '\\(\\['.* is no regular expression"),
+        ({"error_patterns": {"a": 1}}, "error_patterns.a is 1, expected a regular expression"),
+        ({"loss_curve": {"max_slope": "steep"}}, "loss_curve.max_slope is 'steep'"),
+        ({"convergence": {"target_value": []}}, "convergence.target_value is list"),
+    ],
+)
+def test_a_block_that_cannot_act_is_refused(tmp_path: Path, block: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, {**fourth(), **block})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n "a": 1\n "b": 2\n}', "line 3, column 2"),
+        ('{\n "a": 1\n}', "line 2: JSON, but no CVS file"),
+        ("[1]", "line 1: this is a list"),
+        ('{"config": {"training_steps": NaN}, "model_params": {}}', "NaN is no number"),
+        ("[" * 100000, "nested too deeply"),
+        ('{"config": {}, "model_params": {"single_node": {"m": {"g": {"a": 1e999}}}}}', "larger"),
+    ],
+    ids=["a missing comma", "other keys", "a list", "NaN", "nested", "too large"],
+)
+def test_no_cvs_file_ends_in_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    assert main(["cvs", "show", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert str(path) in shown.err
+
+
+def test_a_file_is_read_within_20_ms(tmp_path: Path) -> None:
+    data = third()
+    data["training"]["sweeps"] *= 10
+    for number, each in enumerate(data["training"]["sweeps"]):
+        data["training"]["sweeps"][number] = {**each, "name": f"{each['name']},N={number}"}
+    data["training"].pop("enabled_sweep_list")
+    path = write(tmp_path, "config.json", data)
+    took = []
+    for _ in range(5):
+        begun = time.process_time()
+        read_cvs_file(path)
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.020
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    "",
+    "x",
+    "<changeme>",
+    -1,
+    0,
+    10**400,
+    1e308,
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    "{a}",
+)
+
+
+def mutated(data: Any, chance: random.Random) -> Any:
+    """Return a file with one to three changes: values swapped, keys dropped, nested, renamed."""
+    made = copy.deepcopy(data)
+    for _ in range(chance.randint(1, 3)):
+        below = made
+        while True:
+            keys = list(below) if isinstance(below, dict) else list(range(len(below)))
+            if not keys:
+                break
+            key = chance.choice(keys)
+            if isinstance(below[key], dict | list) and below[key] and chance.random() < 0.85:
+                below = below[key]
+                continue
+            kind = chance.random()
+            if kind < 0.2:
+                del below[key]
+            elif kind < 0.3 and isinstance(below, dict):
+                below[chance.choice(["name", "kind", "{paths.a}", "x" * 50])] = below.pop(key)
+            elif kind < 0.4:
+                below[key] = {"deeper": below[key]}
+            elif kind < 0.5:
+                below[key] = [below[key]] * 2
+            else:
+                below[key] = copy.deepcopy(chance.choice(ODD))
+            break
+    return made
+
+
+def mutants(count: int) -> Iterator[Any]:
+    chance = random.Random(15)
+    files = [*ALL.values(), CLUSTER, thresholds("BS=1", "default")]
+    for _ in range(count):
+        yield mutated(chance.choice(files), chance)
+
+
+def test_damaged_files_end_in_one_kind_of_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    refused = 0
+    for data in mutants(1500):
+        path.write_text(json.dumps(data))
+        try:
+            found = read_cvs_file(path)
+        except ConfigError as error:
+            refused += str(path) in str(error)
+        else:
+            assert sum(found.accounting.values()) == 2 * found.accounting["leaves"]
+            json.dumps(found.to_json(), allow_nan=False)
+    assert 50 < refused < 1400
+
+
+def test_a_cvs_file_names_its_thresholds_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "cvs").mkdir()
+    for place in (tmp_path, tmp_path / "cvs"):
+        (place / "thresholds.json").write_text("{}")
+    file = tmp_path / "cvs" / "run.json"
+    assert _beside(file, "thresholds.json") == tmp_path / "cvs" / "thresholds.json"
+    assert _beside(file, "../thresholds.json") is None
+    assert _beside(file, str(tmp_path / "thresholds.json")) is None

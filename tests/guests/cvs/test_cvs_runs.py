@@ -1,0 +1,409 @@
+"""A CVS file is run as it is: jobs on this machine, both verdicts, CVS' rules beside ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune import Sweep, profile
+from pytest_xlatune.cli import main
+from pytest_xlatune.guests.cvs.files import read_cvs_file
+from pytest_xlatune.model.errors import ConfigError
+from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
+from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
+from tests.helpers.tell_options import TELL_OPTIONS
+
+# MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
+TRAINER = f"""\
+import hashlib, os, sys
+{TELL_OPTIONS}
+config, *words = sys.argv[1:]
+assert open(config).read() == "base_config: base.yml\\n"
+keys = dict(each.split("=", 1) for each in words)
+assert keys["dtype"] == "bfloat16"
+print(f"XLA_FLAGS={{asked}}", flush=True)
+noise = int(hashlib.sha256(keys["run_name"].rpartition("-")[0].encode()).hexdigest()[:8], 16)
+speed = 820.0 * (1 + 0.01 * (noise / 2**32 - 0.5))
+fast = "--xla_gpu_autotune_level=0" in asked and os.environ["NCCL_DEBUG"] == "INFO"
+speed *= 1.1 if fast else 1.0
+tokens = float(keys["per_device_batch_size"]) * float(keys["max_target_length"])
+print(os.environ.get("SAYS", ""), flush=True)
+if os.environ.get("SLURM_PROCID", "0") == "0":
+    for step in range(int(keys["steps"])):
+        own = speed * (0.96 if step == 9 else 1)
+        print(f"completed step: {{step}}, seconds: {{tokens / own:.6f}}, "
+              f"TFLOP/s/device: {{own * 0.475:.3f}}, Tokens/s/device: {{own:.3f}}, "
+              f"total_weights: 1, loss: {{9 - step * 0.1:.3f}}", flush=True)
+print(os.environ.get("SAYS_LATE", ""), flush=True)
+"""
+LOCAL = ("--xlatune-executor", "local", "--xlatune-container", "runtime=none")
+
+
+@pytest.fixture
+def folder(
+    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
+    # these jobs measure nothing: they need not take turns with real ones on this machine
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+    (pytester.path / "train.py").write_text(TRAINER)
+    return pytester.path
+
+
+def run(
+    pytester: pytest.Pytester, name: str, *args: str, launcher: str = ""
+) -> tuple[Any, dict[str, dict[str, str]]]:
+    """Run a file; return what pytest said, and the properties of each metric."""
+    python = ",".join(filter(None, (f"python={sys.executable}", launcher)))
+    words = ("--cvs-config", name, *LOCAL, "--xlatune-launcher", python, "--junitxml", "junit.xml")
+    ran = run_with_workers if "-n2" in args else run_inside
+    done = ran(pytester, *words, "-p", "no:cacheprovider", *args)
+    found = {}
+    for case in ET.parse(pytester.path / "junit.xml").iter("testcase"):
+        own = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+        if "cvs.metric" in own:
+            found[own["cvs.metric"]] = own
+    return done, found
+
+
+def test_generation_1_passes_by_the_mean_where_cvs_fails_by_a_step(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    data = first()
+    data["config"]["nnodes"] = "1"
+    write(folder, "gen1.json", data)
+    script = f"scripts={folder / 'train.py'}"
+    done, _ = run(pytester, "gen1.json", "--cvs-strict", launcher=script)
+    done.assert_outcomes(passed=4)
+    text = done.stdout.str()
+    assert "tflops_per_sec_per_gpu is 389" in text
+    assert "CVS: fail: 0 of 5 jobs pass" in text
+    assert "step 9: 37" in text
+    assert "CVS takes every step by itself, ours the mean of all jobs with its noise" in text
+    assert "not run: CVS' smoke test" in text
+
+
+def fourth_here(folder: Path, *, tflops: float, enforce: bool = True) -> None:
+    data = fourth(multi=False)
+    data["train_params"]["train_script_paths"] = [str(folder / "no.py"), str(folder / "train.py")]
+    data["container"]["image"] = "example/jax-training:v26.4"
+    data["threshold_json"] = "tiny_threshold.json"
+    data["enforce_thresholds"] = enforce
+    write(folder, "gen4.json", data)
+    names = [each for each in data["sweeps"] if not each.startswith("_")]
+    write(folder, "tiny_threshold.json", thresholds(*names, tflops=tflops))
+
+
+def test_generation_4_tells_each_metric_and_resumes(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=500)
+    done, found = run(pytester, "gen4.json", "--cvs-strict", "-n2")
+    done.assert_outcomes(passed=3, failed=1)
+    assert done.ret == 1
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
+    assert found["tflops_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
+    assert found["tokens_per_sec_per_gpu"]["cvs.verdict"] == "pass"
+    assert found["tokens_per_sec_per_gpu"]["xlatune.n"] == "5"
+    assert found["final_loss"]["cvs.verdict"] == "recorded"
+    (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
+    begun = ledger.read_text().count('"attempt-submitted"')
+    # a threshold is an argument of the verdict: the same jobs are judged again
+    fourth_here(folder, tflops=380)
+    done, found = run(pytester, "gen4.json", "-k", "tflops")
+    done.assert_outcomes(passed=1)
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
+    assert ledger.read_text().count('"attempt-submitted"') == begun == 5
+
+
+def test_what_is_not_enforced_is_shown_and_fails_when_asked(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=500, enforce=False)
+    done, found = run(pytester, "gen4.json")
+    done.assert_outcomes(passed=4)
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
+    done, found = run(pytester, "gen4.json", "--cvs-enforce")
+    done.assert_outcomes(passed=3, failed=1)
+
+
+def test_close_to_the_threshold_says_how_many_jobs_would_decide(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=389.7)
+    done, found = run(pytester, "gen4.json")
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "cannot tell"
+    assert "would decide it" in found["tflops_per_sec_per_gpu"]["cvs.lines"]
+    assert done.ret == 10
+
+
+def test_open_items_end_the_run_before_anything_starts(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    write(folder, "multi.json", first(multi=True))
+    done = run_inside(pytester, "--cvs-config", "multi.json", *LOCAL)
+    assert done.ret == 4
+    text = done.stdout.str() + done.stderr.str()
+    for each in ("config.nnodes", "config.nccl_ib_hca", "config.nccl_socket_ifname", "--cvs-set"):
+        assert each in text
+    assert not list(folder.glob(".xlatune/*/*"))
+
+
+def test_from_cvs_is_a_cell_to_tune(tmp_path: Path) -> None:
+    names = [each["name"] for each in third()["training"]["sweeps"]]
+    write(tmp_path, "tiny_threshold.json", thresholds(*names))
+    values = {
+        "training.nccl.ib_hca": "mlx5_0",
+        "training.nccl.ib_hca_list": "mlx5_0",
+        "training.nccl.socket_ifname": "eno1",
+    }
+    path = write(tmp_path, "gen3.json", third())
+    sweep = Sweep.from_cvs(
+        path, values=values, profiles=(profile("fast", "--xla_gpu_autotune_level=0"),)
+    )
+    assert sweep.cell.parallelism == "FSDP=32"
+    assert sweep.cell.devices == 32
+    assert sweep.cell.deployed["NCCL_SOCKET_IFNAME"] == "eno1"
+    assert sweep.cell.deployed["XLA_FLAGS"] == "--xla_gpu_autotune_level=4"
+    assert sweep.launcher.describe().startswith("container docker mounts=")
+    with pytest.raises(ConfigError, match="3 open items"):
+        Sweep.from_cvs(path)
+    with pytest.raises(ConfigError, match="cluster file of CVS"):
+        Sweep.from_cvs(write(tmp_path, "cluster.json", CLUSTER))
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer", "pyxis"])
+def test_a_container_of_each_runtime_takes_what_has_a_place_in_it(
+    tmp_path: Path, runtime: str
+) -> None:
+    path = write(tmp_path, "gen4.json", fourth(multi=False))
+    values = {"container.image": f"x@sha256:{'0' * 64}", "threshold_json": "none.json"}
+    sweep = Sweep.from_cvs(path, values=values, runtime=runtime)
+    said = sweep.launcher.describe()
+    assert "/models:/models" in said
+    assert ("--privileged" in said) is (runtime in ("docker", "podman"))
+
+
+def with_blocks(folder: Path, **blocks: Any) -> None:
+    """Write gen4.json with further blocks; `env` goes to the container."""
+    fourth_here(folder, tflops=380)
+    path = folder / "gen4.json"
+    data = json.loads(path.read_text())
+    data["container"]["env"] |= blocks.pop("env", {})
+    path.write_text(json.dumps({**data, **blocks}))
+
+
+def demands(folder: Path, **metrics: Any) -> None:
+    """Put further thresholds beside gen4.json."""
+    path = folder / "tiny_threshold.json"
+    data = json.loads(path.read_text())
+    for cell in (each for name, each in data.items() if not name.startswith("_")):
+        cell |= {f"training.{name}": each for name, each in metrics.items()}
+    path.write_text(json.dumps(data))
+
+
+def test_bands_and_ratios_are_gated_with_noise(pytester: pytest.Pytester, folder: Path) -> None:
+    with_blocks(folder, scaling_baseline={"tokens_per_sec_total": 6560, "num_nodes": 1})
+    demands(
+        folder,
+        tflops_per_sec_per_gpu={"kind": "within", "value": 389.7, "tolerance_pct": 3},
+        step_time_seconds={"kind": "within", "value": 19.978, "tolerance_pct": 0.001},
+        tokens_per_sec_per_gpu={"kind": "min_ratio", "value": 0.9, "reference": 820},
+        tokens_per_sec_total={
+            "kind": "min_ratio",
+            "value": 9.0,
+            "reference": "training.tokens_per_sec_per_gpu",
+        },
+        scaling_efficiency_pct={"kind": "min", "value": 90},
+    )
+    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    words = {name: each["cvs.verdict"] for name, each in found.items()}
+    assert words == {
+        "tflops_per_sec_per_gpu": "pass",
+        "step_time_seconds": "cannot tell",
+        "tokens_per_sec_per_gpu": "pass",
+        "tokens_per_sec_total": "fail",
+        "scaling_efficiency_pct": "pass",
+        "final_loss": "recorded",
+    }
+    assert "389.7 within 3 % is demanded" in found["tflops_per_sec_per_gpu"]["cvs.lines"]
+    assert "would decide it" in found["step_time_seconds"]["cvs.lines"]
+    assert found["tflops_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: pass: 5 of 5")
+    assert found["step_time_seconds"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
+    assert "8 in the mean" in found["tokens_per_sec_total"]["cvs.lines"]
+    assert "at least 9 times tokens_per_sec_per_gpu" in found["tokens_per_sec_total"]["cvs.lines"]
+    done.assert_outcomes(passed=4, failed=2)
+    (report,) = folder.glob("reports/*/thresholds.json")
+    record = json.loads(report.read_text())["conclusion"]["record"]
+    limits = {each["metric"]: (each["least"], each["most"]) for each in record["metrics"]}
+    assert limits["tflops_per_sec_per_gpu"] == pytest.approx((389.7 * 0.97, 389.7 * 1.03))
+    assert limits["scaling_efficiency_pct"] == (90, None)
+    page = report.with_suffix(".html").read_text()
+    assert 'data-metric="step_time_seconds"' in page
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_line_of_an_error_pattern_is_a_failure_of_its_job(
+    pytester: pytest.Pytester, folder: Path, *, is_late: bool
+) -> None:
+    with_blocks(
+        folder,
+        enforce_thresholds=False,
+        error_patterns={"fabric": "link (went|is) DOWN", "off": ""},
+        env={"SAYS_LATE" if is_late else "SAYS": "mlx5_0: Link went down, token=hunter2"},
+    )
+    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    own = found["error_patterns"]
+    assert own["cvs.strict"].startswith("CVS: fail: fabric: job ")
+    assert "rank 0, line" in own["cvs.lines"]
+    assert "mlx5_0: Link went down" in own["cvs.lines"]
+    assert "hunter2" not in own["cvs.lines"]
+    if is_late:
+        done.assert_outcomes(passed=5)
+        assert "a warning, after the last step" in own["cvs.lines"]
+    else:
+        done.assert_outcomes(passed=4, failed=1)
+        assert own["cvs.verdict"] == "fail"
+        assert "5 of 5 jobs have a line of an error pattern" in own["cvs.lines"]
+        # the file's pattern is switched off by the user
+        off = ("--cvs-set", "error_patterns.fabric=")
+        done, found = run(pytester, "gen4.json", *off)
+        done.assert_outcomes(passed=4)
+
+
+def test_the_loss_curve_is_enforced_where_the_file_says(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    curve = {"max_slope": -0.2, "enforce": True, "sample_every": 5}
+    with_blocks(folder, loss_curve=curve, convergence={"target_metric": "loss", "target_value": 8})
+    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done.assert_outcomes(passed=6, failed=1)
+    assert found["loss_slope"]["cvs.verdict"] == "fail"
+    assert found["loss_slope"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
+    assert found["steps_to_target"]["cvs.verdict"] == "recorded"
+    assert "steps_to_target is 10 in the mean" in found["steps_to_target"]["cvs.lines"]
+    # the same jobs, another demand
+    curve = {"max_slope": -0.05, "enforce": True}
+    with_blocks(folder, loss_curve=curve, convergence={"target_metric": "loss", "target_value": 1})
+    demands(folder, steps_to_target={"kind": "max", "value": 20})
+    done, found = run(pytester, "gen4.json")
+    assert found["loss_slope"]["cvs.verdict"] == "pass"
+    assert found["steps_to_target"]["cvs.verdict"] == "cannot tell"
+    assert "does not reach the target" in found["steps_to_target"]["cvs.lines"]
+    assert done.parseoutcomes() == {"passed": 5, "failed": 1, "inconclusive": 1}
+    (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
+    assert ledger.read_text().count('"attempt-submitted"') == 5
+
+
+SWEEP = """\
+import sys
+from pytest_xlatune import DesignSettings, SiteSettings, Sweep, profile, standard_tests
+
+SWEEP = Sweep.from_cvs(
+    "gen4.json",
+    runtime="none",
+    profiles=(
+        profile("fast", "--xla_gpu_autotune_level=0", env={"NCCL_DEBUG": "INFO"}),
+        profile("same", "--xla_gpu_enable_triton_gemm=false"),
+    ),
+    site=SiteSettings(executor="local", unseen=("NCCL_*",)),
+    design=DesignSettings(screen_baselines=2, finalists=2, blocks=3, block_baselines=1, budget=40),
+)
+tests = standard_tests(SWEEP)
+"""
+
+
+def test_the_winner_over_a_file_stands_in_the_patched_file(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=380)
+    path = folder / "gen4.json"
+    before = path.read_text().replace('"gpu_name"', '"_note": "the team\'s own", "gpu_name"')
+    path.write_text(before)
+    pytester.makepyfile(test_tuned=SWEEP)
+    python = f"python={sys.executable}"
+    done = run_inside(
+        pytester, "test_tuned.py", "--xlatune-launcher", python, "-p", "no:cacheprovider"
+    )
+    assert done.ret == 0, done.stdout.str()
+    done.stdout.fnmatch_lines(["written: reports/cvs-gen4/gen4-recipe.json"])
+    text = (folder / "reports" / "cvs-gen4" / "gen4-recipe.json").read_text()
+    new = folder / "new.json"
+    new.write_text(text)
+    old, found = read_cvs_file(path), read_cvs_file(new)
+    assert found.xla_flags == {"xla_gpu_autotune_level": "0"} != old.xla_flags
+    assert found.env == {**old.env, "NCCL_DEBUG": "INFO"}
+    assert found.cells == old.cells
+    data = json.loads(text)
+    assert any("fast: measured on" in each for each in data.pop("_xlatune_recipe"))
+    data["train_params"]["xla_flags"] = {"xla_gpu_autotune_level": "4"}
+    data["container"]["env"]["NCCL_DEBUG"] = "WARN"
+    assert list(data.items()) == list(json.loads(before).items()), "nothing else, in its order"
+    # the patched file is what its trials ran: as deployed it is as fast
+    run_with = ("--xlatune-launcher", python, "--cvs-jobs", "4")
+    done = run_inside(pytester, "--cvs-config", "new.json", *LOCAL, *run_with)
+    assert "tokens_per_sec_per_gpu is 90" in done.stdout.str()
+
+
+def calibrate(*args: str) -> int:
+    words = ("--executor", "local", "--container", "runtime=none", "--jobs", "5")
+    with quick_trials():
+        return main(["cvs", "calibrate", *args, *words])
+
+
+def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=500)
+    python = ("--launcher", f"python={sys.executable}")
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 0
+    text = (folder / "floors.json").read_text()
+    cell = json.loads(text)["BS=2,PRECISION=BF16,SL=8192"]
+    # mean 819.977 less three times 3.04; 0.475 TFLOP a token
+    assert cell["training.tokens_per_sec_per_gpu"]["value"] == pytest.approx(810.8, abs=0.5)
+    assert cell["training.tflops_per_sec_per_gpu"]["value"] == pytest.approx(385.1, abs=0.3)
+    assert cell["training.step_time_seconds"] == {"kind": "info", "value": None}
+    assert "of 5 jobs" in cell["_comment"]
+    assert "a healthy job misses it in 2.60% of the runs" in cell["_comment"]
+    assert "20" in cell["_comment"].partition(":")[0], "the date"
+    assert json.loads(text)["_comment"] == "of <changeme>", "the old file's own remark"
+    (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
+    assert ledger.read_text().count('"attempt-submitted"') == 5
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 2
+    assert calibrate("gen4.json", "-o", "again.json", *python) == 0
+    assert ledger.read_text().count('"attempt-submitted"') == 5
+    # with these floors the file passes, by both rules
+    data = json.loads((folder / "gen4.json").read_text())
+    write(folder, "gen4.json", {**data, "threshold_json": "floors.json"})
+    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done.assert_outcomes(passed=5)
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
+
+
+def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
+    data = first()
+    data["config"]["nnodes"] = "1"
+    write(folder, "gen1.json", data)
+    launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
+    assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
+    (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
+    assert old.maxtext == new.maxtext
+    assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
+    assert "by CVS' own rule 0 of 5 pass it" in (folder / "new.json").read_text()
+
+
+def test_a_file_is_refused_where_the_plugin_that_runs_sweeps_is_switched_off(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    done = run_inside(pytester, "--cvs-config", "any.json", plugin="no:xlatune")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--cvs-config runs a sweep: leave out `-p no:xlatune`" in done.stderr.str()
+    (folder / "test_plain.py").write_text("def test_plain():\n    pass\n")
+    plain = run_inside(pytester, "--trace-config", "test_plain.py")
+    plain.assert_outcomes(passed=1)
+    assert "xlatune_cvs" in plain.stdout.str()
+    assert "xlatune-cvs" not in plain.stdout.str(), "what collects a file is loaded for one alone"

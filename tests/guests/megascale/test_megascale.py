@@ -1,0 +1,273 @@
+"""Digests that libtpu wrote are read as its reports were, in any dress; what only quotes is not."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.guests import megascale as package
+from pytest_xlatune.guests.megascale.digest import causes, known_lines
+from pytest_xlatune.model.failure import FailureClass
+from tests.helpers.digests import DRESSES, STEP, read, recorded, wrong
+
+CASES = recorded()
+IDS = [f"{each['version']}-{each['fault']}" for each in CASES]
+TRIGGER = (
+    "Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id 13650. "
+    "Already completed: 100. StepGloballyInProgress: true. Timeout: 1m"
+)
+INDUCED = "Induced error triggered by an hang detected error from worker of slice_id: 0 task_id: 3."
+PREFIX = "E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] "
+SPARSE_HEAD = (
+    "Megascale detects a hang that is likely caused by bad TPU sparse core chips on the following "
+    "hosts. Please remove the hosts"
+)
+
+# layout 0.0.24, as the documents show it; hosts in place of their examples
+DOCUMENT = """\
+Megascale detects a hang that is likely caused by running different modules on different devices. \
+Please confirm that all workers is running the exact same program. It can also be caused by a hang.
+Example hosts that have different HLO modules: job-a/0:h-0, job-a/1:h-1
+Full error digest:
+Potential cause: Different module
+Potential culprit workers: job-a/0:h-0, job-a/1:h-1
+TPU stats:
+h-0: 77
+TPU states:
+Module: jit_loss_and_grad
+Fingerprint: aa11
+Launch ID: 193
+9:777(all-reduce.5): job-a/0:h-0
+Module: jit_optimizer_apply
+Fingerprint: bb22
+Launch ID: 194
+3:12(fusion.2): job-a/1:h-1
+"""
+OLDEST = f"""\
+{PREFIX}Megascale detects a hang that is likely caused by bad TPU chips on the following hosts. \
+Please remove the hosts from the fleet and restart the workload.
+{PREFIX}  The host that have bad TPUs are: t1v-n-3
+{PREFIX}Full error digest:{" "}
+  Potential cause: BAD_TPU_CHIP
+  Potential culprit workers: t1v-n-3
+  TPU states:
+t1v-n-0: 700
+t1v-n-1: 700
+t1v-n-3: 0
+  TPU program fingerprints:
+t1v-n-0: abc1
+t1v-n-1: abc1
+t1v-n-3: abc1
+"""
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_digest_of_libtpu_is_read_as_its_reports_were_in_any_dress(case: dict[str, Any]) -> None:
+    for dress, dressed in DRESSES.items():
+        lines = dressed(case["text"].splitlines(), random.Random(3))
+        text = "\n".join(lines) + "\n"
+        report = read(text)
+        assert [wrong(case, each, dress=dress) for each in report.digests] == [[]], dress
+        assert read(text, piece=7) == report, dress
+
+
+def test_two_digests_in_one_log_are_two_events() -> None:
+    text = (STEP + "\n") * 30 + CASES[2]["text"] + (STEP + "\n") * 5000 + CASES[6]["text"]
+    first, second = read(text).digests
+    assert not [*wrong(CASES[2], first), *wrong(CASES[6], second)]
+    assert text.split("\n")[second.line - 1].endswith("following hosts.")
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_cut_digest_says_only_what_it_has(case: dict[str, Any]) -> None:
+    lines = case["text"].splitlines()
+    [whole] = read(case["text"]).digests
+    for count in range(1, len(lines) - 1):
+        digests = read("\n".join(lines[:count]) + "\n").digests
+        for each in digests:
+            assert set(each.culprits) <= set(whole.culprits)
+            assert set(each.links) <= set(whole.links)
+            assert each.cause == whole.cause
+            # behind a row the table may end, or be cut: nothing tells
+            is_row = re.search(r"TPU states:$|^ +(\S+@)?\d+:\d+\(|^ +src: ", lines[count - 1])
+            assert each.missing or is_row, (count, lines[count - 1])
+
+
+def test_the_layouts_of_the_documents_are_read() -> None:
+    for text in (DOCUMENT, re.sub(r"(?m)^", "0: ", DOCUMENT)):
+        [digest] = read(text).digests
+        assert digest.layout == "0.0.24"
+        assert digest.cause is not None
+        assert digest.cause.enum == "DIFFERENT_MODULE"
+        assert [str(each) for each in digest.culprits] == ["job-a/0:h-0", "job-a/1:h-1"]
+        rows = [(e.module, e.fingerprint, e.launch_id, e.tag, e.pc, e.hlo) for e in digest.states]
+        assert rows[:2] == [
+            ("jit_loss_and_grad", "aa11", 193, 9, 777, "all-reduce.5"),
+            ("jit_optimizer_apply", "bb22", 194, 3, 12, "fusion.2"),
+        ]
+        assert any("behind, at launch 193" in each for each in digest.notes)
+    [oldest] = read(OLDEST).digests
+    assert (oldest.layout, oldest.cause and oldest.cause.enum) == ("0.0.11", "BAD_TPU_CHIP")
+    assert oldest.to_json()["culprits"] == [{"job": None, "task": None, "host": "t1v-n-3"}]
+    assert {(each.pc, each.hosts) for each in oldest.states} == {
+        (700, ("t1v-n-0", "t1v-n-1")),
+        (0, ("t1v-n-3",)),
+    }
+    assert {each.fingerprint for each in oldest.states} == {"abc1"}
+    assert "pc 0" in " ".join(oldest.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{STEP}\nnote: "Megascale detects a hang that is likely caused by bad TPU chips"\n',
+        f"{PREFIX}see docs: Megascale detects a hang; Potential culprit workers: a/0:h-1\n",
+        TRIGGER,
+        f"{PREFIX}{TRIGGER}",
+        INDUCED,
+        "Runtime cancelled the launch due to detected MXLA error on another device",
+        "Potential culprit workers: a/0:h-1\n",
+        "grep 'Potential cause: Bad TPU chips'\nPotential culprit workers: a/0:h-1\n",
+        "Megascale detects a hang that is likely caused by bad TPU chips on the following hosts.\n",
+        DOCUMENT.replace("job-a/0:h-0", "<host_name>").replace("job-a/1:h-1", "<host_name>"),
+        next(c["text"] for c in CASES if c["fault"] == "cancelled"),
+    ],
+)
+def test_a_decoy_names_nothing(text: str) -> None:
+    assert [each.culprits for each in read(text).digests] in ([], [()])
+    assert [each.links for each in read(text).digests] in ([], [()])
+
+
+def test_a_trigger_and_consequences_are_told() -> None:
+    report = read(f"{TRIGGER}\n7: {INDUCED}\n{PREFIX}{INDUCED}\n")
+    assert report.to_json() == {
+        "schema": 1,
+        "digests": [],
+        "trigger": {
+            "launch_id": 13650,
+            "graphs": 4,
+            "completed": 100,
+            "step_globally_in_progress": True,
+            "timeout": "1m",
+            "line": 1,
+        },
+    }
+    [sighting] = report.sightings
+    assert (sighting.known.kind, sighting.count) == ("induced", 2)
+
+
+def test_a_fingerprint_mismatch_that_the_table_refutes_is_the_launch_order() -> None:
+    head = (
+        "Megascale detects a hang that is likely caused by inconsistent HLO module compilation "
+        "across workers."
+    )
+    text = "\n".join(
+        (
+            PREFIX + head,
+            PREFIX + "  Example hosts that have different HLO fingerprints: t/0:h-0, t/1:h-1",
+            PREFIX + "  Full error digest:",
+            PREFIX + "    Potential cause: Fingerprint mismatch",
+            PREFIX + "    Potential culprit workers: t/0:h-0, t/1:h-1",
+            PREFIX + "    TPU states:",
+            *(
+                f"      Launch ID: {launch}\n      Module: jit_{launch} Fingerprint: f{launch}\n"
+                f"        Sample worker: t/{launch}:h-{launch}@0:0\n      Tag:PC breakdown:\n"
+                f"        9:777(all-reduce.5@): t/{launch}:h-{launch}@0:0"
+                for launch in (0, 1)
+            ),
+        )
+    )
+    [digest] = read(text + "\n").digests
+    assert digest.cause is not None
+    assert (digest.cause.enum, digest.word) == (
+        "LAUNCHES_ORDER_INCONSISTENT",
+        "Fingerprint mismatch",
+    )
+    assert digest.culprits == ()
+    assert "no module of its table has two fingerprints" in digest.notes[0]
+    [kept] = read(text.replace("jit_1", "jit_0") + "\n").digests
+    assert kept.cause is not None
+    assert kept.cause.enum == "FINGERPRINT_MISMATCH"
+    assert len(kept.culprits) == 2
+
+
+def test_sparse_cores_are_read() -> None:
+    text = "\n".join(
+        (
+            PREFIX + SPARSE_HEAD,
+            f"{PREFIX}  The host that have bad TPU sparse cores are: t/2:h-2@(0,0,2):1",
+            f"{PREFIX}  Full error digest:",
+            f"{PREFIX}    Potential cause: Bad Sparse Core",
+            f"{PREFIX}    Potential culprit workers: t/2:h-2@(0,0,2):1",
+            f"{PREFIX}    First error timestamp: 2025-10-09T08:53:20.123+00:00",
+            f"{PREFIX}    First error type: HANG_DETECTED",
+            f"{PREFIX}    TPU states:",
+            f"{PREFIX}    Sparse Core States:",
+            "      async-start.3:",
+            "        1@3:999: t/2:h-2@(0,0,2):1",
+            "        3@3:555: t/0:h-0@(0,0,0):1, t/1:h-1@(0,0,1):1, t/3:h-3@-1:0",
+        )
+    )
+    [digest] = read(text + "\n").digests
+    assert digest.to_json()["sparse"] == [
+        {"hlo": "async-start.3", "tag": 3, "pc": 999, "hosts": ["h-2"], "cores": 1},
+        {"hlo": "async-start.3", "tag": 3, "pc": 555, "hosts": ["h-0", "h-1", "h-3"], "cores": 3},
+    ]
+    assert [str(each) for each in digest.culprits] == ["t/2:h-2"]
+    assert digest.cls is FailureClass.TPU_CHIP
+
+
+def test_the_catalog_holds_eleven_causes_and_its_samples() -> None:
+    assert len(causes()) == 11
+    assert len({each.enum for each in causes()}) == 11
+    path = Path(package.__file__).with_name("megascale.toml")
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))["line"]
+    for row, known in zip(rows, known_lines(), strict=True):
+        assert known.regex.match(row["sample"])
+
+
+def test_damaged_digests_raise_nothing_and_name_nothing_new() -> None:
+    """A short run; XLATUNE_FUZZ_DIGESTS=100000 is the long one."""
+    rng = random.Random(11)
+    texts = [each["text"].encode() for each in CASES]
+    for number in range(int(os.environ.get("XLATUNE_FUZZ_DIGESTS", "600"))):
+        data = damaged(rng, texts)
+        for digest in read(data, piece=rng.choice((97, 1 << 20))).digests:
+            named = [*digest.culprits, *(end for pair in digest.links for end in pair)]
+            for each in named:
+                assert str(each).encode() in data, (number, each)
+            digest.to_json()
+
+
+def damaged(rng: random.Random, texts: list[bytes]) -> bytes:
+    lines = rng.choice(texts).splitlines(keepends=True)
+    for _ in range(rng.randint(1, 4)):
+        kind = rng.randrange(7)
+        at = rng.randrange(len(lines)) if lines else 0
+        if kind == 0:
+            lines = lines[:at]
+        elif kind == 1:
+            lines = lines[at:]
+        elif kind == 2:
+            lines[at:at] = rng.choice(texts).splitlines(keepends=True)[: rng.randint(1, 20)]
+        elif kind == 3:
+            noisy = bytearray(b"".join(lines))
+            for _ in range(rng.randint(1, 30) if noisy else 0):
+                noisy[rng.randrange(len(noisy))] = rng.randrange(256)
+            lines = bytes(noisy).splitlines(keepends=True)
+        elif kind == 4:
+            rng.shuffle(lines)
+        elif kind == 5:
+            other = rng.choice(texts).splitlines(keepends=True)
+            pairs = zip(lines, other, strict=False)
+            lines = [each for pair in pairs for each in pair]
+        else:
+            data = b"".join(lines)
+            lines = data[: rng.randrange(len(data) + 1)].splitlines(keepends=True)
+    return b"".join(lines)

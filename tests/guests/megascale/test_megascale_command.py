@@ -1,0 +1,276 @@
+"""`xlatune megascale` and what `triage` and a campaign make of a digest."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.cli import main
+from pytest_xlatune.guests.megascale.digest import Cause, causes
+from pytest_xlatune.logs import LogReader, LogReport, read_log
+from pytest_xlatune.logs.triage import as_told, primary
+from pytest_xlatune.model.failure import MEGASCALE
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Outcome, State
+from tests.helpers.digests import DRESSES, STEP, recorded
+from tests.helpers.megascale_traces import Made, traffic
+
+CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
+CLASSES = {
+    "bad-chip": ("tpu-chip", Next.STOP),
+    "fingerprint": ("program-mismatch", Next.STOP),
+    "module": ("program-divergence", Next.STOP),
+    "order": ("program-divergence", Next.STOP),
+    "link": ("network-link", Next.RETRY),
+    "star": ("network-link", Next.RETRY),
+    "not-queued": ("host-stuck", Next.RETRY),
+    "unrecoverable": ("network-link", Next.RETRY),
+    "alike": ("mxla-hang-unknown", Next.RETRY),
+    "two-groups": ("mxla-hang-unknown", Next.RETRY),
+}
+
+
+def test_a_folder_of_logs_is_one_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pod-0").mkdir()
+    (tmp_path / "a.log").write_text(f"{STEP}\n{CASES['bad-chip']['text']}", encoding="utf-8")
+    packed = gzip.compress(CASES["link"]["text"].encode())
+    (tmp_path / "pod-0" / "b.log.gz").write_bytes(packed)
+    (tmp_path / "pod-0" / "c.log").write_text(f"{STEP}\n", encoding="utf-8")
+    assert main(["megascale", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["cause"] for each in document["digests"]] == ["BAD_TPU_CHIP", "NETWORKING_ISSUE"]
+    assert document["digests"][0]["line"] == 2
+    assert document["trigger"] is None
+    assert set(document) == {"schema", "digests", "trigger"}
+    assert set(document["digests"][0]) == {
+        *("layout", "cause", "culprits", "links", "first_error", "sparse", "messages", "states"),
+        *("truncated", "line"),
+    }
+    assert main(["megascale", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    [job, task, host] = CASES["bad-chip"]["truth"][0]
+    assert f"named by libtpu: {job}/{task}:{host}" in said
+    assert "Leave the named hosts out" in said
+    assert "broken link: " in said
+
+
+def test_the_chip_digests_of_a_host_are_counted_over_a_campaign(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One digest proves no chip; copies of one in the logs of two pods are one."""
+    text = CASES["bad-chip"]["text"]
+    (launch,) = set(re.findall(r"Launch ID: (\d+)", text))
+    for number in range(4):
+        other = text.replace(f"Launch ID: {launch}", f"Launch ID: {int(launch) + number}")
+        (tmp_path / f"{number}.log").write_text(other, encoding="utf-8")
+    (tmp_path / "copy.log").write_text(text, encoding="utf-8")
+    assert main(["megascale", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    [job, task, host] = CASES["bad-chip"]["truth"][0]
+    assert "more than three digests prove it" in said
+    assert f"  {job}/{task}:{host}: 4 digests\n" in said
+    assert main(["megascale", str(tmp_path / "0.log")]) == 0
+    assert "more than three digests prove it" not in capsys.readouterr().out
+
+
+def test_a_log_without_a_digest_says_so_and_a_missing_one_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(f"{STEP}\n", encoding="utf-8")
+    assert main(["megascale", str(log)]) == 0
+    assert capsys.readouterr().out == "no Megascale digest in 1 file\n"
+    assert main(["megascale", str(tmp_path / "nowhere")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_logs_in_the_forms_that_people_send(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CASES["bad-chip"]["text"].encode()
+    lines = text.decode().splitlines()
+    noise = random.Random(3).randbytes(200_000).hex().encode()
+    logs = {
+        "crlf": text.replace(b"\n", b"\r\n"),
+        "marked": b"\xef\xbb\xbf" + text,
+        "json": "\n".join(json.dumps({"textPayload": each}) for each in lines).encode(),
+        "one json": json.dumps({"textPayload": text.decode()}).encode() + b"\n",
+        "without a last line end": text.rstrip(b"\n"),
+        "two members": gzip.compress(b"x\n") + gzip.compress(text),
+        "padded": gzip.compress(text) + b"\0" * 512,
+        "cut": gzip.compress(text + noise)[:-40],
+        "damaged": gzip.compress(text + noise)[:-9000] + b"?" * 9000,
+    }
+    path = tmp_path / "a.log"
+    for name, data in logs.items():
+        path.write_bytes(data)
+        assert main(["megascale", str(path), "--json"]) == 0
+        [digest] = json.loads(capsys.readouterr().out)["digests"]
+        assert (digest["cause"], digest["truncated"]) == ("BAD_TPU_CHIP", False), name
+        assert len(digest["culprits"]) == 1
+
+
+@pytest.mark.parametrize("fault", CLASSES)
+def test_a_digest_is_the_finding_of_a_trial_and_decides(
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = CASES[fault]
+    text = f"{STEP}\n{case['text']}"
+    cause = primary(read_log([text.encode()]).findings)
+    assert cause is not None
+    cls, then = CLASSES[fault]
+    assert cause.cls == cls
+    if fault in ("bad-chip", "not-queued", "link", "star", "unrecoverable"):
+        assert f"{case['truth'][0][0]}/{case['truth'][0][1]}:{case['truth'][0][2]}" in cause.detail
+    ended = Outcome(state=State.FAILED, exit_code=1)
+    assert decide(ended, cause).next is then
+    log = tmp_path / "a.log"
+    log.write_text(text, encoding="utf-8")
+    with log.open(encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        for name in (str(log), "-"):
+            assert main(["triage", name]) == 1
+            said = capsys.readouterr().out
+            assert cls in said
+            assert "layout of libtpu 0.0.52" in said
+
+
+def report_of(text: str, *, piece: int) -> LogReport:
+    reader = LogReader()
+    for at in range(0, len(text), piece):
+        reader.feed(text[at : at + piece].encode())
+    reader.close()
+    return reader.report()
+
+
+@pytest.mark.parametrize("fault", [*CLASSES, "cancelled"])
+def test_a_log_in_pieces_has_the_same_findings_in_any_dress(fault: str) -> None:
+    steps = [STEP.replace("step: 7", f"step: {n}") for n in range(60)]
+    for dress, dressed in DRESSES.items():
+        lines = dressed(CASES[fault]["text"].splitlines(), random.Random(5))
+        text = "\n".join([*steps, *lines, ""])
+        whole = report_of(text, piece=1 << 20)
+        [told] = [each for each in whole.findings if each.cls in MEGASCALE or fault == "cancelled"]
+        assert told.cls == ("cancelled" if fault == "cancelled" else CLASSES[fault][0]), dress
+        for piece in (13, 1000):
+            assert report_of(text, piece=piece) == whole, dress
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The hosts are: train/0:h-0, train/8:h-8",
+        "The host that have bad TPUs are: train/0:host-1",
+        "note: Megascale detects a hang that is likely caused by bad TPU chips",
+        "Megascale detects a hang that is likely caused by bad TPU chips on the following hosts.",
+        "Some workers have halted with an unrecoverable error: train/0:h-0: INTERNAL: boom",
+        "Potential culprit workers: a/0:h-1",
+        *(f"{line}\nPotential cause: Nothing\n" for line in ("", "Full error digest: ")),
+    ],
+)
+def test_one_line_of_a_digest_is_no_finding(line: str) -> None:
+    assert read_log([f"{STEP}\n{line}\n".encode()]).findings == ()
+
+
+@pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])
+def test_the_end_of_a_cancelled_job_stays_a_cancel(version: str) -> None:
+    [case] = [e for e in recorded() if (e["fault"], e["version"]) == ("cancelled", version)][:1]
+    report = read_log([case["text"].encode()])
+    assert [(each.cls, each.action) for each in report.findings] == [("cancelled", Action.NONE)]
+    failed = Outcome(state=State.FAILED, exit_code=1)
+    assert as_told(failed, report, is_ours=False).state is State.CANCELLED
+    # what we ended, and what failed by itself, is none
+    assert as_told(failed, report, is_ours=True) is failed
+    oom = "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\n"
+    told = read_log([f"{oom}{case['text']}".encode()])
+    assert as_told(failed, told, is_ours=False) is failed
+
+
+def test_steps_after_a_digest_refute_it() -> None:
+    reader = LogReader()
+    reader.feed(f"{STEP}\n{CASES['bad-chip']['text']}".encode())
+    fatal = reader.fatal
+    assert fatal is not None
+    assert fatal.cls == "tpu-chip"
+    for step in (8, 9, 10):
+        reader.feed(f"{STEP.replace('step: 7', f'step: {step}')}\n".encode())
+    assert reader.fatal is None
+    assert reader.report().steps_after_trouble == 3
+    # another start of the program
+    reader.feed(f"{STEP.replace('step: 7', 'step: 0')}\n".encode())
+    [told] = reader.findings
+    assert told.action is Action.NONE
+
+
+def shown_in_docs(command: str) -> list[str]:
+    """The lines that docs/how-to/megascale.md shows behind a command, up to an ellipsis."""
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "megascale.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    begin = lines.index(f"    $ {command}") + 1
+    block = itertools.takewhile(lambda each: not each or each.startswith("    "), lines[begin:])
+    return [each[4:] for each in block]
+
+
+def test_the_worked_examples_of_the_page_are_what_the_commands_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = [
+        each for each in recorded() if each["version"] == "0.0.52" and each["fault"] == "bad-chip"
+    ]
+    Path("coordinator.log").write_text(case[0]["text"], encoding="utf-8")
+    assert main(["megascale", "coordinator.log"]) == 0
+    digest = "\n".join(shown_in_docs("xlatune megascale coordinator.log"))
+    assert capsys.readouterr().out.strip() == digest.strip()
+    messages = traffic(random.Random(1), count=1200, slow=((0, 2), None))
+    Path("host-0.xplane.pb").write_bytes(Made(messages=messages).data())
+    assert main(["network", "host-0.xplane.pb"]) == 0
+    network = "\n".join(shown_in_docs("xlatune network host-0.xplane.pb")).strip()
+    assert capsys.readouterr().out.startswith(network.removesuffix("..."))
+    assert len(network.splitlines()) > 7
+
+
+AFTER_ONE_AND_TWO = {
+    "UNKNOWN_CAUSE": ("mxla-hang-unknown", Next.RETRY, Next.GIVE_UP),
+    "BAD_TPU_CHIP": ("tpu-chip", Next.STOP, Next.STOP),
+    "FINGERPRINT_MISMATCH": ("program-mismatch", Next.STOP, Next.STOP),
+    "DATA_INPUT_STALL": ("data-stall", Next.STOP, Next.STOP),
+    "UNRECOVERABLE_ERROR": ("mxla-error", Next.RETRY, Next.GIVE_UP),
+    "DIFFERENT_MODULE": ("program-divergence", Next.STOP, Next.STOP),
+    "NETWORKING_ISSUE": ("network-link", Next.RETRY, Next.STOP),
+    "BAD_SC_CHIP": ("tpu-chip", Next.STOP, Next.STOP),
+    "PROGRAM_NOT_QUEUED": ("host-stuck", Next.RETRY, Next.STOP),
+    "LAUNCHES_ORDER_INCONSISTENT": ("program-divergence", Next.STOP, Next.STOP),
+    "ICI_ERROR": ("ici-error", Next.STOP, Next.STOP),
+}
+
+
+@pytest.mark.parametrize("cause", causes(), ids=lambda each: each.enum)
+def test_the_playbook_knows_every_cause(cause: Cause) -> None:
+    prefix = "E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] "
+    for word in (cause.enum, *cause.words):
+        lines = (
+            "  Full error digest: ",
+            f"    Potential cause: {word}",
+            "    Potential culprit workers: train/3:host-3@(0,0,1):0",
+        )
+        report = read_log(["".join(f"{prefix}{each}\n" for each in lines).encode()])
+        [found] = report.findings
+        cls, first, second = AFTER_ONE_AND_TWO[cause.enum]
+        assert found.cls == cls
+        assert "train/3:host-3" in found.detail
+        ended = Outcome(state=State.FAILED, exit_code=1)
+        assert decide(ended, found).next is first
+        assert decide(ended, found, earlier=(cls,)).next is second

@@ -1,0 +1,439 @@
+"""Network figures are those of brute force over the messages that a trace was made of."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.guests.megascale.network import (
+    Latency,
+    NetworkTraffic,
+    measure,
+    read_traffic,
+    series_of,
+)
+from pytest_xlatune.guests.megascale.network._reading import parse_bytes, parse_shapes
+from pytest_xlatune.guests.megascale.network._transfers import transmitted
+from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
+
+HOST = "MegascaleEM2_Worker/101"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shown(tmp_path: Path, *made: Made, link: str = "100") -> dict[str, Any]:
+    """What `xlatune network --json` says of traces."""
+    for at, each in enumerate(made):
+        (tmp_path / f"host-{at}.xplane.pb").write_bytes(each.data())
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["network", str(tmp_path), "--json", "--link", link]) == 0
+    document: dict[str, Any] = json.loads(out.getvalue())
+    return document
+
+
+def name(host: tuple[int, int]) -> str:
+    return f"{host[0]}-{host[1]}"
+
+
+def found(document: dict[str, Any]) -> set[str]:
+    return {each["symptom"] for each in document["symptoms"] if each["found"]}
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+@pytest.mark.parametrize("number", range(4))
+def test_figures_are_those_of_brute_force(number: int, is_text: bool, tmp_path: Path) -> None:
+    rng = random.Random(number)
+    made = Made(messages=traffic(rng, count=300, slices=2 + number % 2), is_text=is_text)
+    workers = [13, 26, 39, 52]  # lines begin so many ns after the first one
+    document = shown(tmp_path, made)
+    least = 0  # the TPU's lines have the least time stamp
+    for at, each in enumerate(made.messages):
+        each.end_ns += workers[at % 4] - least
+    true = figures(made.messages)
+    kinds = document["messages"]
+    assert tuple(kinds[each] for each in ("valid", "loopback", "skew", "bad_key")) == true["kinds"]
+    assert document["bytes"] == true["bytes"]
+    assert tuple(document["latency_us"].values()) == true["latency"]
+    assert document["sizes"] == {str(size): n for size, n in true["sizes"].items()}
+    bursts = [
+        (
+            round(each["start_us"] * 1000),
+            round(each["end_us"] * 1000),
+            *(each[key] for key in ("messages", "bytes", "max_in_flight")),
+        )
+        for each in document["bursts"]
+    ]
+    assert bursts == true["bursts"]
+    assert document["pending"] == {
+        "max_messages": true["pending"],
+        "max_bytes": true["pending_bytes"],
+    }
+    peaks = true["peaks"]
+    assert document["throughput_gbit_s"]["peak"] == pytest.approx(peaks["all"], rel=1e-9)
+    for host in document["hosts"]:
+        key = tuple(map(int, host["host"].split("-")))
+        assert host["rx_bytes"] == true["rx"][key]
+        assert host["tx_bytes"] == true["tx"][key]
+        for way in ("rx", "tx"):
+            assert host[f"{way}_peak_gbit_s"] == pytest.approx(peaks.get((way, key), 0), rel=1e-9)
+    assert {
+        (each["source"], each["destination"]): (
+            *(each[key] for key in ("n", "bytes", "p50_us", "max_us")),
+        )
+        for each in document["pairs"]
+    } == {(name(a), name(b)): row for (a, b), row in true["pairs"].items()}
+    assert document["slow_pairs"] == document["slow_hosts"] == []
+    assert not found(document)
+
+
+def network_of(tmp_path: Path, made: Made, **options: float) -> NetworkTraffic:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(made.data())
+    return measure(read_traffic([path]), **options)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_figures_of_the_text_are_those_of_brute_force(number: int, tmp_path: Path) -> None:
+    rng = random.Random(number)
+    made = Made(messages=traffic(rng, count=300), is_text=number % 2 == 1, steps=4)
+    for at, each in enumerate(made.messages):
+        each.label = each.label and f"all-reduce.{at % 5}"
+    network = network_of(tmp_path, made, link_gbit_s=5.0)
+    for at, each in enumerate(made.messages):
+        each.end_ns += 13 + 13 * (at % 4)
+    true = figures(made.messages)
+
+    def rows(of: Any) -> dict[Any, tuple[int, ...]]:
+        return {key: (e.n, e.p50, e.p95, e.p99, e.max) for key, e in of.items()}
+
+    assert rows(network.by_label) == true["by"]["label"]
+    assert rows(network.by_source) == true["by"]["source"]
+    assert rows(network.by_destination) == true["by"]["to"]
+    assert network.latency == Latency(n=true["kinds"][0], **dict(zip(
+        ("p50", "p95", "p99", "max"), true["latency"], strict=True)))  # fmt: skip
+    assert (network.rate_p50, network.rate_max) == pytest.approx(true["rates"], rel=1e-9)
+    assert network.mean_pending == pytest.approx(true["mean_pending"], rel=1e-9)
+    assert network.mean_pending_size == pytest.approx(true["mean_pending_size"], rel=1e-9)
+    assert network.small == pytest.approx(true["small"], rel=1e-9)
+    assert network.steps == 4
+    assert network.bytes_per_step == true["bytes"] / 4
+    assert network.powers == {
+        8192: true["sizes"][12345],
+        1 << 16: true["sizes"][1 << 16],
+        1 << 20: true["sizes"][1 << 20],
+    }
+    for host in network.hosts:
+        for name_, way in (("rx", host.rx), ("tx", host.tx)):
+            if way.size:
+                assert way.mean == pytest.approx(true["means"][name_, host.host], rel=1e-9)
+                assert way.p95 <= way.peak
+                assert 0 < way.busy <= 1
+    for burst in network.bursts:
+        assert burst.mean_gbit_s == pytest.approx(
+            burst.size * 8 / ((burst.end_ps - burst.start_ps) / 1000), rel=1e-9
+        )
+
+
+def test_a_tail_is_told_by_pair(tmp_path: Path) -> None:
+    messages = traffic(random.Random(6), count=400)
+    valid = [m for m in messages if m.label and not m.drop and m.latency_us]
+    late = [m for m in valid if m.source[0] != m.to[0]][::40]
+    for each in late:
+        each.latency_us += 200_000
+    network = network_of(tmp_path, Made(messages=messages))
+    assert network.tail == len(late)
+    told = {(each.source, each.to): each.tail for each in network.pairs if each.tail}
+    assert sum(told.values()) == len(late)
+    assert set(told) == {(m.source, m.to) for m in late}
+
+
+def test_counters_of_megascales_own_plane(tmp_path: Path) -> None:
+    def received(at: int, latency_us: int, sizes: str) -> Any:
+        stats = {"network_transport_latency_us": latency_us, "buffer_sizes": sizes}
+        return ("NetworkReceive END", at, 10, stats)
+
+    counted = [
+        # in flight from 1_000_010 to 2_000_010, and the second one from 1_500_010 on
+        received(2_000_000, 1000, "s1->2d|$c0=1000000"),
+        received(2_000_000, 500, "s1->|3d|$c0=500000 s1->|3d|$c1=250000"),
+        received(2_000_000, 1000, "s7->7d|$c0=99"),  # to itself
+        received(3_000_000, 1, "s1->2d|$c0=1000000"),  # 8000 Gbit/s: a wrong duration
+        ("NetworkReceive END", 5, 10, {"buffer_sizes": "s1->2d|$c0=7"}),  # no latency
+        (
+            "NetworkSend END", 4_000_000, 0,
+            {"action_duration_ns": 100_000, "buffer_sizes": "s2->1d|$c0=200000"},
+        ),
+        ("device_3_gid_all-reduce.5_0", 100, 1000, {"input_size": 4096}),
+        ("device_3_gid_all-reduce.5_1", 1100, 1000, {"input_size": 1024}),
+        ("device_3_gid_all-reduce.5_2", 9000, 10, {}),
+        ("SomethingElse", 0, 10**9, {"input_size": 1}),
+    ]  # fmt: skip
+    found = network_of(tmp_path, Made(counted=counted)).counters
+    assert (found.received.n, found.received.size) == (4, 2_750_000)
+    assert found.received.most_size == 1_750_000
+    assert found.received.peak == pytest.approx(8 + 8 + 4, rel=1e-9)
+    assert found.received.dropped == 1
+    assert (found.sent.n, found.sent.size) == (1, 200_000)
+    assert found.sent.peak == pytest.approx(16)
+    assert (found.collectives, found.most_collectives, found.most_size) == (3, 2, 5120)
+
+
+@pytest.mark.parametrize(
+    ("collective", "slices", "size"),
+    [
+        ("ONE_TO_ONE", "1,2", 4096.0),
+        ("ALL_GATHER", "1,2,3,4", 3072.0),
+        ("ALL_REDUCE", "1:4", 6144.0),
+        ("ALL_TO_ALL", "1,2", 2048.0),
+        ("REDUCE_SCATTER", "1,2,3", 8192.0),
+        ("RAGGED_ALL_TO_ALL", "1,2", None),
+        ("", "1,2", None),
+    ],
+)
+def test_the_rate_that_a_rendezvous_needs(
+    collective: str, slices: str, size: float | None, tmp_path: Path
+) -> None:
+    ops = [
+        (core, kind, "host_a", at, dur)
+        for core in (0, 1)
+        for kind, at, dur in (("send.1", 100, 50), ("recv.1", 160, 40), ("recv-done.1", 8190, 10))
+    ]
+    shape = "bf16[32,64]{1,0:T(8,128)}, token[]"
+    made = Made(ops=ops, collective=collective, slices=slices, shape=shape)
+    first, second = network_of(tmp_path, made).slack
+    assert (first.rendezvous, first.slack_ps) == ("host_a", (8_000_000,))
+    assert first.p50_slack_ps == 8_000_000
+    assert first.size == second.size == size
+    needed = None if size is None else size * 8 / 8000  # bits over ns
+    assert first.needed_gbit_s == (needed if needed is None else pytest.approx(needed, rel=1e-9))
+
+
+def test_bytes_of_shapes() -> None:
+    assert parse_shapes("%recv-done.1 = (f32[8]{0}, u32[], token[]) recv-done(%r)") == 36
+    assert parse_shapes("recv-done.1 = pred[3] recv-done(%r)") == 3
+    assert parse_shapes("r = (f8e4m3fn[8,2], s4[3]) recv-done(%r)") == 18
+    assert parse_shapes("recv-done.1") is None
+    assert transmitted(8, "ALL_REDUCE", None) is None
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_what_was_planted_is_found_and_nothing_else(number: int, tmp_path: Path) -> None:
+    rng = random.Random(100 + number)
+    source, to = (rng.randrange(2), rng.randrange(3)), None
+    if number % 2:
+        to = (1 - source[0], rng.randrange(3))
+    document = shown(tmp_path, Made(messages=traffic(rng, count=1200, slow=(source, to))))
+    pairs = {tuple(each) for each in document["slow_pairs"]}
+    if to is None:
+        assert document["slow_hosts"] == [name(source)]
+        assert pairs == {(name(source), name((1 - source[0], each))) for each in range(3)}
+        assert found(document) == {"one_host"}
+    else:
+        assert document["slow_hosts"] == []
+        assert pairs == {(name(source), name(to))}
+        assert found(document) == {"one_pair"}
+
+
+def test_files_of_two_hosts_are_as_one(tmp_path: Path) -> None:
+    messages = traffic(random.Random(5), count=200)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    whole = shown(tmp_path / "one", Made(messages=messages))
+    # each fourth line of workers has its own clock: the halves keep theirs
+    halves = shown(tmp_path / "two", *(Made(messages=messages[at : at + 100]) for at in (0, 100)))
+    halves["slack"] = whole["slack"]
+    assert halves == whole
+
+
+def test_a_file_that_is_named_twice_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(Made(messages=traffic(random.Random(5), count=200)).data())
+    said = []
+    for names in ([path], [path, tmp_path, tmp_path / "." / path.name]):
+        assert main(["network", *map(str, names), "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
+    tmp_path: Path,
+) -> None:
+    messages = traffic(random.Random(3), count=60)
+    early = [(HOST, at, 1000, "1.07GB") for at in range(3)]
+    decoys = [("pjrt-tpu-tasks/9", 8 * MS + at, 5 * MS, "32B") for at in range(40)]
+    (tmp_path / "a").mkdir()
+    document = shown(tmp_path / "a", Made(messages=messages, mapped=early + decoys))
+    assert document["map_dma"] == {
+        "early": 3,
+        "late": 0,
+        "late_us": 0,
+        "late_bytes": 0,
+        "shortage": False,
+    }
+    late = [(HOST, 7 * MS + at, 400_000, "64.5MB") for at in range(2)]
+    (tmp_path / "b").mkdir()
+    document = shown(tmp_path / "b", Made(messages=messages, mapped=early + decoys + late))
+    assert document["map_dma"] == {
+        "early": 3,
+        "late": 2,
+        "late_us": 800,
+        "late_bytes": 129_000_000,
+        "shortage": True,
+    }
+    assert found(document) == {"buffers"}
+    [told] = [each["text"] for each in document["symptoms"] if each["found"]]
+    assert "--megascale_grpc_premap_memory_bytes by at least 129000000" in told
+
+
+def test_copies_a_full_link_and_a_tail_are_found(tmp_path: Path) -> None:
+    messages = traffic(random.Random(9), count=400)
+    (tmp_path / "a").mkdir()
+    copied = Made(messages=messages, copies=[(8 * MS, 2500, "4096B"), (9 * MS, 500, "1KiB")])
+    document = shown(tmp_path / "a", copied)
+    assert document["memory_copies"] == {"n": 2, "us": 3, "bytes": 5120}
+    assert found(document) == {"copies"}
+    (tmp_path / "b").mkdir()
+    assert "bandwidth" in found(shown(tmp_path / "b", Made(messages=messages), link="0.01"))
+    for each in messages[::29]:
+        each.latency_us += 200_000
+    (tmp_path / "c").mkdir()
+    assert "latency_tail" in found(shown(tmp_path / "c", Made(messages=messages)))
+
+
+def test_slack_and_stall_of_each_rendezvous(tmp_path: Path) -> None:
+    ops = []
+    for core in (0, 1):
+        ops.append((core, "recv-done.1", "host_a", 0, 50))  # began before the trace
+        for step in range(3):
+            at = 1000 + step * 10_000
+            ops += [
+                (core, "send.1", "host_a", at, 100),
+                (core, "recv.1", "host_a", at + 100, 30),
+                (core, "send.2", "host_b", at + 200, 10),
+                (core, "recv.2", "host_b", at + 210, 5),
+                (core, "send-done.1", "host_a", at + 4000, 20),
+                (core, "recv-done.1", "host_a", at + 5000 + step, 700),
+                (core, "recv-done.2", "host_b", at + 6000, 40),
+                (core, "send-done.2", "host_b", at + 6040, 3),
+            ]
+        ops.append((core, "send.1", "host_a", 90_000, 100))  # ends after it
+    document = shown(tmp_path, Made(messages=traffic(random.Random(1), count=20), ops=ops))
+    rows = {(each["device"], each["rendezvous"]): each for each in document["slack"]}
+    assert set(rows) == {
+        (f"/device:TPU:{core}", f"host_{each}") for core in (0, 1) for each in "ab"
+    }
+    assert rows["/device:TPU:0", "host_a"] == {
+        "device": "/device:TPU:0",
+        "rendezvous": "host_a",
+        "n": 3,
+        "min_slack_us": pytest.approx((5000 - 165) / 1000),
+        "mean_slack_us": pytest.approx((5001 - 165) / 1000),
+        "sum_stall_us": pytest.approx(3 * 850 / 1000),
+        "mean_observed_us": pytest.approx(5.701),
+    }
+    # in [send.2, recv-done.2) lie send.2, recv.2, send-done.1 and recv-done.1
+    assert rows["/device:TPU:1", "host_b"]["mean_slack_us"] == pytest.approx((5800 - 735) / 1000)
+    assert rows["/device:TPU:1", "host_b"]["sum_stall_us"] == pytest.approx(3 * 58 / 1000)
+    assert [each["sum_stall_us"] for each in document["slack"]] == sorted(
+        (each["sum_stall_us"] for each in document["slack"]), reverse=True
+    )
+
+
+@pytest.mark.parametrize("factor", [2, 10])
+def test_times_scale(factor: int, tmp_path: Path) -> None:
+    messages = traffic(random.Random(4), count=200)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain = shown(tmp_path / "a", Made(messages=messages))
+    scaled = shown(
+        tmp_path / "b",
+        Made(
+            messages=[Message(**{**vars(m), "latency_us": m.latency_us * factor}) for m in messages]
+        ),
+    )
+    assert scaled["latency_us"] == {k: v * factor for k, v in plain["latency_us"].items()}
+    assert scaled["bytes"] == plain["bytes"]
+
+
+def test_a_trace_without_messages_has_figures_of_none(tmp_path: Path) -> None:
+    document = shown(tmp_path, Made())
+    assert document["latency_us"] == dict.fromkeys(("p50", "p95", "p99", "max"))
+    assert document["pairs"] == document["bursts"] == []
+    assert not found(document)
+
+
+def test_a_file_that_is_no_trace_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "a.xplane.pb"
+    for data in (
+        b"",
+        b"no trace at all",
+        Made(messages=traffic(random.Random(1), count=9)).data()[:-7],
+    ):
+        bad.write_bytes(data)
+        assert main(["network", str(bad)]) != 0
+        assert "a.xplane.pb: no readable xplane.pb" in capsys.readouterr().err
+    assert main(["network", str(tmp_path / "nowhere")]) == 2
+
+
+def test_text_shows_symptoms_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(Made(messages=traffic(random.Random(2), count=300)).data())
+    assert main(["network", str(path)]) == 0
+    out = capsys.readouterr().out
+    order = ("buffers", "copies", "latency_tail", "bandwidth", "slack", "one_host", "one_pair")
+    assert [line.split()[1] for line in out.splitlines()[:7]] == list(order)
+    network = measure(read_traffic([path]))
+    assert network.latency is not None
+    assert f"p50 {network.latency.p50}" in out
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("1.07GB", 1_070_000_000), ("32B", 32), ("1GiB", 1 << 30), ("7", 7), ("many", None)],
+)
+def test_amounts(said: str, size: int | None) -> None:
+    assert parse_bytes(said) == size
+
+
+def test_plots_are_written_and_show_every_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    messages = traffic(random.Random(2), count=1200, slow=((0, 2), (1, 1)))
+    path.write_bytes(Made(messages=messages).data())
+    folder = tmp_path / "new" / "plots"
+    assert main(["network", str(path), "--plots", str(folder)]) == 0
+    texts = {each.name: ET.parse(each).getroot() for each in folder.iterdir()}
+    assert set(texts) == {"latency.svg", "throughput.svg", "pairs.svg"}
+    shown = {name: [e.text for e in root.iter(f"{SVG}text")] for name, root in texts.items()}
+    [network] = [measure(read_traffic([path]))]
+    assert [f"{each.ratio:.3g}" in shown["pairs.svg"] for each in network.pairs]
+    assert {"0-2", "1-1"} <= set(shown["pairs.svg"])
+    # each column of the latency plot that has a message has a dot
+    series = series_of(read_traffic([path]))
+    at = series.arrival_ms
+    columns = {min(int((t - at.min()) / (at.max() - at.min()) * 800), 799) for t in at.tolist()}
+    [bars] = [e.get("d", "") for e in texts["latency.svg"].iter(f"{SVG}path")][-1:]
+    assert {each.partition(" ")[0] for each in bars.split("M") if each} == {
+        f"{80 + at}.5" for at in columns
+    }
+    assert float(series.gbit_s.max()) == network.peak
+    assert series.latency_us.max() == network.latency.max if network.latency else False
+    path.write_bytes(Made().data())
+    assert main(["network", str(path), "--plots", str(folder)]) == 0
+    assert "nothing to plot" in (folder / "latency.svg").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["network", str(path), "--plots", str(path)]) == 2
+    assert "name a folder that can be written" in capsys.readouterr().err

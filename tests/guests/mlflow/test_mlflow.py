@@ -1,0 +1,155 @@
+"""The export to MLflow, read back by MLflow's own client from a store of files: tox -e mlflow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.guests.mlflow import log_to_mlflow
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.report.exports import check_exports, exported
+from pytest_xlatune.tasks.publish import publish, read_known
+from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
+
+mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: tox -e mlflow has it")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the client, which the tests use too
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/runs")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    return mlflow.MlflowClient()
+
+
+def timed() -> ScriptedExecutor:
+    """Run each trial after the one before it, as a real machine does."""
+    number = itertools.count()
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        text, outcome = ordinary(trial_id, attempt)
+        at_s = 10.0 * next(number)
+        return text, replace(outcome, start_s=at_s, end_s=at_s + 5)
+
+    return ScriptedExecutor(script)
+
+
+def told(reports: Path) -> dict[str, dict[str, Any]]:
+    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    conclusion = json.loads(text)["conclusion"]
+    return {each["arm"]: each for each in (*conclusion["verdicts"], conclusion["reference"])}
+
+
+def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
+    held = campaign(tmp_path, timed())
+    run(held)
+    reports = tmp_path / "reports"
+    check_exports(("mlflow",))
+    written = publish(held.setup.folder, reports, exports=("mlflow",))
+    kept = json.loads(written[-1].read_text(encoding="utf-8"))
+    assert written[-1].name == "leaderboard.mlflow.json"
+    experiment = store.get_experiment_by_name("pretend")
+    assert kept["experiment_id"] == experiment.experiment_id
+    verdicts, history = told(reports), read_known(held.setup.folder).scored
+    assert set(kept["arms"]) == set(verdicts)
+    for arm, run_id in kept["arms"].items():
+        found, verdict = store.get_run(run_id), verdicts[arm]
+        assert found.info.status == "FINISHED"
+        assert found.data.tags["mlflow.parentRunId"] == kept["run_id"]
+        assert found.data.tags["xlatune.verdict"] == verdict["kind"]
+        low, high = verdict["ci95"] or (None, None)
+        figures = {
+            "tgs": verdict["tgs"],
+            "step_s": verdict["step_s"],
+            "delta": verdict["delta"],
+            "ci95_low": low,
+            "ci95_high": high,
+            "mde80": verdict["mde80"],
+            "n": verdict["n"],
+        }
+        metrics = {k: v for k, v in found.data.metrics.items() if not k.startswith("trial-")}
+        assert metrics == {name: value for name, value in figures.items() if value is not None}
+        trials = [each.value for each in store.get_metric_history(run_id, "trial-tgs")]
+        scores = [r.score.tgs for r in history if r.trial.arm == arm and r.score and r.score.tgs]
+        assert sorted(trials) == sorted(scores)
+    study = store.get_run(kept["run_id"])
+    assert study.data.tags["xlatune.winner"] == "fast"
+
+
+def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any) -> None:
+    held = campaign(tmp_path, timed())
+    for _ in range(4):
+        held.turn()
+    reports = tmp_path / "reports"
+    publish(held.setup.folder, reports, exports=("mlflow",))
+    experiment = store.get_experiment_by_name("pretend").experiment_id
+    begun = {each.info.run_id: each.info.status for each in store.search_runs([experiment])}
+    assert set(begun.values()) == {"RUNNING"}
+    run(held)
+    for _ in range(2):
+        last = publish(held.setup.folder, reports, exports=("mlflow",))[-1]
+    kept = json.loads(last.read_text(encoding="utf-8"))
+    runs = {each.info.run_id: each for each in store.search_runs([experiment])}
+    assert set(runs) == {kept["run_id"], *kept["arms"].values()}
+    assert begun.keys() <= runs.keys()
+    fast = kept["arms"]["fast"]
+    assert runs[fast].data.metrics["delta"] == told(reports)["fast"]["delta"]
+    steps = [each.step for each in store.get_metric_history(fast, "trial-tgs")]
+    assert steps == list(range(len(steps))), "a trial is logged once"
+    course = [each.step for each in store.get_metric_history(fast, "n")]
+    assert course == sorted(set(course)), "a figure stands at its number of trials"
+    assert len(course) == 2
+
+
+def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None:
+    """Of values of one step and time MLflow shows the largest: two reports may share a second."""
+    held = campaign(tmp_path, timed())
+    run(held)
+    publish(held.setup.folder, tmp_path / "reports")
+    text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
+    report = exported(text, sweep="test_pretend", study="pretend")
+    log_to_mlflow(report, key="one")
+    arms = report.conclusion.verdicts
+    fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
+    lower = replace(report, conclusion=replace(report.conclusion, verdicts=fell))
+    runs = json.loads(log_to_mlflow(lower, key="one"))["arms"]
+    assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
+
+
+def test_what_cannot_work_is_told_before_anything_runs(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI"):
+        check_exports(("csv", "mlflow"))
+    check_exports(("csv",))
+
+
+def test_a_server_that_is_away_costs_no_report(
+    tmp_path: Path,
+    store: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    held = campaign(tmp_path, timed())
+    run(held)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word-1@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    reports = tmp_path / "reports"
+    with pytest.raises(LedgerError, match="MLflow did not take the figures") as error:
+        publish(held.setup.folder, reports, exports=("csv", "mlflow"))
+    assert "pass-word-1" not in str(error.value)
+    assert (reports / "pretend" / "leaderboard.arms.csv").exists()
+    assert (reports / "pretend-tuning.md").exists()
+    workdir = str(held.setup.folder.parents[1])
+    argv = ["report", "--workdir", workdir, "--reports", str(reports), "--export", "mlflow"]
+    assert main(argv) == 3
+    assert "reports are complete" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""What the export to MLflow says where MLflow is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
+
+
+def test_without_mlflow_nothing_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_mlflow: Callable[[], None]
+) -> None:
+    no_mlflow()
+    held = campaign(tmp_path, ScriptedExecutor())
+    run(held)
+    workdir = str(held.setup.folder.parents[1])
+    argv = ["report", "--workdir", workdir, "--reports", str(tmp_path / "r"), "--export", "mlflow"]
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert "MLflow is not installed here; install pytest-xlatune[mlflow]" in said.err
+    assert "--export" in said.err
+    assert said.out == ""
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+def no_mlflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    import importlib.util
+
+    found = importlib.util.find_spec
+
+    def gone() -> None:
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, *of: None if name == "mlflow" else found(name, *of),
+        )
+
+    return gone

@@ -1,0 +1,19 @@
+"""The whole examples of extend.md: what a person who follows the page has in the end."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
+
+
+def whole(what: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the modules of `How to add a WHAT`, and the table `project` of its pyproject.toml."""
+    page = PAGE.read_text(encoding="utf-8")
+    section = page.partition(f"## How to add a {what}\n")[2].partition("\n## ")[0]
+    head = section.partition("```")[0]
+    text = "".join(re.findall(r"(?m)^    (\S.*\n)", head))
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL), tomllib.loads(text)["project"]

@@ -1,0 +1,82 @@
+"""A launcher of another distribution whose trainer has a configuration file of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import ConfigError, Sweep, profile
+from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.sweep.launcher_files import with_recipes
+from tests.helpers.covered import COVERED
+from tests.helpers.guests import install
+
+THEIRS = """\
+from pytest_xlatune import CellSettings, CommandLauncher, ConfigError
+from pytest_xlatune.sweep.launcher_files import LauncherFile
+
+
+class Words(LauncherFile):
+    def declared(self, path, *, steps=10, **settings):
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file of words")
+        argv = (*path.read_text().split(), str(steps))
+        own = {"name": path.stem, "launcher": CommandLauncher(argv=argv)}
+        return {**own, "cell": CellSettings(model_tag="m", parallelism="DP=4"), **settings}
+
+    def with_recipe(self, source, covered):
+        return {f"{source.path}.new": covered.recipe.id}
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    group = {"words": "their_words_file:Words", "none": "their_words_file:CellSettings"}
+    entry_points = {"pytest_xlatune.launchers": group}
+    install(tmp_path / "there", "their-words", entry_points, {"their_words_file": THEIRS})
+    monkeypatch.syspath_prepend(tmp_path / "there")
+    file = tmp_path / "run.words"
+    file.write_text("/bin/echo train")
+    yield file
+    sys.modules.pop("their_words_file", None)
+
+
+def test_a_file_becomes_a_sweep(words: Path) -> None:
+    fast = profile("fast", "--xla_fast=1")
+    sweep = Sweep.of_file(words, launcher="words", steps=12, profiles=(fast,))
+    assert (sweep.name, sweep.profiles) == ("run", (fast,))
+    assert (
+        sweep.launcher.describe()
+        == Sweep.of_file(
+            words, launcher="words", steps=12, profiles=(fast,), name="other"
+        ).launcher.describe()
+    )
+    assert "train 12" in sweep.launcher.describe()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("word", "unknown launcher 'word' in the sweep over .*did you mean 'words'"),
+        ("none", "launcher 'none' of their-words 1.2 is CellSettings, expected a pytest_xla"),
+    ],
+)
+def test_another_name_is_refused(words: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Sweep.of_file(words, launcher=name)
+
+
+@pytest.mark.usefixtures("words")
+def test_a_recipe_goes_into_the_files_of_launchers_that_are_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, own = DeployedFile(path="env.sh"), DeployedFile(path="run.words", cvs_cell="c")
+    monkeypatch.setattr(DeployedFile, "launcher", property(lambda self: self.cvs_cell and "words"))
+    assert COVERED.recipe is not None
+    assert with_recipes([plain, own], COVERED) == {"run.words.new": COVERED.recipe.id}
+    monkeypatch.setattr(DeployedFile, "launcher", "gone")
+    assert with_recipes([plain, replace(own, path="x")], COVERED) == {}

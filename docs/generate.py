@@ -9,6 +9,7 @@ key of `PARTS`; the rest of the page is written by hand. A test compares every t
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import enum
@@ -61,6 +62,7 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     RunSettings,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
+from tests.project.test_architecture import LAYERS, PACKAGE  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
 Lines = Iterator[str]
@@ -350,11 +352,34 @@ def _told(kind: type[Any]) -> Iterator[tuple[str, str]]:
         with contextlib.suppress(OSError, TypeError):
             # `    pid: int  # its id`
             yield from re.findall(r"(?m)^    (\w+): .*?  # (.+)$", inspect.getsource(base))
-        text = (inspect.getdoc(base) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-        # `    first, last: probed releases ...`, with lines after it that are further in
-        for names, meaning in re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=^    \w|\Z)", text):
-            said = " ".join(meaning.split())
-            yield from ((name.strip(), said) for name in names.split(","))
+        yield from _attributes(base)
+
+
+def _attributes(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that the docstring of a class explains."""
+    text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    # `    first, last: probed releases ...`, with lines after it that are further in
+    for names, meaning in re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=^    \w|\Z)", text):
+        said = " ".join(meaning.split())
+        yield from ((name.strip(), said) for name in names.split(","))
+
+
+def layers() -> Lines:
+    """Yield the packages with their layers, each with the first sentence of its docstring."""
+    yield from _head("layer", "package", "subject")
+    for name, (layer, _) in sorted(LAYERS.items(), key=lambda each: each[1][0]):
+        home = PACKAGE / name
+        path = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+        if name != "__init__":
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            said = " ".join(text.split("\n\n")[0].split())
+            yield _row(str(layer), f"`{name}`", said.partition(". ")[0].removesuffix("."))
+
+
+def facts() -> Lines:
+    """Yield what an executor may state, each fact with its meaning."""
+    yield from _head("fact", "meaning")
+    yield from (_row(f"`{name}`", text) for name, text in _attributes(executors.Executor))
 
 
 def catalog() -> Lines:
@@ -373,6 +398,8 @@ def _rates(sentence: str, heading: str) -> Callable[[], Lines]:
 
 # name -> the page that holds it, and its lines
 PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
+    "layers": ("explanation/architecture.md", layers),
+    "facts of an executor": ("how-to/extend.md", facts),
     "settings": ("reference/settings.md", settings),
     "switches": ("reference/settings.md", switches),
     "markers": ("reference/settings.md", marker_table),

@@ -16,8 +16,10 @@ import enum
 import importlib
 import inspect
 import io
+import random
 import re
 import sys
+import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +64,8 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     RunSettings,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
+from tests.helpers.digests import recorded  # noqa: E402
+from tests.helpers.megascale_traces import Made, traffic  # noqa: E402
 from tests.project.test_architecture import LAYERS, PACKAGE  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
@@ -253,6 +257,33 @@ def hangs() -> Lines:
         yield _row(each.words[0], f"`{each.cls}`", each.means, " ".join(each.action))
 
 
+def digest() -> Lines:
+    """Yield what `xlatune megascale` says of a digest that libtpu wrote."""
+    case = next(
+        each for each in recorded() if (each["version"], each["fault"]) == ("0.0.52", "bad-chip")
+    )
+    yield from _output("xlatune megascale coordinator.log", case["text"].encode())
+
+
+def made_trace() -> Lines:
+    """Yield what `xlatune network` says of the trace that the page makes, as far as it is found."""
+    made = Made(messages=traffic(random.Random(1), count=1200, slow=((0, 2), None)))  # noqa: S311
+    lines = list(_output("xlatune network host-0.xplane.pb", made.data()))
+    yield from lines[: next(at for at, each in enumerate(lines) if "one_pair" in each) + 1]
+    yield "    ..."
+
+
+def _output(command: str, data: bytes) -> Lines:
+    """Yield a command that reads one file, and what it says, indented as code."""
+    _, *words = command.split()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(words[-1]).write_bytes(data)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            cli.main(words)
+    yield from ("", f"    $ {command}")
+    yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
+
+
 def faults() -> Lines:
     """Yield what each fault on a cluster ends in, as the tests of the lab expect it."""
     yield from _head("fault", "what it ends in")
@@ -409,6 +440,8 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "lines of logs": ("reference/failures.md", signatures.markdown),
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
+    "a digest": ("how-to/megascale.md", digest),
+    "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),
     "leaderboard.json": ("reference/formats.md", leaderboard),

@@ -41,6 +41,7 @@ from pytest_xlatune.studies import (
     Study,
     Traits,
 )
+from pytest_xlatune.studies.staged import PastWalk, StagedStudy
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import OneCell, reference
 
@@ -53,7 +54,7 @@ _HELD = "allocation"  # stages in allocations: `allocation1`
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationStudy(OneCell):
+class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
     """So many jobs of a cell as deployed.
 
     Attributes:
@@ -119,54 +120,20 @@ class CalibrationStudy(OneCell):
             return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
         return (Reason(Why.TRIALS_DEPLOYED, trials=count),)
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the jobs of the first step that are not over.
-
-        Trials of one allocation are a step, and so is a round of all slots, or a trial that runs
-        while no other does.
-        """
-        past = self.past(history)
-        for step in self._steps:
-            if left := tuple(each for each in step if not past.is_final(each)):
-                return left
-        return ()
+    def begin(self, history: History) -> CalibrationWalk:
+        """Return the walk before the first step."""
+        return CalibrationWalk(self, self.past(history))
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are not over, those of later steps too."""
-        past = self.past(history)
-        return tuple(each for each in self._trials if not past.is_final(each))
-
-    def left(self, history: History) -> int:
-        """Return how many trials are not over."""
-        return len(self.ahead(history))
+        walk = self.walked(history)
+        return tuple(each for each in self._trials if walk.over(each) is None)
 
     def rounds(self, history: History) -> int:
         """Return how many of them follow one another."""
-        past = self.past(history)
-        return sum(
-            1 if self.slots else sum(not past.is_final(each) for each in step)
-            for step in self._steps
-            if not all(map(past.is_final, step))
-        )
-
-    def conclude(self, history: History) -> Conclusion:
-        """Return the baseline's line, the job noise, and what budgets could see with it."""
-        past = self.past(history)
-        noise = _noise(past, self.cells)
-        window = past.window
-        is_whole = not self.propose(history)
-        return Conclusion(
-            verdicts=(),
-            reference=reference(past),
-            record=NoiseRecord(sigma=noise.sigma_job if noise else None),
-            complete=is_whole,
-            first_step=window.moved_to,
-            notes=(
-                *((outlook(noise.sigma_job),) if noise else ()),
-                *(self.told(history) if is_whole else ()),
-                *filter(None, [window.note]),
-            ),
-        )
+        walk = self.walked(history)
+        left = (sum(walk.over(each) is None for each in step) for step in self.steps)
+        return sum(min(each, 1) if self.slots else each for each in left)
 
     def past(self, history: History) -> Past:
         """Return its own trials: of those that measured something else, none."""
@@ -179,19 +146,9 @@ class CalibrationStudy(OneCell):
             return stage in (_ALONE, _BUSY)
         return stage.startswith(_HELD) if self.allocations else stage == KIND
 
-    def told(self, history: History) -> tuple[Reason, ...]:
-        """Return what allocations share, or slots differ by; () where neither was asked for."""
-        if self.allocations:
-            found = _allocations(self.past(history))
-            return found.found if found else (Reason(Why.FEW_IN_ALLOCATIONS),)
-        if self.slots:
-            own = _slots(self.past(history), self.cells)
-            nodes = [compress(each) for each in self.slots]
-            return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
-        return ()
-
     @cached_property
-    def _steps(self) -> tuple[tuple[Trial, ...], ...]:
+    def steps(self) -> tuple[tuple[Trial, ...], ...]:
+        """The trials by step: an allocation, a round of all slots, or a trial that runs alone."""
         if self.allocations:
             return tuple(
                 tuple(
@@ -219,7 +176,7 @@ class CalibrationStudy(OneCell):
 
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
-        return tuple(each for step in self._steps for each in step)
+        return tuple(each for step in self.steps for each in step)
 
     def _trial(self, position: int, *, stage: str = KIND, slot: int = 0) -> Trial:
         return Trial(
@@ -230,6 +187,45 @@ class CalibrationStudy(OneCell):
             stage=stage,
             position=position,
         )
+
+
+class CalibrationWalk(PastWalk[CalibrationStudy]):
+    """One calibration as far as it came."""
+
+    def walk(self) -> None:
+        """Run one step after the other."""
+        steps = self.study.steps
+        for at, step in enumerate(steps, start=1):
+            after = (each for later in steps[at:] for each in later)
+            self.run(step, later=sum(self.over(each) is None for each in after))
+
+    def conclusion(self) -> Conclusion:
+        """Return the baseline's line, the job noise, and what budgets could see with it."""
+        noise, window = _noise(self.past, self.study.cells), self.past.window
+        return Conclusion(
+            verdicts=(),
+            reference=reference(self.past),
+            record=NoiseRecord(sigma=noise.sigma_job if noise else None),
+            complete=self.is_over,
+            first_step=window.moved_to,
+            notes=(
+                *((outlook(noise.sigma_job),) if noise else ()),
+                *(self.told() if self.is_over else ()),
+                *filter(None, [window.note]),
+            ),
+        )
+
+    def told(self) -> tuple[Reason, ...]:
+        """Return what allocations share, or slots differ by; () where neither was asked for."""
+        study = self.study
+        if study.allocations:
+            found = _allocations(self.past)
+            return found.found if found else (Reason(Why.FEW_IN_ALLOCATIONS),)
+        if study.slots:
+            own = _slots(self.past, study.cells)
+            nodes = [compress(each) for each in study.slots]
+            return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +247,14 @@ def found_by(study: Study, history: History) -> Calibrated:
     """
     if not isinstance(study, CalibrationStudy):
         raise TypeError(f"{study.name} is no calibration")
-    past = study.past(history)
+    walk = study.walked(history)
+    past = walk.past
     return Calibrated(
         jobs=tuple(scored(tuple(past.screen.values()))),
         noise=_noise(past, study.cells),
         allocations=_allocations(past) if study.allocations else None,
         slots=_slots(past, study.cells) if study.slots else None,
-        told=study.told(history),
+        told=walk.told(),
     )
 
 

@@ -10,21 +10,62 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.studies import NEVER, NOT_YET, Answer, Answered, Ask, History, Question, Study
+from pytest_xlatune.studies import (
+    NEVER,
+    NOT_YET,
+    Answer,
+    Answered,
+    Ask,
+    History,
+    LossRule,
+    OnNodeFailure,
+    Policy,
+    Question,
+    Study,
+)
+from pytest_xlatune.studies.staged import S, StagedStudy, W, Walk
 from pytest_xlatune.studies.trials import is_ours
 from pytest_xlatune.studies.verdicts import named, told
 
 
-class CellArms(Study):
+class CellWalk(Walk[S]):
+    """A walk of a study whose arms are cells.
+
+    Attributes:
+        results: its scored trials in a history, by id.
+    """
+
+    def __init__(self, study: S, history: History) -> None:
+        super().__init__(study)
+        self.results: Mapping[str, TrialResult] = results_of(study, history)
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial so far; None where there is none."""
+        return self.results.get(trial.id)
+
+    def by_arm(self, arms: Iterable[Arm]) -> dict[str, list[TrialResult]]:
+        """Return the results of all stages so far by arm, in the order of the stages."""
+        found: dict[str, list[TrialResult]] = {each.id: [] for each in arms}
+        for each in self.of(self.planned):
+            found[each.trial.arm].append(each)
+        return found
+
+
+class CellArms(StagedStudy[W]):
     """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
+
+    @property
+    def policy(self) -> Policy:
+        """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, once everything is over."""
@@ -38,7 +79,7 @@ class CellArms(Study):
         return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
 
 
-class RankedCells(CellArms):
+class RankedCells(CellArms[W]):
     """Cells of which one may be recommended; one that could not be measured has no verdict."""
 
     @abstractmethod
@@ -68,6 +109,18 @@ def refuse_unless_positive(what: str, **values: float | None) -> None:
             raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
 
 
+def refuse_twice(names: Sequence[str]) -> None:
+    """Refuse a node list that names a node twice, in whatever case.
+
+    Raises:
+        ConfigError: with the list.
+    """
+    if len({each.lower() for each in names}) < len(names):
+        raise ConfigError(
+            f"the node list {','.join(names)} names a node twice; name each node once"
+        )
+
+
 def results_of(study: Study, history: History) -> dict[str, TrialResult]:
     """Return the scored trials of a study in a history, by the trial's id, as they came."""
     protocols = {each.digest: each.protocol for each in study.cells}
@@ -77,6 +130,14 @@ def results_of(study: Study, history: History) -> dict[str, TrialResult]:
         if each.trial.protocol.is_scored
         and is_ours(each.trial, protocols=protocols, study=study.name)
     }
+
+
+def arms_of(cells: Iterable[Cell], ids: Iterable[str]) -> tuple[Arm, ...]:
+    """Return cells as arms, run as deployed, by these ids."""
+    return tuple(
+        Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
+        for name, cell in zip(ids, cells, strict=True)
+    )
 
 
 def trial_of(
@@ -108,8 +169,6 @@ def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     return max(free.values(), default=0)
 
 
-MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
-
 # a trial that ended so says nothing of its node
 _NOT_THE_NODE = frozenset(
     {
@@ -133,9 +192,3 @@ def is_excused(result: TrialResult) -> bool:
     if asked:
         return asked[-1].cls in _NOT_THE_NODE
     return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
-
-
-def spread_of(values: Sequence[float]) -> float:
-    """Return the standard deviation of most of the values, those far off hardly counted."""
-    level = median(values)
-    return MAD * median(abs(each - level) for each in values)

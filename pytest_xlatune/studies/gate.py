@@ -28,7 +28,7 @@ from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, digest, written
+from pytest_xlatune.model.record import LATER, Record, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -58,8 +58,8 @@ from pytest_xlatune.studies import (
     DeclaredStudy,
     History,
     Traits,
-    remembered,
 )
+from pytest_xlatune.studies.staged import PastWalk, StagedStudy, name_of
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -90,272 +90,10 @@ from pytest_xlatune.studies.verdicts import (
     with_comparison,
 )
 
-_BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
-_Claim = tuple[VerdictKind, Reason]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gated:
-    """All that the verdicts of a gate rest on.
-
-    Attributes:
-        study: the demands on which candidates.
-        trials: all planned, in order.
-        past: what was measured; a stored baseline stands in for a measured one.
-    """
-
-    study: GateStudy
-    trials: tuple[Trial, ...]
-    past: Past
-
-    @property
-    def margin(self) -> float:
-        """Relative loss that is a regression."""
-        return self.study.gate.margin
-
-    @property
-    def stored(self) -> StoredBaseline | None:
-        """The stored baseline; None where it is measured beside the candidates."""
-        return self.study.stored
-
-    @cached_property
-    def dropped(self) -> Mapping[str, Reason]:
-        """Candidate -> why it cannot run."""
-        return self.past.dropped
-
-    @cached_property
-    def pending(self) -> tuple[Trial, ...]:
-        """The trials that are still to come."""
-        return tuple(
-            trial
-            for trial in self.trials
-            if trial.arm not in self.dropped and not self.past.is_final(trial)
-        )
-
-    @cached_property
-    def cells(self) -> list[ScoredTrial]:
-        """What has a score, by block and arm; a stored baseline is one block with everything."""
-        cells = self.past.scored_in_blocks()
-        if not self.stored:
-            return cells
-        stored = [
-            score
-            for each in self.past.confirms_of(BASELINE_ID)
-            if (score := usable(each)) is not None
-        ]
-        arms = [*((arm, score) for _, arm, score in cells), *((BASELINE_ID, s) for s in stored)]
-        return [(0, arm, score) for arm, score in arms]
-
-    @cached_property
-    def fit(self) -> BlockFit | None:
-        """Least squares of what has a score."""
-        return fitted(self.cells)
-
-    @cached_property
-    def unlike(self) -> Mapping[str, float]:
-        """The candidates whose steps become steady at another time than the baseline's."""
-        family = len(self.study.profiles)
-        return unlike_warmups(self.cells, family=family, window=self.past.window)
-
-    def comparison(self, profile_id: str) -> Comparison | NoComparison:
-        """Compare a candidate with the baseline; a stored one has a noise of its own."""
-        if self.stored:
-            values = {
-                name: [score.value for _, arm, score in self.cells if arm == name]
-                for name in (BASELINE_ID, profile_id)
-            }
-            family = len(self.study.profiles)
-            return two_samples(
-                values[BASELINE_ID], values[profile_id], family=family, alpha=SWEEP_ALPHA
-            )
-        return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
-
-
-def conclusion(gated: Gated) -> Conclusion:
-    """Return the verdicts in declared order."""
-    level = reference(gated.past)
-    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
-    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
-    fit, window = gated.fit, gated.past.window
-    return Conclusion(
-        verdicts=verdicts,
-        reference=level,
-        record=NoiseRecord(
-            mde80=max(seen, default=None),
-            sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
-        ),
-        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
-        complete=not gated.pending,
-        first_step=window.moved_to,
-        notes=tuple(_notes(gated)),
-    )
-
-
-def _verdict(gated: Gated, profile_id: str) -> Verdict:
-    trials = gated.past.confirms_of(profile_id)
-    base = measured(
-        Verdict(
-            arm=profile_id,
-            kind=VerdictKind.INCONCLUSIVE,
-            reasons=score_flags(trials),
-            job_ids=job_ids_of(trials),
-        ),
-        trials,
-    )
-    if profile_id in gated.dropped:
-        why = gated.dropped[profile_id]
-        return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
-    differs = gated.study.losses.reason(gated.past, profile_id)
-    if differs:
-        return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
-    if gated.pending:
-        over = len(gated.trials) - len(gated.pending)
-        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=len(gated.trials)))
-    if not base.n:
-        return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
-    return _compared(gated, base, trials)
-
-
-def _compared(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    found = gated.comparison(base.arm)
-    missing = _missing(gated, base.arm)
-    base = _shown_to_act(gated, base, found)
-    if isinstance(found, NoComparison):
-        return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
-    claims = [
-        _margin(gated, found),
-        *(_untold(each) for each in missing),
-        *_stragglers(gated, found, trials),
-        *_floor(gated, base, trials),
-        *_unseen(base),
-    ]
-    # the worst of the claims is the verdict; where all hold it is the first's word
-    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
-    kind = claims[0][0]
-    reasons = [reason for _, reason in claims]
-    if base.arm in gated.unlike:
-        reasons.append(unlike_warmup(gated.unlike[base.arm]))
-    rule = Why.NOT_INFERIOR_TO_STORED if gated.stored else Why.NOT_INFERIOR
-    method = Reason(rule, margin=gated.margin, method=found.method)
-    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
-    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
-        # a loss is excluded, a gain is not: it passes, and is not called the same
-        decided = replace(decided, word=NO_REGRESSION, against=Reason(Why.ARM, arm=BASELINE_ID))
-    return replace(decided, n=base.n, method=method)
-
-
-def _shown_to_act(gated: Gated, base: Verdict, found: Comparison | NoComparison) -> Verdict:
-    """Return a candidate without the doubt that its blocks remove: see `acting`."""
-    profile = next(each for each in gated.study.profiles if each.id == base.arm)
-    if isinstance(found, NoComparison) or base.arm in gated.study.others:
-        return base
-    told = with_comparison(base, found, kind=base.kind, reasons=())
-    return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
-
-
-def _because(verdict: Verdict, *reasons: Reason) -> Verdict:
-    return replace(verdict, reasons=(*reasons, *verdict.reasons))
-
-
-def _untold(why: Reason) -> _Claim:
-    return VerdictKind.INCONCLUSIVE, Reason(Why.CANNOT_TELL_FOR, why=why)
-
-
-def _margin(gated: Gated, comparison: Comparison) -> _Claim:
-    kind = gate(comparison, margin=gated.margin)
-    worst = relative(interval90(comparison)[0])
-    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
-    match kind:
-        case VerdictKind.FASTER:
-            found = Reason(Why.GATE_FASTER, least=relative(comparison.lower))
-        case VerdictKind.EQUIVALENT:
-            found = Reason(Why.GATE_HOLDS, worst=worst, margin=gated.margin)
-        case VerdictKind.SLOWER:
-            found = Reason(Why.GATE_FAILS, margin=gated.margin, **ends)
-        case _:
-            enough = _enough(gated, comparison)
-            found = Reason(Why.GATE_OPEN, margin=gated.margin, enough=enough, **ends)
-    return kind, found
-
-
-def _enough(gated: Gated, comparison: Comparison) -> Reason:
-    have = gated.study.design.trials
-    enough = deciding(comparison, gated.study.design, margin=gated.margin)
-    if enough is None:
-        return Reason(Why.TOO_CLOSE, sigma=comparison.sigma)
-    return Reason(
-        Why.BLOCKS_WOULD_DECIDE,
-        sigma=comparison.sigma,
-        blocks=enough.blocks,
-        trials=enough.trials,
-        more=max(enough.trials - have, 0),
-    )
-
-
-def _missing(gated: Gated, profile_id: str) -> list[Reason]:
-    """Return why the candidate's or the baseline's trials are incomplete."""
-    own = [each for each in gated.trials if each.arm in (profile_id, BASELINE_ID)]
-    absent = [each for each in own if (r := gated.past.of(each)) is None or usable(r) is None]
-    if not absent:
-        return []
-    result = gated.past.of(absent[0])
-    why = result.reason if result is not None else None
-    why = why or Reason(Why.NO_FINITE_SCORE)
-    return [Reason(Why.TRIALS_MISSING, absent=len(absent), trials=len(own), why=why)]
-
-
-def _unseen(base: Verdict) -> list[_Claim]:
-    """Return why a candidate says nothing: its settings may not have been in effect."""
-    if not base.unproved:
-        return []
-    return [_untold(Reason(Why.NOTHING_SHOWS, names=base.unproved, effect=base.effect))]
-
-
-def _stragglers(
-    gated: Gated, comparison: Comparison, trials: Sequence[TrialResult]
-) -> list[_Claim]:
-    spare = interval90(comparison)[0] - math.log1p(-gated.margin)
-    baselines = gated.past.confirms_of(gated.past.reference)
-    veto = straggler_veto(comparison, trials, baselines, spare=spare)
-    return [_untold(veto)] if veto else []
-
-
-def _floor(gated: Gated, base: Verdict, trials: Sequence[TrialResult]) -> list[_Claim]:
-    """Hold a candidate against the absolute floor, where there is one."""
-    floor_tgs = gated.study.gate.floor_tgs
-    if floor_tgs is None or base.tgs is None:
-        return []
-    kind = above([score.value for each in trials if (score := usable(each))], math.log(floor_tgs))
-    kinds = {
-        VerdictKind.EQUIVALENT: Why.ABOVE_FLOOR,
-        VerdictKind.SLOWER: Why.BELOW_FLOOR,
-        VerdictKind.INCONCLUSIVE: Why.FLOOR_OPEN,
-    }
-    return [(kind, Reason(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
-
-
-def _notes(gated: Gated) -> list[Reason]:
-    design, margin, stored = gated.study.design, gated.margin, gated.stored
-    notes = [
-        Reason(
-            Why.GATE_LAYOUT_STORED if stored else Why.GATE_LAYOUT,
-            margin=margin,
-            trials=design.blocks,
-            baselines=design.stored if stored else design.baselines,
-            noise=design.noise(margin),
-        )
-    ]
-    if stored:
-        notes.append(Reason(Why.BASELINE_STORED, source=stored.source, written=stored.written))
-    if gated.past.window.note:
-        notes.append(gated.past.window.note)
-    if gated.past.changed:
-        notes.append(Reason(Why.SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
-    return notes
-
-
 KIND = "gate"
 NO_REGRESSION = "NO REGRESSION"
+_BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
+_Claim = tuple[VerdictKind, Reason]
 
 
 @written("gate")
@@ -463,7 +201,7 @@ class StoredBaseline(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateStudy(OneCell):
+class GateStudy(StagedStudy["GateWalk"], OneCell):
     """One run of a gate; fewer candidates are another gate.
 
     Attributes:
@@ -520,7 +258,7 @@ class GateStudy(OneCell):
         )
         stored = [each.trial.id for each in self.stored.trials] if self.stored else []
         layout = [self.gate.blocks, self.design.baselines, self.seed]
-        return f"{KIND}-{digest([settings, self.gate.key, layout, stored], length=8)}"
+        return name_of(KIND, settings, self.gate.key, layout, stored)
 
     @property
     def design(self) -> GateLayout:
@@ -565,21 +303,13 @@ class GateStudy(OneCell):
             Reason(Why.GATE_SEES, margin=margin, noise=design.noise(margin)),
         )
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are not over; none of a candidate that cannot run."""
-        return self._gated(history).pending
-
-    @remembered
-    def conclude(self, history: History) -> Conclusion:
-        """Return the candidates' verdicts; none passes before all trials are over."""
-        return conclusion(self._gated(history))
-
-    @remembered
-    def _gated(self, history: History) -> Gated:
-        return Gated(study=self, trials=self._trials, past=self._past(history))
+    def begin(self, history: History) -> GateWalk:
+        """Return the walk before the blocks."""
+        return GateWalk(self, self._past(history))
 
     @cached_property
-    def _trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[Trial, ...]:
+        """All that it plans, in order."""
         orders = Orders(cell=self.cell, seed=self.seed, study=self.name)
         design = self.design
         planned = orders.blocks(
@@ -617,3 +347,252 @@ class GateStudy(OneCell):
             confirmed={**past.confirmed, BASELINE_ID: stored},
             reference_loss=median_loss(stored),
         )
+
+
+class GateWalk(PastWalk[GateStudy]):
+    """All that the verdicts of a gate rest on; a stored baseline stands in for a measured one."""
+
+    def walk(self) -> None:
+        """Run all blocks; none of a candidate that cannot run."""
+        self.run([each for each in self.study.trials if each.arm not in self.dropped])
+
+    def conclusion(self) -> Conclusion:
+        """Return the candidates' verdicts; none passes before all trials are over."""
+        return conclusion(self)
+
+    @property
+    def margin(self) -> float:
+        """Relative loss that is a regression."""
+        return self.study.gate.margin
+
+    @property
+    def stored(self) -> StoredBaseline | None:
+        """The stored baseline; None where it is measured beside the candidates."""
+        return self.study.stored
+
+    @cached_property
+    def dropped(self) -> Mapping[str, Reason]:
+        """Candidate -> why it cannot run."""
+        return self.past.dropped
+
+    @cached_property
+    def scored(self) -> list[ScoredTrial]:
+        """What has a score, by block and arm; a stored baseline is one block with everything."""
+        found = self.past.scored_in_blocks()
+        if not self.stored:
+            return found
+        stored = [
+            score
+            for each in self.past.confirms_of(BASELINE_ID)
+            if (score := usable(each)) is not None
+        ]
+        arms = [*((arm, score) for _, arm, score in found), *((BASELINE_ID, s) for s in stored)]
+        return [(0, arm, score) for arm, score in arms]
+
+    @cached_property
+    def fit(self) -> BlockFit | None:
+        """Least squares of what has a score."""
+        return fitted(self.scored)
+
+    @cached_property
+    def unlike(self) -> Mapping[str, float]:
+        """The candidates whose steps become steady at another time than the baseline's."""
+        family = len(self.study.profiles)
+        return unlike_warmups(self.scored, family=family, window=self.past.window)
+
+    def comparison(self, profile_id: str) -> Comparison | NoComparison:
+        """Compare a candidate with the baseline; a stored one has a noise of its own."""
+        if self.stored:
+            values = {
+                name: [score.value for _, arm, score in self.scored if arm == name]
+                for name in (BASELINE_ID, profile_id)
+            }
+            family = len(self.study.profiles)
+            return two_samples(
+                values[BASELINE_ID], values[profile_id], family=family, alpha=SWEEP_ALPHA
+            )
+        return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
+
+
+def conclusion(gated: GateWalk) -> Conclusion:
+    """Return the verdicts in declared order."""
+    level = reference(gated.past)
+    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
+    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
+    fit, window = gated.fit, gated.past.window
+    return Conclusion(
+        verdicts=verdicts,
+        reference=level,
+        record=NoiseRecord(
+            mde80=max(seen, default=None),
+            sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
+        ),
+        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
+        complete=gated.is_over,
+        first_step=window.moved_to,
+        notes=tuple(_notes(gated)),
+    )
+
+
+def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
+    trials = gated.past.confirms_of(profile_id)
+    base = measured(
+        Verdict(
+            arm=profile_id,
+            kind=VerdictKind.INCONCLUSIVE,
+            reasons=score_flags(trials),
+            job_ids=job_ids_of(trials),
+        ),
+        trials,
+    )
+    if profile_id in gated.dropped:
+        why = gated.dropped[profile_id]
+        return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
+    differs = gated.study.losses.reason(gated.past, profile_id)
+    if differs:
+        return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
+    if not gated.is_over:
+        planned = len(gated.study.trials)
+        over = planned - len(gated.pending)
+        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=planned))
+    if not base.n:
+        return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
+    return _compared(gated, base, trials)
+
+
+def _compared(gated: GateWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+    found = gated.comparison(base.arm)
+    missing = _missing(gated, base.arm)
+    base = _shown_to_act(gated, base, found)
+    if isinstance(found, NoComparison):
+        return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
+    claims = [
+        _margin(gated, found),
+        *(_untold(each) for each in missing),
+        *_stragglers(gated, found, trials),
+        *_floor(gated, base, trials),
+        *_unseen(base),
+    ]
+    # the worst of the claims is the verdict; where all hold it is the first's word
+    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
+    kind = claims[0][0]
+    reasons = [reason for _, reason in claims]
+    if base.arm in gated.unlike:
+        reasons.append(unlike_warmup(gated.unlike[base.arm]))
+    rule = Why.NOT_INFERIOR_TO_STORED if gated.stored else Why.NOT_INFERIOR
+    method = Reason(rule, margin=gated.margin, method=found.method)
+    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
+    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
+        # a loss is excluded, a gain is not: it passes, and is not called the same
+        decided = replace(decided, word=NO_REGRESSION, against=Reason(Why.ARM, arm=BASELINE_ID))
+    return replace(decided, n=base.n, method=method)
+
+
+def _shown_to_act(gated: GateWalk, base: Verdict, found: Comparison | NoComparison) -> Verdict:
+    """Return a candidate without the doubt that its blocks remove: see `acting`."""
+    profile = next(each for each in gated.study.profiles if each.id == base.arm)
+    if isinstance(found, NoComparison) or base.arm in gated.study.others:
+        return base
+    told = with_comparison(base, found, kind=base.kind, reasons=())
+    return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
+
+
+def _because(verdict: Verdict, *reasons: Reason) -> Verdict:
+    return replace(verdict, reasons=(*reasons, *verdict.reasons))
+
+
+def _untold(why: Reason) -> _Claim:
+    return VerdictKind.INCONCLUSIVE, Reason(Why.CANNOT_TELL_FOR, why=why)
+
+
+def _margin(gated: GateWalk, comparison: Comparison) -> _Claim:
+    kind = gate(comparison, margin=gated.margin)
+    worst = relative(interval90(comparison)[0])
+    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
+    match kind:
+        case VerdictKind.FASTER:
+            found = Reason(Why.GATE_FASTER, least=relative(comparison.lower))
+        case VerdictKind.EQUIVALENT:
+            found = Reason(Why.GATE_HOLDS, worst=worst, margin=gated.margin)
+        case VerdictKind.SLOWER:
+            found = Reason(Why.GATE_FAILS, margin=gated.margin, **ends)
+        case _:
+            enough = _enough(gated, comparison)
+            found = Reason(Why.GATE_OPEN, margin=gated.margin, enough=enough, **ends)
+    return kind, found
+
+
+def _enough(gated: GateWalk, comparison: Comparison) -> Reason:
+    have = gated.study.design.trials
+    enough = deciding(comparison, gated.study.design, margin=gated.margin)
+    if enough is None:
+        return Reason(Why.TOO_CLOSE, sigma=comparison.sigma)
+    return Reason(
+        Why.BLOCKS_WOULD_DECIDE,
+        sigma=comparison.sigma,
+        blocks=enough.blocks,
+        trials=enough.trials,
+        more=max(enough.trials - have, 0),
+    )
+
+
+def _missing(gated: GateWalk, profile_id: str) -> list[Reason]:
+    """Return why the candidate's or the baseline's trials are incomplete."""
+    own = [each for each in gated.study.trials if each.arm in (profile_id, BASELINE_ID)]
+    absent = [each for each in own if (r := gated.past.of(each)) is None or usable(r) is None]
+    if not absent:
+        return []
+    result = gated.past.of(absent[0])
+    why = result.reason if result is not None else None
+    why = why or Reason(Why.NO_FINITE_SCORE)
+    return [Reason(Why.TRIALS_MISSING, absent=len(absent), trials=len(own), why=why)]
+
+
+def _unseen(base: Verdict) -> list[_Claim]:
+    """Return why a candidate says nothing: its settings may not have been in effect."""
+    if not base.unproved:
+        return []
+    return [_untold(Reason(Why.NOTHING_SHOWS, names=base.unproved, effect=base.effect))]
+
+
+def _stragglers(
+    gated: GateWalk, comparison: Comparison, trials: Sequence[TrialResult]
+) -> list[_Claim]:
+    spare = interval90(comparison)[0] - math.log1p(-gated.margin)
+    baselines = gated.past.confirms_of(gated.past.reference)
+    veto = straggler_veto(comparison, trials, baselines, spare=spare)
+    return [_untold(veto)] if veto else []
+
+
+def _floor(gated: GateWalk, base: Verdict, trials: Sequence[TrialResult]) -> list[_Claim]:
+    """Hold a candidate against the absolute floor, where there is one."""
+    floor_tgs = gated.study.gate.floor_tgs
+    if floor_tgs is None or base.tgs is None:
+        return []
+    kind = above([score.value for each in trials if (score := usable(each))], math.log(floor_tgs))
+    kinds = {
+        VerdictKind.EQUIVALENT: Why.ABOVE_FLOOR,
+        VerdictKind.SLOWER: Why.BELOW_FLOOR,
+        VerdictKind.INCONCLUSIVE: Why.FLOOR_OPEN,
+    }
+    return [(kind, Reason(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
+
+
+def _notes(gated: GateWalk) -> list[Reason]:
+    design, margin, stored = gated.study.design, gated.margin, gated.stored
+    notes = [
+        Reason(
+            Why.GATE_LAYOUT_STORED if stored else Why.GATE_LAYOUT,
+            margin=margin,
+            trials=design.blocks,
+            baselines=design.stored if stored else design.baselines,
+            noise=design.noise(margin),
+        )
+    ]
+    if stored:
+        notes.append(Reason(Why.BASELINE_STORED, source=stored.source, written=stored.written))
+    if gated.past.window.note:
+        notes.append(gated.past.window.note)
+    if gated.past.changed:
+        notes.append(Reason(Why.SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
+    return notes

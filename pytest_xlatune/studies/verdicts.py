@@ -96,6 +96,18 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
+def begun(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+    """Return a verdict on an arm before anything is concluded: its jobs and their troubles."""
+    base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
+    return troubled(base, trials)
+
+
+def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+    """Return the same with the figures of what has a score; the jobs are those of all runs."""
+    base = begun(arm, trials)
+    return replace(measured(base, [e for e in trials if usable(e)]), job_ids=base.job_ids)
+
+
 def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
     """Return which of an arm's runs are over without a score; None where every one has it."""
     over = [each for each in trials if each.status.is_final]

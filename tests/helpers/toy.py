@@ -1,8 +1,7 @@
 """The smallest study whose arms are cells: which of three is fastest, judged by nothing but means.
 
-An example of the contract for tests, and for the author of the next study: one cell a node list or
-two, rounds of equal trials, a conclusion per arm, no reference. Each cell's loss is compared with
-its own trials' alone. A failure on a node is the answer for its arm.
+An example of the contract for tests, and for the author of the next study: rounds of equal trials,
+a conclusion per arm, no reference. A failure on a node is the answer for its arm.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.result import Conclusion, StudyRecord, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.studies import Asked, DeclaredStudy, History, LossRule, OnNodeFailure, Policy
-from pytest_xlatune.studies.cell_arms import RankedCells, results_of, trial_of
-from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import job_ids_of, measured, unmeasured
+from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells, arms_of, trial_of
+from pytest_xlatune.studies.verdicts import so_far, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
 
 KIND = "toy"
@@ -48,7 +45,7 @@ class Toy(DeclaredStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyStudy(RankedCells):
+class ToyStudy(RankedCells["ToyWalk"]):
     """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
 
     cells: tuple[Cell, ...]
@@ -63,46 +60,45 @@ class ToyStudy(RankedCells):
         return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.OWN_ARM)
 
     def arms(self, history: History) -> tuple[Arm, ...]:
-        return tuple(
-            Arm(id=cell.config_tag, cell_digest=cell.digest, profile=BASELINE)
-            for cell in self.cells
-        )
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        over = {each.trial.id for each in history if each.status.is_final}
-        planned = (
-            trial_of(arm, cell, study=KIND, stage="round", block=number)
-            for number in range(1, self.repeats + 1)
-            for arm, cell in zip(self.arms(()), self.cells, strict=True)
-        )
-        return tuple(trial for trial in planned if trial.id not in over)
+        return arms_of(self.cells, [cell.config_tag for cell in self.cells])
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
 
-    def conclude(self, history: History) -> Conclusion:
-        verdicts = [self._verdict(arm, history) for arm in self.arms(history)]
-        ranked = sorted((each for each in verdicts if each.tgs), key=lambda each: -(each.tgs or 0))
-        pending = {trial.block for trial in self.propose(history)}
-        best = ranked[0].arm if ranked else ""
-        return Conclusion(
-            verdicts=tuple(verdicts),
-            record=ToyRecord(rounds=self.repeats - len(pending), best=best),
-            complete=not pending,
-        )
+    def begin(self, history: History) -> ToyWalk:
+        return ToyWalk(self, history)
 
     def best(self, conclusion: Conclusion) -> str:
         return conclusion.found(ToyRecord).best if conclusion.complete else ""
 
-    def _verdict(self, arm: Arm, history: History) -> Verdict:
-        own = [each for each in results_of(self, history).values() if each.trial.arm == arm.id]
-        base = Verdict(arm=arm.id, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
-        if any(map(usable, own)):
-            kind, method = VerdictKind.SCREENED, "mean of equal trials"
-            return measured(replace(base, kind=kind, method=verbatim(method)), own)
+
+class ToyWalk(CellWalk[ToyStudy]):
+    """The study's question, and what a history says to it."""
+
+    def walk(self) -> None:
+        arms = [*zip(self.study.arms(()), self.study.cells, strict=True)]
+        for_round = range(1, self.study.repeats + 1)
+        # it returns the results: another stage would be planned from them, and run below
+        self.run(
+            [trial_of(*arm, study=KIND, stage="round", block=n) for n in for_round for arm in arms]
+        )
+
+    def conclusion(self) -> Conclusion:
+        runs = self.by_arm(self.study.arms(()))
+        verdicts = tuple(self._verdict(arm, own) for arm, own in runs.items())
+        ranked = sorted((each for each in verdicts if each.tgs), key=lambda each: -(each.tgs or 0))
+        rounds = self.study.repeats - len({each.block for each in self.pending})
+        record = ToyRecord(rounds=rounds, best=ranked[0].arm if ranked else "")
+        return Conclusion(verdicts=verdicts, record=record, complete=self.is_over)
+
+    def _verdict(self, arm: str, own: list[TrialResult]) -> Verdict:
+        found = so_far(arm, own)
+        if found.n:
+            how = verbatim("mean of equal trials")
+            return replace(found, kind=VerdictKind.SCREENED, method=how)
         if over := [each for each in own if each.status.is_final]:
-            return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
-        return base
+            return replace(found, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
+        return found
 
 
 def document(subject: Subject) -> Document:

@@ -232,6 +232,6 @@ def test_slots_that_cannot_be_told_apart_say_nothing() -> None:
     assert slot_noise([trial(0, 0), trial(0, 20), trial(0, 40), trial(0, 60)], slots=2) is None
     assert slot_noise([trial(0, 0), trial(1, 20), trial(0, 40)], slots=2) is None
     study = CalibrationStudy(cell=CELL, starts=2, slots=SLOTS)
-    assert tuple(map(sentence, study.told(()))) == (
+    assert tuple(map(sentence, study.walked(()).told())) == (
         "cannot tell what slots differ by: a slot has no score, or too few trials have",
     )

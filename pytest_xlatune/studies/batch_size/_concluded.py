@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
@@ -14,6 +14,7 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
+    NotRun,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -21,24 +22,21 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
-from pytest_xlatune.studies.batch_size._findings import (
-    ALPHA,
-    CUT_AT,
-    NO_FIT,
-    BatchFindings,
-    is_unfit,
-)
+from pytest_xlatune.studies.staged import Words
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     NO_SCORE,
     NOT_FINITE,
+    begun,
     beside,
-    job_ids_of,
     lost_runs,
     measured,
     score_flags,
-    troubled,
+    so_far,
 )
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.batch_size import BatchWalk
 
 KIND = "batch"
 _BEST = Reason(Why.THE_BEST)
@@ -60,7 +58,29 @@ class SizeWord(StrEnum):
     NOT_MEASURED = "NOT MEASURED"
 
 
-WORDS = tuple(SizeWord)
+WORDS = Words(
+    kinds={
+        SizeWord.BEST: VerdictKind.FASTER,
+        SizeWord.SAME: VerdictKind.EQUIVALENT,
+        SizeWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
+        SizeWord.WORSE: VerdictKind.SLOWER,
+        SizeWord.DOES_NOT_FIT: VerdictKind.INVALID,
+        SizeWord.NOT_TRIED: VerdictKind.SCREENED,
+        SizeWord.CANNOT_RUN: VerdictKind.INVALID,
+        SizeWord.OTHER_LOSS: VerdictKind.INCONCLUSIVE,
+        SizeWord.NOT_MEASURED: VerdictKind.INVALID,
+    },
+    cannot_run=(SizeWord.DOES_NOT_FIT, SizeWord.CANNOT_RUN),
+)
+ALPHA = 0.05
+CUT_AT = 0.01  # below the lead
+# the memory of a device, of its host, or what the pool leaves outside
+NO_FIT = frozenset(
+    {
+        *(FailureClass.OOM_GPU, FailureClass.OOM_RCCL_HEADROOM, FailureClass.OOM_HOST),
+        *(FailureClass.HANG_SILENT_OOM, FailureClass.KILLED),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +145,21 @@ class BatchRecord(CellsRecord):
         return {BEST_FILE: f"{self.setting}\n"} if self.setting else {}
 
 
-def conclusion(found: BatchFindings) -> Conclusion:
+def is_unfit(result: TrialResult) -> bool:
+    """Whether a run shows that its value does not fit."""
+    if result.status is not TrialStatus.DROPPED:
+        return False
+    if result.not_run is NotRun.CANNOT:
+        return True
+    return any(each.cls in NO_FIT for each in result.findings)
+
+
+def conclusion(found: BatchWalk) -> Conclusion:
     """Return what follows from a history."""
-    study, is_over = found.study, not found.pending
+    study, is_over = found.study, found.is_over
     shown = range(len(study.values)) if study.is_listed else sorted({*found.probes, *found.unfit})
     verdicts = [_verdict(found, at) for at in shown]
-    order = {word: at for at, word in enumerate(WORDS)}
-    verdicts.sort(key=lambda each: (order.get(SizeWord(each.word), 9) if each.word else 9,
-                                    found.place_of[each.arm]))  # fmt: skip
+    verdicts = WORDS.ordered(verdicts, lambda each: found.place_of[each.arm])
     chosen = found.recommended
     ran = [at for at in found.scores if at not in found.unfit]
     grows = study.asked.grows
@@ -170,7 +197,7 @@ def _at_the_best(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
         yield beside(each, best) if each.against == _BEST else each
 
 
-def _answer(found: BatchFindings, verdicts: Sequence[Verdict]) -> Reason:
+def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
     study, chosen = found.study, found.recommended
     if chosen is None:
         if found.stopped:
@@ -204,18 +231,17 @@ def _answer(found: BatchFindings, verdicts: Sequence[Verdict]) -> Reason:
     return Reason(Why.SIZE_RECOMMENDED, setting=setting, speed=speed, next=behind)
 
 
-def _verdict(found: BatchFindings, at: int) -> Verdict:
+def _verdict(found: BatchWalk, at: int) -> Verdict:
     study = found.study
-    own = found.of(at)
+    own = found.runs_of(at)
     arm = study.every_arm[at].id
-    base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, against=_BEST)
-    base = replace(troubled(base, own), job_ids=job_ids_of(own))
+    base = replace(begun(arm, own), against=_BEST)
     final = [each for each in own if each.status.is_final]
     if at in found.unfit:
         return _unfit(found, base, [each for each in final if is_unfit(each)])
     if at not in found.probes:
         return _untried(found, base, at)
-    base = replace(measured(base, [each for each in own if usable(each)]), job_ids=base.job_ids)
+    base = replace(so_far(arm, own), against=_BEST)
     if at in found.lost:
         return _lost(base, found.lost[at])
     if at not in found.scores:
@@ -226,24 +252,24 @@ def _verdict(found: BatchFindings, at: int) -> Verdict:
     )
     if at in found.another_loss:
         why = Reason(Why.NOT_RANKED_FOR, why=found.another_loss[at])
-        return _word(base, SizeWord.OTHER_LOSS, VerdictKind.INCONCLUSIVE, why)
+        return WORDS.say(base, SizeWord.OTHER_LOSS, why)
     if study.changes_loss:
         why = Reason(Why.FINDING_ONLY, key=study.asked.key)
-        return _word(base, SizeWord.OTHER_LOSS, VerdictKind.INCONCLUSIVE, why)
-    if found.pending or found.lead is None:
+        return WORDS.say(base, SizeWord.OTHER_LOSS, why)
+    if not found.is_over or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
         delta = relative(found.scores[at] - found.scores[lead])
         return replace(base, kind=VerdictKind.SCREENED, delta=delta, method=Reason(Why.SO_FAR))
     return _of_speed(found, base, at)
 
 
-def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
+def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     """Return the verdict on a size that ran, once everything is over."""
     fit = found.fit
     is_lead = at == found.lead and at in found.compared
     is_block = fit is not None and (is_lead or base.arm in fit.arms)
     if is_block:
-        blocks = [each for each in found.of(at) if each.trial.block and usable(each)]
+        blocks = [each for each in found.runs_of(at) if each.trial.block and usable(each)]
         n = len(blocks)
         how = Reason(Why.BLOCKS_BONFERRONI, blocks=fit.n_blocks if fit else 0)
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
@@ -264,7 +290,7 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
         base = replace(base, delta=relative(fit.arms[base.arm].estimate))
-        return _word(base, *_OPEN, *([pair.reason] if pair is not None else []))
+        return WORDS.say(base, SizeWord.CANNOT_TELL, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
         base = replace(base, delta=relative(gap))
@@ -272,16 +298,16 @@ def _of_speed(found: BatchFindings, base: Verdict, at: int) -> Verdict:
             reach = 1.96 * math.sqrt(2) * found.noise
             base = replace(base, ci95=(relative(gap - reach), relative(gap + reach)))
     if found.told_apart[at]:
-        kind = VerdictKind.SLOWER if is_block else VerdictKind.SCREENED
-        return _word(base, SizeWord.WORSE, kind)
+        worse = WORDS.say(base, SizeWord.WORSE)
+        return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
     if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
         same = Reason(Why.DIFFERENCE_EXCLUDED, difference=EQUIVALENCE)
-        return _word(base, SizeWord.SAME, VerdictKind.EQUIVALENT, same)
+        return WORDS.say(base, SizeWord.SAME, same)
     why = [] if is_block else [Reason(Why.WITHIN_NOISE, cut=CUT_AT)]
-    return _word(base, *_OPEN, *why)
+    return WORDS.say(base, SizeWord.CANNOT_TELL, *why)
 
 
-def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) -> Verdict:
+def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Verdict:
     """Return the verdict on the size of the largest figure: FASTER where it beats every other.
 
     Its change is then against the next of its blocks. Where one of them cannot be told from it, or
@@ -295,7 +321,7 @@ def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) ->
     told = {each: pair for each, pair in pairs.items() if isinstance(pair, Comparison)}
     if not is_block or not told or not all(found.told_apart.values()):
         kind = VerdictKind.INCONCLUSIVE if is_block else VerdictKind.SCREENED
-        return _word(replace(base, against=None), SizeWord.BEST, kind, *why)
+        return replace(WORDS.say(base, SizeWord.BEST, *why), against=None, kind=kind)
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
@@ -305,10 +331,9 @@ def _leading(found: BatchFindings, base: Verdict, at: int, *, is_block: bool) ->
         ci95=(relative(-high), relative(-low)),
         against=Reason(Why.THE_NEXT, value=found.study.values[following]),
     )
-    return _word(base, SizeWord.BEST, VerdictKind.FASTER, *why)
+    return WORDS.say(base, SizeWord.BEST, *why)
 
 
-_OPEN = SizeWord.CANNOT_TELL, VerdictKind.INCONCLUSIVE
 _UNFIT: Mapping[str, Why] = {
     FailureClass.OOM_RCCL_HEADROOM: Why.UNFIT_HEADROOM,
     FailureClass.HANG_SILENT_OOM: Why.UNFIT_HUNG,
@@ -317,12 +342,11 @@ _UNFIT: Mapping[str, Why] = {
 }
 
 
-def _unfit(found: BatchFindings, base: Verdict, ended: Sequence[TrialResult]) -> Verdict:
-    base = replace(base, can_run=False)
+def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Verdict:
     if not ended:
         smaller = found.study.values[min(found.unfit)]
         why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
-        return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, why)
+        return WORDS.say(base, SizeWord.DOES_NOT_FIT, why)
     last = ended[-1]
     classes = [each for each in last.findings if each.cls in NO_FIT]
     cls = classes[0].cls if classes else ""
@@ -335,13 +359,13 @@ def _unfit(found: BatchFindings, base: Verdict, ended: Sequence[TrialResult]) ->
         found.place_of[base.arm], ())) < 2:  # noqa: PLR2004  # fmt: skip
         why = head
     reasons = [why]
-    if any(usable(each) for each in found.of(found.place_of[base.arm])):
+    if any(usable(each) for each in found.runs_of(found.place_of[base.arm])):
         reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
-    return _word(base, SizeWord.DOES_NOT_FIT, VerdictKind.INVALID, *reasons)
+    return WORDS.say(base, SizeWord.DOES_NOT_FIT, *reasons)
 
 
-def _untried(found: BatchFindings, base: Verdict, at: int) -> Verdict:
-    if found.pending:
+def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
+    if not found.is_over:
         return base
     smallest = min(found.unfit, default=None)
     if smallest is not None and at > smallest and found.study.asked.grows:
@@ -351,21 +375,17 @@ def _untried(found: BatchFindings, base: Verdict, at: int) -> Verdict:
         why = Reason(Why.ABOVE_COMPILED, limit=limit)
     else:
         why = found.stopped or Reason(Why.BUDGET_SPENT, budget=found.study.budget)
-    return _word(base, SizeWord.NOT_TRIED, VerdictKind.SCREENED, why)
+    return WORDS.say(base, SizeWord.NOT_TRIED, why)
 
 
 def _lost(base: Verdict, result: TrialResult) -> Verdict:
     why = result.reason or NOT_FINITE
     if result.status is TrialStatus.DROPPED:
-        return _word(replace(base, can_run=False), SizeWord.CANNOT_RUN, VerdictKind.INVALID, why)
-    return _word(base, SizeWord.NOT_MEASURED, VerdictKind.INVALID, why)
+        return WORDS.say(base, SizeWord.CANNOT_RUN, why)
+    return WORDS.say(base, SizeWord.NOT_MEASURED, why)
 
 
-def _word(verdict: Verdict, word: SizeWord, kind: VerdictKind, *reasons: Reason) -> Verdict:
-    return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
-
-
-def _of_compiling(found: BatchFindings) -> Reason | None:
+def _of_compiling(found: BatchWalk) -> Reason | None:
     """Return what a compiler told of the ceiling, or why it told nothing; None: no news."""
     study, compiled, answers = found.study, found.compiled, found.answers
     if not study.asks_compiler:
@@ -395,7 +415,7 @@ def _of_compiling(found: BatchFindings) -> Reason | None:
     )
 
 
-def _notes(found: BatchFindings) -> list[Reason]:
+def _notes(found: BatchWalk) -> list[Reason]:
     study, notes = found.study, list(filter(None, [_of_compiling(found)]))
     if found.stopped:
         notes.append(Reason(Why.STOPPED, why=found.stopped))

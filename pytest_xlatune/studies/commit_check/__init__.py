@@ -16,11 +16,9 @@ from typing import ClassVar
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, digest, written
+from pytest_xlatune.model.record import Record, written
 from pytest_xlatune.model.resources import Next, RetryRule
-from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
@@ -31,17 +29,17 @@ from pytest_xlatune.studies import (
     LossRule,
     Policy,
     Traits,
-    remembered,
 )
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
+    arms_of,
     refuse_unless_positive,
-    results_of,
     trial_of,
     waves_in,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
 from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, CommitWord, Found
+from pytest_xlatune.studies.staged import name_of, refuse_budget
 
 __all__ = ["KIND", "CommitStudy", "CommitWord", "Commits", "CommitsRecord", "Found", "Load"]
 
@@ -164,7 +162,7 @@ class Commits(DeclaredStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitStudy(CellArms):
+class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
     """One study of commits: a search, or a table.
 
     Attributes:
@@ -192,12 +190,9 @@ class CommitStudy(CellArms):
                 "commits: no commit is named; name them (--xlatune-commits main..HEAD)"
             )
         least = 4 * _halving.PAIRS + 1 if self.is_search else len(self.cells)
-        if self.budget < least:
-            what = "a search" if self.is_search else f"{counted(len(self.cells), 'first run')}"
-            raise ConfigError(
-                f"commits: {what} takes {least} jobs or more, the budget is {self.budget}; ask for "
-                f"--xlatune-budget {self.most_jobs}, which is the most that it takes"
-            )
+        what = "a search" if self.is_search else counted(len(self.cells), "first run")
+        first = f"commits: {what} takes {least} jobs or more"
+        refuse_budget(first, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property
     def name(self) -> str:
@@ -207,7 +202,7 @@ class CommitStudy(CellArms):
             parts += [self.cells[0].digest, self.cells[-1].digest]
         elif not self.asked.key:
             return KIND
-        return f"{KIND}-{digest(parts, length=8)}"
+        return name_of(KIND, *parts)
 
     @property
     def policy(self) -> Policy:
@@ -252,10 +247,7 @@ class CommitStudy(CellArms):
 
     @cached_property
     def _arms(self) -> tuple[Arm, ...]:
-        return tuple(
-            Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
-            for name, cell in zip(self.ids, self.cells, strict=True)
-        )
+        return arms_of(self.cells, self.ids)
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the loads on commits; of a search the ends, then what was measured between."""
@@ -264,14 +256,6 @@ class CommitStudy(CellArms):
         seen = {self.places.get(each.trial.cell_digest, 0) for each in history}
         between = sorted(seen - {0, len(self.cells) - 1})
         return tuple(self._arms[at] for at in (0, len(self.cells) - 1, *between))
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials to run now."""
-        return self._found(history).pending
-
-    def left(self, history: History) -> int:
-        """Return how many trials are likely still to come."""
-        return self._found(history).left
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
@@ -302,21 +286,9 @@ class CommitStudy(CellArms):
         """How many first runs of equal length follow each other where most do."""
         return waves_in(cell.nodelist for cell in self.cells)
 
-    @remembered
-    def conclude(self, history: History) -> Conclusion:
-        """Return the answer, and a verdict on every arm."""
-        found = self._found(history)
-        if isinstance(found, _halving.Search):
-            return _halving.conclusion(found)
-        return _table.conclusion(found)
-
-    @remembered
-    def _found(self, history: History) -> _halving.Search | _table.CommitTable:
-        own = results_of(self, history)
-        if self.is_search:
-            return _halving.Search(study=self, results=own)
-        models = tuple(each.model for each in self.asked.loads) or (self.cells[0].model_tag,)
-        return _table.CommitTable(study=self, models=models, results=own)
+    def begin(self, history: History) -> _halving.Search | _table.CommitTable:
+        """Return the walk before its first pairs, or first runs."""
+        return (_halving.Search if self.is_search else _table.CommitTable)(self, history)
 
     def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]:
         """Return pairs of two places, one first, then the other first, and so on."""

@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
-    CommitPlan,
+    WORDS,
     CommitsRecord,
     CommitWord,
     Found,
@@ -27,14 +29,10 @@ from pytest_xlatune.studies.commit_check._record import (
     loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import (
-    NO_SCORE,
-    beside,
-    job_ids_of,
-    level_kind,
-    measured,
-    troubled,
-)
+from pytest_xlatune.studies.verdicts import NO_SCORE, beside, job_ids_of, measured, so_far
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.commit_check import CommitStudy
 
 ENDS, STEP, CONFIRM = "ends", "search", "confirm"
 PAIRS = 4
@@ -94,13 +92,35 @@ class Sides:
         return math.sqrt(max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one)
 
 
-# without slots: what follows is worked out once and kept
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What a history says of where the change lies."""
+class Search(CellWalk["CommitStudy"]):
+    """One search as far as it came, and what it shows of where the change lies."""
 
-    study: CommitPlan
-    results: Mapping[str, TrialResult]
+    study: CommitStudy
+    is_compared = False  # whether the looks at the ends are over
+    looks: tuple[tuple[Trial, ...], ...] = ()  # the pairs of the ends, look by look
+
+    def walk(self) -> None:
+        """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
+        last = self.count - 1
+        self.looks = (self.study.pairs(ENDS, 0, last, range(1, PAIRS + 1)),)
+        if not self.lost_ends:
+            self.run(self.looks[0])
+            told = self.sides(self.looks[0], 0, last)
+            is_open = told.is_enough and not self.is_shown(told) and self._is_open(told)
+            if is_open and self.study.budget >= 4 * PAIRS:
+                more = self.study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1))
+                self.looks = (*self.looks, more)
+                self.run(more)
+        self.is_compared = True
+        if self.next_step:
+            open_now = sum(each > 0.01 for each in self.belief.mass)  # noqa: PLR2004 - still likely
+            halvings = math.ceil(math.log2(max(open_now, 2)))
+            self.run(self.next_step, later=halvings + 2 * PAIRS)
+        self.run(self.fresh)
+
+    def conclusion(self) -> Conclusion:
+        """Return the answer, and a line for every commit that was measured."""
+        return conclusion(self)
 
     @property
     def sign(self) -> int:
@@ -112,12 +132,7 @@ class Search:
         """Commits from the first to the last."""
         return len(self.study.cells)
 
-    def result(self, trial: Trial) -> TrialResult | None:
-        """Return a trial's result, where it is over."""
-        found = self.results.get(trial.id)
-        return found if found is not None and found.status.is_final else None
-
-    def value(self, result: TrialResult | None) -> float | None:
+    def risen(self, result: TrialResult | None) -> float | None:
         """Return a score in which the sought change is a rise; None where there is none."""
         score = usable(result) if result is not None else None
         return None if score is None else self.sign * score.value
@@ -126,30 +141,13 @@ class Search:
         """Return the scores of two commits in these trials."""
         found: dict[str, list[float]] = {}
         for trial in trials:
-            value = self.value(self.result(trial))
+            value = self.risen(self.over(trial))
             if value is not None:
                 found.setdefault(trial.cell_digest, []).append(value)
         one, other = (found.get(self.study.cells[at].digest, []) for at in (before, after))
         return Sides(before=tuple(one), after=tuple(other))
 
-    def is_over(self, trials: Sequence[Trial]) -> bool:
-        """Whether all of them are."""
-        return all(self.result(each) is not None for each in trials)
-
     # --- the ends -------------------------------------------------------------
-
-    @cached_property
-    def looks(self) -> tuple[tuple[Trial, ...], ...]:
-        """The pairs of the ends, look by look, as far as they can be planned."""
-        last = self.count - 1
-        first = self.study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
-        if not self.is_over(first):
-            return (first,)
-        told = self.sides(first, 0, last)
-        is_open = told.is_enough and not self.is_shown(told) and self._is_open(told)
-        if not is_open or self.study.budget < 4 * PAIRS:
-            return (first,)
-        return (first, self.study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1)))
 
     @cached_property
     def of_ends(self) -> Sides:
@@ -178,16 +176,11 @@ class Search:
         """The ends of which two runs are over and none has a score: more would say the same."""
         lost = []
         for at in (0, self.count - 1):
-            own = [self.result(e) for e in self.looks[0] if self.place(e) == at]
+            own = [self.over(e) for e in self.looks[0] if self.place(e) == at]
             over = [each for each in own if each is not None]
             if len(over) >= _MIN_EACH and all(usable(each) is None for each in over):
                 lost.append(at)
         return tuple(lost)
-
-    @cached_property
-    def is_compared(self) -> bool:
-        """Whether the looks at the ends are over."""
-        return bool(self.lost_ends) or all(map(self.is_over, self.looks))
 
     @cached_property
     def is_changed(self) -> bool:
@@ -254,7 +247,7 @@ class Search:
     @cached_property
     def belief_at_last(self) -> Posterior:
         """The same with the fresh pairs: what a range is made of."""
-        return self._belief((*self.steps, *filter(None, map(self.result, self.fresh))))
+        return self._belief((*self.steps, *filter(None, map(self.over, self.fresh))))
 
     @property
     def chances(self) -> tuple[float, ...]:
@@ -268,7 +261,7 @@ class Search:
         ends = self.of_ends
         scores = [*((0, v) for v in ends.before), *((self.count - 1, v) for v in ends.after)]
         for each in runs:
-            value = self.value(each)
+            value = self.risen(each)
             if value is not None:
                 scores.append((self.place(each.trial), value))
         return posterior(
@@ -311,32 +304,9 @@ class Search:
         return self.study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
 
     @cached_property
-    def pending(self) -> tuple[Trial, ...]:
-        """The trials to run now."""
-        if self.lost_ends:
-            return ()
-        for trials in (*self.looks, self.next_step, self.fresh):
-            left = tuple(each for each in trials if self.result(each) is None)
-            if left:
-                return left
-        return ()
-
-    @property
-    def left(self) -> int:
-        """How many runs are likely still to come."""
-        if not self.pending:
-            return 0
-        if not self.is_compared:
-            return len(self.pending)
-        if not self.next_step:
-            return len(self.pending)
-        open_now = sum(each > 0.01 for each in self.belief.mass)  # noqa: PLR2004 - still likely
-        return math.ceil(math.log2(max(open_now, 2))) + 1 + 2 * PAIRS
-
-    @cached_property
     def confirmed(self) -> tuple[float, tuple[float, float]] | None:
         """The change at the suspect against its parent, and its 95 % interval; None without one."""
-        if self.suspect is None or not self.is_over(self.fresh):
+        if self.suspect is None or not all(map(self.over, self.fresh)):
             return None
         found, ends = self.sides(self.fresh, self.parent, self.suspect), self.of_ends
         if not found.is_enough:
@@ -370,7 +340,7 @@ class Search:
             return Found.CANNOT_TELL
         if not self.is_changed:
             return Found.NO_CHANGE
-        if self.pending:
+        if not self.is_over:
             return Found.NOT_YET
         is_one = self.suspect is not None and self.suspect - self.parent == 1
         return Found.FIRST if self.is_confirmed and is_one else Found.RANGE
@@ -387,7 +357,6 @@ class Search:
 
 
 def conclusion(search: Search) -> Conclusion:
-    """Return the answer, and a line for every commit that was measured."""
     study = search.study
     by_place: dict[int, list[TrialResult]] = {}
     for each in search.results.values():
@@ -428,7 +397,7 @@ def conclusion(search: Search) -> Conclusion:
         verdicts=tuple(verdicts),
         record=record,
         alpha=ALPHA if search.is_compared else 0.0,
-        complete=not search.pending,
+        complete=search.is_over,
         notes=tuple(_notes(search)),
     )
 
@@ -465,12 +434,7 @@ def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
         lost = [each for each in own if each.status.is_final]
         if not lost:
             return base
-        return replace(
-            base,
-            kind=VerdictKind.INVALID,
-            word=str(CommitWord.BROKEN_BEFORE),
-            reasons=(lost[0].reason or NO_SCORE,),
-        )
+        return WORDS.say(base, CommitWord.BROKEN_BEFORE, lost[0].reason or NO_SCORE)
     return replace(
         measured(base, scored),
         kind=VerdictKind.EQUIVALENT,
@@ -482,10 +446,7 @@ def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
 
 
 def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
-    base = troubled(
-        Verdict(arm=search.study.ids[at], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own)),
-        own,
-    )
+    base = so_far(search.study.ids[at], own)
     final = [each for each in own if each.status.is_final]
     if not final:
         return base
@@ -493,27 +454,19 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
     if not scored:
         why = final[0].reason or NO_SCORE
         if is_of_the_site(final[0]):
-            reasons = (Reason(Why.NOT_MEASURED_FOR, why=why),)
-            return replace(base, word=str(CommitWord.CANNOT_TELL), reasons=reasons)
-        is_new = reference.n > 0
-        word = CommitWord.BROKEN if is_new else CommitWord.BROKEN_BEFORE
-        return replace(
-            base, kind=VerdictKind.INVALID, word=str(word), can_run=not is_new, reasons=(why,)
-        )
-    base = replace(measured(base, scored), job_ids=base.job_ids)
+            return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.NOT_MEASURED_FOR, why=why))
+        return WORDS.say(base, CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE, why)
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
         level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
         base = replace(base, delta=relative(mean - level), against=Reason(Why.THE_FIRST_COMMIT))
-    kind = VerdictKind.FASTER if search.study.asked.is_faster_sought else VerdictKind.SLOWER
     if at == search.suspect and search.is_confirmed and search.confirmed is not None:
         estimate, ends = search.confirmed
         low, high = sorted(relative(search.sign * each) for each in ends)
         if search.answer is Found.FIRST:
+            word = CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD
             return replace(
-                base,
-                kind=kind,
-                word=str(CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD),
+                WORDS.say(base, word),
                 delta=relative(search.sign * estimate),
                 against=_PARENT,
                 ci95=(low, high),
@@ -531,14 +484,11 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             word = CommitWord.OK
         told = replace(
             base,
-            kind=kind,
-            word=str(word),
-            reasons=(*((_SLIGHT,) if search.is_slight else ()), *base.reasons),
             delta=relative(middle),
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)),
         )
-        return told if search.is_changed else replace(told, kind=level_kind(told))
+        return WORDS.say(told, word, *([_SLIGHT] if search.is_slight else []))
     return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.TO_HALVE_RANGE))
 
 

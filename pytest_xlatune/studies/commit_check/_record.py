@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Action, State, TrialResult, VerdictKind
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies.staged import Words
 from pytest_xlatune.studies.trials import usable
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.commit_check import CommitStudy
 
 KIND = "commits"
 
@@ -34,14 +36,20 @@ class CommitWord(StrEnum):
     FIRST_FASTER = "FIRST FASTER"
 
 
-# OK is no change that was found; whether it is EQUIVALENT its interval says
-KINDS: Mapping[CommitWord, VerdictKind] = {
-    CommitWord.SLOWER: VerdictKind.SLOWER,
-    CommitWord.FASTER: VerdictKind.FASTER,
-    CommitWord.BROKEN: VerdictKind.INVALID,
-    CommitWord.BROKEN_BEFORE: VerdictKind.INVALID,
-    CommitWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
-}
+# OK is no change that was found
+WORDS = Words(
+    kinds={
+        CommitWord.OK: None,
+        CommitWord.SLOWER: VerdictKind.SLOWER,
+        CommitWord.FASTER: VerdictKind.FASTER,
+        CommitWord.BROKEN: VerdictKind.INVALID,
+        CommitWord.BROKEN_BEFORE: VerdictKind.INVALID,
+        CommitWord.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
+        CommitWord.FIRST_BAD: VerdictKind.SLOWER,
+        CommitWord.FIRST_FASTER: VerdictKind.FASTER,
+    },
+    cannot_run=(CommitWord.BROKEN,),
+)
 
 
 class Found(StrEnum):
@@ -130,41 +138,6 @@ class CommitsRecord(CellsRecord):
         return (*([self._answer] if is_slower else []), *self.losses)
 
 
-class CommitAsks(Protocol):
-    """The demands of a declaration."""
-
-    @property
-    def is_faster_sought(self) -> bool: ...
-    @property
-    def peak_tflops(self) -> float | None: ...
-
-
-class CommitPlan(Protocol):
-    """The study as its findings need it."""
-
-    @property
-    def asked(self) -> CommitAsks: ...
-    @property
-    def cells(self) -> tuple[Cell, ...]: ...
-    @property
-    def budget(self) -> int: ...
-    @property
-    def loss_tolerance(self) -> float: ...
-    @property
-    def places(self) -> Mapping[str, int]: ...
-    @property
-    def ids(self) -> tuple[str, ...]: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def commits(self) -> int: ...
-    @property
-    def loads(self) -> tuple[str, ...]: ...
-    def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]: ...
-    def step(self, place: int, number: int) -> Trial: ...
-    def once(self, place: int) -> Trial: ...
-
-
 # a trial that ended so says nothing of its commit
 _NOT_THE_COMMIT = frozenset(
     {
@@ -199,7 +172,7 @@ def median_of_losses(own: Sequence[TrialResult]) -> float | None:
 
 
 def loss_finding(
-    study: CommitPlan, before: int, after: int, by_place: Mapping[int, Sequence[TrialResult]]
+    study: CommitStudy, before: int, after: int, by_place: Mapping[int, Sequence[TrialResult]]
 ) -> Reason | None:
     """Return how the loss at a commit differs from that at another; None where it does not."""
     one, other = (median_of_losses(by_place.get(at, ())) for at in (before, after))

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from statistics import fmean, median
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
-    KINDS,
-    CommitPlan,
+    WORDS,
     CommitsRecord,
     CommitWord,
     Found,
@@ -27,14 +29,10 @@ from pytest_xlatune.studies.commit_check._record import (
     loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import (
-    NO_SCORE,
-    beside,
-    job_ids_of,
-    level_kind,
-    measured,
-    troubled,
-)
+from pytest_xlatune.studies.verdicts import NO_SCORE, begun, beside, so_far
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.commit_check import CommitStudy
 
 CONFIRM = "confirm"
 PAIRS = 4
@@ -44,35 +42,38 @@ FASTER_AT = -SLOWER_AT
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
 PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # of a gain: it accuses no commit, and may wait
 BROKEN_MODELS = 2  # that ran on the commit before: the rest of the commit is not submitted
-_MAD = 1.4826
 _MIN_DIFFERENCES = 4
 _MIN_PAIRS = 2
 _LEAST_SIGMA = 1e-5
 
 
-# without slots: what follows is worked out once and kept
-@dataclass(frozen=True, kw_only=True)
-class CommitTable:
-    """What a history says of loads on commits; a place is a load on a commit."""
+class CommitTable(CellWalk["CommitStudy"]):
+    """One table as far as it came, and what it shows; a place is a load on a commit."""
 
-    study: CommitPlan
-    models: tuple[str, ...]  # of each load
-    results: Mapping[str, TrialResult]
+    study: CommitStudy
+    is_screened = False  # whether the first runs are over
+    suspects: tuple[tuple[int, int], ...] = ()  # (load, commit) that run again
+
+    def walk(self) -> None:
+        """Run each load on each commit, then those that differ in fresh pairs."""
+        self.run(self.screen)
+        self.is_screened = True
+        spare = self.study.budget - len(self.screen)
+        self.suspects = self.unlike[: max(spare // (2 * PAIRS), 0)]
+        self.run([each for key in self.suspects for each in self.pairs(key)])
+
+    def conclusion(self) -> Conclusion:
+        """Return a verdict on every load on every commit, load by load."""
+        return conclusion(self)
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """The model of each load."""
+        return tuple(e.model for e in self.study.asked.loads) or (self.study.cells[0].model_tag,)
 
     def place(self, load: int, commit: int) -> int:
         """Return the place of a load on a commit."""
         return load * self.study.commits + commit
-
-    def result(self, trial: Trial) -> TrialResult | None:
-        """Return a trial's result, where it is over."""
-        found = self.results.get(trial.id)
-        return found if found is not None and found.status.is_final else None
-
-    def value(self, trial: Trial) -> float | None:
-        """Return the log score of a trial; None where there is none."""
-        result = self.result(trial)
-        score = usable(result) if result is not None else None
-        return None if score is None else score.value
 
     def first_of(self, load: int, commit: int) -> Trial:
         """Return the first run of a load on a commit."""
@@ -80,7 +81,7 @@ class CommitTable:
 
     def is_broken(self, load: int, commit: int) -> bool:
         """Whether a load cannot run on a commit, for a reason that is not the site's."""
-        found = self.result(self.first_of(load, commit))
+        found = self.over(self.first_of(load, commit))
         return found is not None and usable(found) is None and not is_of_the_site(found)
 
     def runs(self, load: int, commit: int) -> bool:
@@ -117,14 +118,9 @@ class CommitTable:
             order = range(self.study.commits)
             for commit in reversed(order) if load % 2 else order:
                 trial = self.first_of(load, commit)
-                if self.result(trial) is not None or not self.is_given_up(commit):
+                if self.over(trial) is not None or not self.is_given_up(commit):
                     wanted.append(trial)
         return tuple(wanted)
-
-    @cached_property
-    def is_screened(self) -> bool:
-        """Whether the first runs are over."""
-        return all(self.result(each) is not None for each in self.screen)
 
     @cached_property
     def differences(self) -> Mapping[tuple[int, int], float]:
@@ -147,8 +143,7 @@ class CommitTable:
         values = list(self.differences.values())
         if len(values) < _MIN_DIFFERENCES:
             return None
-        middle = median(values)
-        return _MAD * median([abs(each - middle) for each in values])
+        return spread_of(values)
 
     @cached_property
     def unlike(self) -> tuple[tuple[int, int], ...]:
@@ -159,14 +154,6 @@ class CommitTable:
         found = [key for key, each in self.differences.items() if each < low or each > high]
         return tuple(sorted(found, key=lambda key: (self.differences[key], key)))
 
-    @cached_property
-    def suspects(self) -> tuple[tuple[int, int], ...]:
-        """Those that the budget allows to run again."""
-        if not self.is_screened:
-            return ()
-        spare = self.study.budget - len(self.screen)
-        return self.unlike[: max(spare // (2 * PAIRS), 0)]
-
     def pairs(self, key: tuple[int, int]) -> tuple[Trial, ...]:
         """Return the fresh pairs of a load on a commit and the one before."""
         load, commit = key
@@ -174,20 +161,6 @@ class CommitTable:
         return self.study.pairs(
             CONFIRM, self.place(load, before), self.place(load, commit), range(1, PAIRS + 1)
         )
-
-    @cached_property
-    def pending(self) -> tuple[Trial, ...]:
-        """The trials to run now."""
-        left = tuple(each for each in self.screen if self.result(each) is None)
-        if left:
-            return left
-        fresh = (each for key in self.suspects for each in self.pairs(key))
-        return tuple(each for each in fresh if self.result(each) is None)
-
-    @property
-    def left(self) -> int:
-        """How many trials are likely still to come."""
-        return len(self.pending)
 
     @cached_property
     def fresh(self) -> Mapping[tuple[int, int], tuple[float, ...]]:
@@ -226,7 +199,6 @@ class CommitTable:
 
 
 def conclusion(table: CommitTable) -> Conclusion:
-    """Return a verdict on every load on every commit, load by load."""
     study = table.study
     verdicts: list[Verdict] = []
     for load in range(len(table.models)):
@@ -243,7 +215,6 @@ def conclusion(table: CommitTable) -> Conclusion:
             if before is not None:
                 at = table.place(load, before), table.place(load, commit)
                 losses.append(loss_finding(study, *at, table.by_place))
-    counts = [(str(word), sum(each.word == word for each in verdicts)) for word in CommitWord]
     one = table.pooled[0] if table.pooled[1] else table.sigma
     record = CommitsRecord(
         sigma=None if one is None else one / math.sqrt(2),
@@ -251,14 +222,14 @@ def conclusion(table: CommitTable) -> Conclusion:
         peak_tflops=study.asked.peak_tflops,
         commits=study.labels,
         losses=tuple(filter(None, losses)),
-        words=tuple((word, count) for word, count in counts if count),
+        words=WORDS.counted(verdicts),
         left_out=_left_out(table),
     )
     return Conclusion(
         verdicts=tuple(verdicts),
         record=record,
         alpha=ALPHA if table.suspects else 0.0,
-        complete=not table.pending,
+        complete=table.is_over,
         notes=tuple(_notes(table)),
     )
 
@@ -269,7 +240,7 @@ def _left_out(table: CommitTable) -> tuple[Reason, ...]:
         if table.is_given_up(commit):
             models = table.newly_broken[commit]
             left = sum(
-                table.result(table.first_of(load, commit)) is None
+                table.over(table.first_of(load, commit)) is None
                 for load in range(len(table.models))
             )
             name = table.study.labels[commit].partition(" ")[0]
@@ -280,40 +251,34 @@ def _left_out(table: CommitTable) -> tuple[Reason, ...]:
 def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
     study, at = table.study, table.place(load, commit)
     own = table.by_place.get(at, ())
-    base = troubled(
-        Verdict(arm=study.ids[at], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own)), own
-    )
-    first = table.result(table.first_of(load, commit))
+    base = begun(study.ids[at], own)
+    first = table.over(table.first_of(load, commit))
     if first is None:
         if table.is_given_up(commit):
-            return _word(base, CommitWord.CANNOT_TELL, Reason(Why.BREAKS_OTHERS))
+            return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.BREAKS_OTHERS))
         return base
     if usable(first) is None:
         return _lost(table, base, first, (load, commit))
-    return _of_speed(table, base, own, (load, commit))
+    return _of_speed(table, so_far(study.ids[at], own), (load, commit))
 
 
 def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int, int]) -> Verdict:
     """Return what follows from a first run that is over and has no score."""
     (load, commit), why = key, first.reason or NO_SCORE
     if is_of_the_site(first):
-        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
+        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
-        return _word(base, CommitWord.BROKEN_BEFORE, why)
-    return replace(_word(base, CommitWord.BROKEN, why), can_run=False)
+        return WORDS.say(base, CommitWord.BROKEN_BEFORE, why)
+    return WORDS.say(base, CommitWord.BROKEN, why)
 
 
-def _of_speed(
-    table: CommitTable, base: Verdict, own: Sequence[TrialResult], key: tuple[int, int]
-) -> Verdict:
+def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
     """Return the verdict on a load whose first run has a score."""
     study, commit = table.study, key[1]
-    scored = [each for each in own if usable(each)]
-    base = replace(measured(base, scored), job_ids=base.job_ids)
     if key not in table.differences:
         why = Reason(Why.IT_RUNS if commit == 0 else Why.RUNS_FIRST_TIME)
-        return _word(base, CommitWord.OK, why)
+        return WORDS.say(base, CommitWord.OK, why)
     base = replace(
         base, delta=relative(table.differences[key]), against=Reason(Why.THE_COMMIT_BEFORE)
     )
@@ -322,7 +287,7 @@ def _of_speed(
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
-        return _word(
+        return WORDS.say(
             base,
             CommitWord.CANNOT_TELL,
             Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget),
@@ -335,15 +300,15 @@ def _of_speed(
             ci95=(relative(middle - reach), relative(middle + reach)),
             method=Reason(Why.FIRST_RUNS_DIFFERENCES),
         )
-    return _word(base, CommitWord.OK, Reason(Why.NO_LOSS_AT_FIRST))
+    return WORDS.say(base, CommitWord.OK, Reason(Why.NO_LOSS_AT_FIRST))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
-    if table.pending:
+    if not table.is_over:
         return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
-        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.PAIRS_SCORED, pairs=len(values)))
+        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.PAIRS_SCORED, pairs=len(values)))
     middle, error = fmean(values), sigma / math.sqrt(len(values))
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
@@ -356,17 +321,12 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
     )
     upper, lower = middle + critical * error, middle - critical * error
     if upper < 0 and middle < SLOWER_AT:
-        return _word(base, CommitWord.SLOWER, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
+        return WORDS.say(base, CommitWord.SLOWER, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
     if lower > 0 and middle > FASTER_AT:
-        return _word(base, CommitWord.FASTER, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
+        return WORDS.say(base, CommitWord.FASTER, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
     if not SLOWER_AT <= middle <= FASTER_AT:
-        return _word(base, CommitWord.CANNOT_TELL, Reason(Why.CHANGE_OPEN))
-    return _word(base, CommitWord.OK, Reason(Why.UNLIKE_ONCE_ONLY))
-
-
-def _word(verdict: Verdict, word: CommitWord, *reasons: Reason) -> Verdict:
-    kind = level_kind(verdict) if word is CommitWord.OK else KINDS[word]
-    return replace(verdict, kind=kind, word=str(word), reasons=(*reasons, *verdict.reasons))
+        return WORDS.say(base, CommitWord.CANNOT_TELL, Reason(Why.CHANGE_OPEN))
+    return WORDS.say(base, CommitWord.OK, Reason(Why.UNLIKE_ONCE_ONLY))
 
 
 def _notes(table: CommitTable) -> Sequence[Reason]:

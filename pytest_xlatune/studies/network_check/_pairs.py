@@ -10,9 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.model.text import counted
+
 Pair = tuple[str, str]  # in the order of the node list
 Round = tuple[Pair, ...]
-MIN_RACKS = 3
+MIN_NODES, MIN_RACKS = 4, 3
 
 
 def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
@@ -24,15 +28,14 @@ def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
         return ()
     places: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     order = {name: at for at, name in enumerate(names)}
-    fixed, ring = places[-1], places[:-1]
-    rounds = []
+    fixed, ring, rounds = places[-1], places[:-1], list[Round]()
     for turn in range(len(ring)):
-        turned = ring[turn:] + ring[:turn]
-        both = [(fixed, turned[0])]
-        both += [(turned[at], turned[-at]) for at in range(1, len(turned) // 2 + 1)]
-        pairs = [(a, b) for a, b in both if a is not None and b is not None]
-        rounds.append(tuple(sorted(((a, b) if order[a] < order[b] else (b, a) for a, b in pairs),
-                                   key=lambda pair: order[pair[0]])))  # fmt: skip
+        first, *others = ring[turn:] + ring[:turn]
+        half = len(others) // 2
+        both = [(fixed, first), *zip(others[:half], reversed(others[half:]), strict=True)]
+        told = [(a, b) for a, b in both if a is not None and b is not None]
+        pairs = [(a, b) if order[a] < order[b] else (b, a) for a, b in told]
+        rounds.append(tuple(sorted(pairs, key=lambda pair: order[pair[0]])))
     return tuple(rounds)
 
 
@@ -47,6 +50,36 @@ class PairLayout:
 
     nodes: tuple[str, ...]
     racks: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], groups: Mapping[str, str]) -> PairLayout:
+        """Return the layout of nodes in racks, each told as a host list; {} has none.
+
+        Raises:
+            ConfigError: a node is in no rack or in two, or no rack has pairs enough.
+        """
+        listed = {rack: expand(text) for rack, text in groups.items()}
+        known = {rack: tuple(n for n in each if n in names) for rack, each in listed.items()}
+        racks = {rack: own for rack, own in known.items() if own}
+        told = [node for own in racks.values() for node in own]
+        missing = [node for node in names if node not in told] if groups else []
+        twice = sorted({node for node in told if told.count(node) > 1})
+        if missing or twice:
+            raise ConfigError(
+                f"network: the racks name {len(set(told))} of {counted(len(names), 'node')}; "
+                + (f"without a rack: {', '.join(missing[:8])}" if missing else "")
+                + (f"in two racks: {', '.join(twice[:8])}" if twice else "")
+                + "; name each node of the node list in one rack"
+            )
+        if len(racks) < MIN_RACKS:
+            # what lies between two racks can only be held against other pairs of racks
+            return cls(nodes=names, racks={})
+        if max(map(len, racks.values())) < MIN_NODES:
+            raise ConfigError(
+                f"network: no rack holds {MIN_NODES} nodes or more, so no pair inside one has "
+                "others beside it; leave the racks out"
+            )
+        return cls(nodes=names, racks=racks)
 
     @cached_property
     def rack_of(self) -> Mapping[str, str]:
@@ -71,6 +104,11 @@ class PairLayout:
             tuple(self._across(a, b, turn) for a, b in pairs)
             for turn, pairs in enumerate(every_pair_once(list(self.racks)))
         )
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds, those inside racks first."""
+        return (*self.inside, *self.between)
 
     @cached_property
     def across(self) -> frozenset[Pair]:
@@ -104,29 +142,25 @@ class PairLayout:
     def pairs(self) -> tuple[Pair, ...]:
         """Every pair that may be run."""
         inside = {pair for pairs in self.inside for pair in pairs}
-        place = self.place
-        return tuple(sorted(inside | self.across, key=lambda p: (place[p[0]], place[p[1]])))
+        return tuple(sorted(inside | self.across, key=self.places))
+
+    def racks_of(self, pair: Pair) -> set[str]:
+        """Return the racks of both."""
+        return {self.rack_of[node] for node in pair}
 
     def is_across(self, pair: Pair) -> bool:
         """Whether the two stand in different racks."""
-        return self.rack_of[pair[0]] != self.rack_of[pair[1]]
+        return len(self.racks_of(pair)) > 1
 
     def partners(self, node: str, *, across: bool = False) -> tuple[str, ...]:
         """Return the nodes that may stand beside one, inside its rack or in other racks."""
-        return (self._partners_across if across else self._partners)[node]
+        return tuple(self._partners.get((node, across), ()))
 
     @cached_property
-    def _partners(self) -> Mapping[str, tuple[str, ...]]:
-        rack = self.rack_of
-        return {
-            node: tuple(n for n in self.nodes if rack[n] == rack[node] and n != node)
-            for node in self.nodes
-        }
-
-    @cached_property
-    def _partners_across(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, list[str]] = {node: [] for node in self.nodes}
-        for a, b in sorted(self.across, key=lambda p: (self.place[p[0]], self.place[p[1]])):
-            found[a].append(b)
-            found[b].append(a)
-        return {node: tuple(dict.fromkeys(each)) for node, each in found.items()}
+    def _partners(self) -> Mapping[tuple[str, bool], list[str]]:
+        found: dict[tuple[str, bool], list[str]] = {}
+        for a, b in self.pairs:
+            is_across = self.is_across((a, b))
+            found.setdefault((a, is_across), []).append(b)
+            found.setdefault((b, is_across), []).append(a)
+        return found

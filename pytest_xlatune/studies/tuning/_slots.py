@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from statistics import fmean, median
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -42,6 +42,9 @@ from pytest_xlatune.stats.design import (
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule, Stacks
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.tuning import TuningStudy
 
 # by these a slot is known to take no trial any more
 _DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
@@ -221,19 +224,6 @@ def _is_open(result: TrialResult) -> bool:
     return not result.status.is_final or _is_lost_to_nodes(result)
 
 
-class _Swept(Protocol):
-    """A sweep that lies on slots, as far as its rounds need it."""
-
-    @property
-    def cells(self) -> tuple[Cell, ...]: ...
-    @property
-    def layout(self) -> Plan | Refusal: ...
-    @property
-    def rules(self) -> tuple[DerivedRule, ...]: ...
-    def propose(self, history: History) -> tuple[Trial, ...]: ...
-    def left(self, history: History) -> int: ...
-
-
 def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int, int]:
     """Return how many trials of the screen, and of the blocks, follow one another on a slot."""
     derived = _derived(rules)
@@ -261,7 +251,7 @@ def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
     return (*(count + 1 for count in counts.values()), *waiting)  # with a baseline
 
 
-def follow(sweep: _Swept, history: History) -> int:
+def follow(sweep: TuningStudy, history: History) -> int:
     """Return how many of the trials that are left follow one another, unplanned ones included."""
     pending, layout, slots = sweep.propose(history), sweep.layout, len(sweep.cells)
     loads = Counter(each.cell_digest for each in pending)

@@ -1,0 +1,131 @@
+"""Runs beside each other: how much slower one is than the run at its side; bad jobs hardly count.
+
+A few percent of all jobs are slow for no reason that lasts. One of them must neither make an
+accusation nor prevent one: means are trimmed, and pooled noise cuts values back that are far off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_xlatune.stats.design import t_quantile
+
+MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
+LEAST_REPEATS = 2
+LEAST_LOSS = math.log1p(-0.01)  # of an accusation
+ALPHA = 0.005  # one-sided, of an accusation
+# the standard error of a mean without the least and the greatest of so many normal values, in units
+# of the plain mean's (from order statistics; 4 million draws each)
+TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
+FAR = 3.5  # robust standard deviations: a value farther off is a bad job
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Return the standard deviation of most of the values, those far off hardly counted."""
+    level = median(values)
+    return MAD * median(abs(each - level) for each in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slower:
+    """How much slower fresh runs are than those beside them, as a log ratio.
+
+    Attributes:
+        estimate: the mean of the differences, of three or more without the least and the greatest.
+        error: its standard error.
+        df: degrees of freedom of the pooled noise.
+        bound: which it exceeds with probability `ALPHA`, shared by all that were looked at.
+        n: runs of it, each with one beside it.
+        rest: the second greatest loss.
+    """
+
+    estimate: float
+    error: float
+    df: int
+    bound: float
+    n: int
+    rest: float
+
+    @property
+    def accuses(self) -> bool:
+        """Whether a loss is shown, of at least 1 %, and not by a single run."""
+        return self.bound < 0 and max(self.estimate, self.rest) <= LEAST_LOSS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a loss is neither shown nor unlikely."""
+        return not self.accuses and self.estimate <= LEAST_LOSS
+
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The two-sided 95 % interval of the estimate."""
+        reach = t_quantile(0.975, self.df) * self.error
+        return self.estimate - reach, self.estimate + reach
+
+
+def paired(own: Iterable[float | None], beside: Iterable[float | None]) -> list[float]:
+    """Return the differences of runs and those beside them, where both have a score."""
+    both = zip(own, beside, strict=True)
+    return [a - b for a, b in both if a is not None and b is not None]
+
+
+def slower(
+    differences: Sequence[float],
+    others: Sequence[Sequence[float]],
+    *,
+    family: int = 1,
+    jobs: float = 2.0,
+) -> Slower | None:
+    """Return what runs side by side show; None with less than two.
+
+    Args:
+        differences: of each run and that beside it, log ratios.
+        others: groups of log scores that tell the noise too.
+        family: how many were looked at, which share the error.
+        jobs: whose variance a difference has: two, of a run and another beside it.
+    """
+    n = len(differences)
+    if n < LEAST_REPEATS:
+        return None
+    ordered = sorted(differences)
+    squares, df = pooled([*others, [each / math.sqrt(jobs) for each in ordered]])
+    estimate = fmean(ordered[1:-1] or ordered)
+    error = TRIMMED[n] * math.sqrt(squares / df * jobs / n)
+    return Slower(
+        estimate=estimate,
+        error=error,
+        df=df,
+        bound=estimate + t_quantile(1 - ALPHA / family, df) * error,
+        n=n,
+        rest=ordered[1],
+    )
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Return sum of squares and degrees of freedom inside groups, bad jobs hardly counted.
+
+    A value that is far off the others of its group, in units of the robust spread of all, counts as
+    one at that limit; the farthest of each group first: it moves the mean of the others.
+    """
+    kept = [sorted(own) for own in groups if len(own) > 1]
+    total = sum(map(len, kept)) - len(kept)
+    while True:
+        means = [fmean(own) for own in kept]
+        off = [abs(v - mean) for own, mean in zip(kept, means, strict=True) for v in own]
+        df = len(off) - len(kept)
+        squares = math.fsum(each * each for each in off)
+        if df < 1:
+            return squares, max(df, 0)
+        limit = FAR * MAD * median(off) * math.sqrt(len(off) / df)
+        is_left_out = False
+        for own, mean in zip(kept, means, strict=True):
+            at = 0 if mean - own[0] >= own[-1] - mean else -1
+            far = abs(own[at] - mean) * math.sqrt(len(own) / (len(own) - 1))
+            if len(own) > LEAST_REPEATS and far > limit > 0:
+                del own[at]
+                is_left_out = True
+        if not is_left_out:
+            return squares + (total - df) * limit**2, total

@@ -1,0 +1,708 @@
+"""Which nodes are slow: a job on every node at once, what looks slow again beside controls.
+
+An arm is a node: the cell on that node alone. The first run of a node only chooses the
+suspects; fresh runs side by side carry an accusation. A node that cannot run the load is an answer
+too, and the study goes on. The reference note is docs/how-to/nodes.md. This module must not know
+of executors or logs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from statistics import fmean, median, stdev
+from typing import ClassVar
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.metric import TGS
+from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.reason import Reason, Why, verbatim
+from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.beside import spread_of
+from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
+from pytest_xlatune.stats.compare import NoComparison, above, compare
+from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies import (
+    Aim,
+    Asked,
+    DeclaredStudy,
+    History,
+    LossRule,
+    OnNodeFailure,
+    Policy,
+    Traits,
+)
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    CellWalk,
+    arms_of,
+    is_excused,
+    refuse_twice,
+    refuse_unless_positive,
+    trial_of,
+)
+from pytest_xlatune.studies.staged import Words, name_of, refuse_budget
+from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.verdicts import NOT_FINITE, beside, measured, so_far, with_comparison
+
+KIND = "nodes"
+HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
+MEDIAN = "the median node"
+
+MARGINAL_AT = math.log1p(-0.02)  # a loss that counts
+DEGRADED_AT = math.log1p(-0.05)
+SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # below the median by both
+MIN_SUSPECTS, SHARE = 3, 4  # suspects: a fourth of the nodes, three at least
+MIN_NODES = 3
+MIN_ROUNDS = 2
+ALPHA = 0.05
+SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
+SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
+_OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
+_OF_LOG = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
+_MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
+SCREEN, ROUND = "screen", "round"
+
+
+class Word(StrEnum):
+    """What the study calls its verdicts."""
+
+    HEALTHY = "HEALTHY"
+    MARGINAL = "MARGINAL"
+    DEGRADED = "DEGRADED"
+    UNHEALTHY = "UNHEALTHY"
+    CANNOT_TELL = "CANNOT TELL"
+
+
+# HEALTHY is no loss that counts
+WORDS = Words(
+    kinds={
+        Word.UNHEALTHY: VerdictKind.INVALID,
+        Word.DEGRADED: VerdictKind.SLOWER,
+        Word.MARGINAL: VerdictKind.SLOWER,
+        Word.CANNOT_TELL: VerdictKind.INCONCLUSIVE,
+        Word.HEALTHY: None,
+    },
+    cannot_run=(Word.UNHEALTHY,),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesRecord(CellsRecord):
+    """What a node study found besides its verdicts.
+
+    Attributes:
+        nodes: all that were asked about, by the names that Slurm knows.
+        healthy: those that are recommended.
+        suspects, controls: those that were run again, and those beside them.
+        rounds: how often.
+        shift: of the median node against the reference, a relative change; None without one.
+    """
+
+    kind: ClassVar[str] = KIND
+    nodes: tuple[str, ...] = ()
+    healthy: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
+    rounds: int = 0
+    shift: float | None = None
+    words: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def summary(self) -> tuple[Reason, ...]:
+        """How many nodes are what, and which ones can be recommended."""
+        counts = [Reason(Why.COUNTED, number=number, word=word) for word, number in self.words]
+        nodes = {"nodes": len(self.nodes)}
+        return (
+            Reason(Why.NODES_COUNTED, counts=counts, **nodes)
+            if counts
+            else Reason(Why.NODES_OPEN, **nodes),
+            Reason(Why.RECOMMENDED, nodes=self.healthy)
+            if self.healthy
+            else Reason(Why.NONE_RECOMMENDED),
+        )
+
+    @property
+    def objection(self) -> tuple[Reason, ...]:
+        """That no node can be recommended, once all were run."""
+        if self.healthy or not self.words:
+            return ()
+        return (Reason(Why.NO_NODE_GOOD, nodes=len(self.nodes)), *self.summary)
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The recommended nodes, as `--xlatune-nodelist=@healthy` reads them."""
+        if not self.healthy:
+            return {}
+        head = f"# {len(self.healthy)} of {counted(len(self.nodes), 'node')}\n"
+        return {HEALTHY_FILE: f"{head}{','.join(self.healthy)}\n"}
+
+
+@written("nodes")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes(DeclaredStudy):
+    """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
+
+    Attributes:
+        rounds: fresh runs of each suspect, beside the controls.
+        controls: nodes near the median that run beside the suspects.
+        reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
+            without it the median of these nodes is all that they are held against.
+        reference: the path of an earlier check's `nodes.json`, in the place of `reference_tgs`: its
+            median node, if its cell is this one on whatever nodes.
+        floor_tgs: Tokens/s/device that every node must exceed; None demands nothing.
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
+        key: what tells this check from the last one, e.g. a date: runs of another key are not used.
+    """
+
+    kind: ClassVar[str] = KIND
+    rounds: int = 4
+    controls: int = 4
+    reference_tgs: float | None = None
+    reference: str = ""
+    floor_tgs: float | None = None
+    peak_tflops: float | None = None
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.rounds < MIN_ROUNDS or self.controls < 1:
+            raise ConfigError(
+                f"nodes: {self.rounds} rounds with {self.controls} controls, expected at least "
+                f"{MIN_ROUNDS} rounds and 1 control; 4 and 4 have the error rates of "
+                "docs/reference/error_rates.md"
+            )
+        refuse_unless_positive(
+            "nodes",
+            reference_tgs=self.reference_tgs,
+            floor_tgs=self.floor_tgs,
+            peak_tflops=self.peak_tflops,
+        )
+        if self.reference and self.reference_tgs is not None:
+            raise ConfigError(
+                f"nodes: reference={self.reference!r} and reference_tgs={self.reference_tgs:g} are "
+                "both given; give one of them"
+            )
+
+    def study(self, asked: Asked) -> NodeStudy:
+        """Return the study of the pinned nodes, each by itself.
+
+        Raises:
+            ConfigError: the earlier check cannot be read, or is of another cell.
+        """
+        if self.reference:
+            tgs = asked.read_reference(self.reference)
+            return replace(self, reference="", reference_tgs=tgs).study(asked)
+        return NodeStudy(
+            cells=tuple(replace(asked.cell, nodelist=(node,)) for node in asked.cell.nodelist),
+            asked=self,
+            budget=asked.budget,
+            seed=asked.seed,
+            loss_tolerance=asked.loss_tolerance,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStudy(CellArms["NodeWalk"]):
+    """One check of nodes.
+
+    Attributes:
+        cells: the load on each node alone.
+        asked: the demands.
+        budget: jobs that it may cost.
+        seed: of the random orders inside a round.
+        loss_tolerance: relative distance from the other nodes' loss at which a node computes wrong.
+    """
+
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
+    cells: tuple[Cell, ...]
+    asked: Nodes = Nodes()
+    budget: int = 50
+    seed: int = 0
+    loss_tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]
+        if len(found) < MIN_NODES:
+            raise ConfigError(
+                f"a node study compares nodes with each other: {len(found)} are named, at least "
+                f"{MIN_NODES} are needed (--xlatune-nodelist 'node[001-008]')"
+            )
+        refuse_twice(found)
+        first = f"{len(found)} nodes need {len(found)} jobs to begin with"
+        refuse_budget(first, budget=self.budget, least=len(found), most=self.most_jobs)
+        if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:
+            raise ConfigError(
+                f"a node study has a floor of {self.asked.floor_tgs:g} TGS, but its protocol "
+                f"scores {self.cells[0].protocol.metric!r}; leave the floor out, or score 'tgs'"
+            )
+
+    @cached_property
+    def name(self) -> str:
+        """The study's word, and which check it is where that was said."""
+        return name_of(KIND, *filter(None, [self.asked.key]))
+
+    @property
+    def policy(self) -> Policy:
+        """A node that cannot run is an answer; all nodes compute the same."""
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE, asks_nodes=True)
+
+    @property
+    def most_suspects(self) -> int:
+        """How many nodes are run again at most."""
+        return max(MIN_SUSPECTS, len(self.cells) // SHARE)
+
+    @property
+    def most_jobs(self) -> int:
+        """What it costs where as many nodes as can be are run again."""
+        return len(self.cells) + self.asked.rounds * (self.most_suspects + self.asked.controls)
+
+    @cached_property
+    def _arms(self) -> tuple[Arm, ...]:
+        return arms_of(self.cells, [each.nodelist[0].lower() for each in self.cells])
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the nodes, in the order of the node list."""
+        del history
+        return self._arms
+
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        """Return what a plan says of it: jobs and waves."""
+        del history
+        nodes, asked = len(self.cells), self.asked
+        return (
+            Reason(Why.ONE_JOB_A_NODE, nodes=nodes),
+            Reason(
+                Why.ROUNDS_OF_SUSPECTS,
+                rounds=asked.rounds,
+                suspects=self.most_suspects,
+                controls=asked.controls,
+                jobs=min(self.most_jobs, self.budget),
+                waves=1 + asked.rounds,
+            ),
+        )
+
+    def begin(self, history: History) -> NodeWalk:
+        """Return the walk before the first runs."""
+        return NodeWalk(self, history)
+
+    def place(self, trial: Trial) -> Reason | None:
+        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
+        if trial.stage == SCREEN:
+            return Reason(Why.FIRST_RUN_OF_NODES, nodes=len(self.cells))
+        return Reason(Why.ROUND_OF_SUSPECTS, round=trial.block, rounds=self.asked.rounds)
+
+    @cached_property
+    def first_trials(self) -> tuple[Trial, ...]:
+        """The first run of every node."""
+        return tuple(self._trial(arm, SCREEN, 0) for arm in self._arms)
+
+    def round_of(self, number: int, names: Sequence[str]) -> tuple[Trial, ...]:
+        """Return a round of these nodes in an order of its own."""
+
+        def drawn(arm: Arm) -> str:
+            return digest([self.seed, number, arm.cell_digest])
+
+        arms = sorted((arm for arm in self._arms if arm.id in names), key=drawn)
+        return tuple(self._trial(arm, ROUND, number) for arm in arms)
+
+    def _trial(self, arm: Arm, stage: str, block: int) -> Trial:
+        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)
+
+
+class NodeWalk(CellWalk[NodeStudy]):
+    """One check as far as it came, and what it shows."""
+
+    is_screened = False  # whether the first run of every node is over
+    suspects: tuple[str, ...] = ()  # the nodes that are run again
+    controls: tuple[str, ...] = ()  # those beside them
+    affordable = 0  # rounds that the budget allows
+    rounds = 0  # those that were begun
+
+    def walk(self) -> None:
+        """Run every node once, then rounds of those that are low, beside controls."""
+        study = self.study
+        self.run(study.first_trials)
+        self.is_screened = True
+        if self.is_common or not self.low:
+            return
+        self.suspects = self.low[: study.most_suspects]
+        self.controls = self._nearest_the_median()[: study.asked.controls]
+        names = [*self.suspects, *self.controls]
+        affordable = (study.budget - len(study.first_trials)) // len(names)
+        self.affordable = 0 if affordable < MIN_ROUNDS else min(affordable, study.asked.rounds)
+        # what failed in a round is in no later one
+        while self.rounds < self.affordable and {*names} & {*self.suspects}:
+            self.rounds += 1
+            trials = study.round_of(self.rounds, names)
+            ended = self.run(trials, later=(self.affordable - self.rounds) * len(trials))
+            lost = {e.trial.arm for e in ended if usable(e) is None or _own_log(e).hard}
+            names = [name for name in names if name not in lost]
+
+    def _nearest_the_median(self) -> tuple[str, ...]:
+        """Return the nodes that are neither low nor faulty, the nearest to the median first."""
+        rest = [name for name in self.values if name not in {*self.low, *self.faulty}]
+        return tuple(sorted(rest, key=lambda name: (abs(self.values[name] - self.level), name)))
+
+    # -- what the first runs show
+
+    @cached_property
+    def first(self) -> list[TrialResult]:
+        """The first runs so far."""
+        return self.of(self.study.first_trials)
+
+    @cached_property
+    def values(self) -> Mapping[str, float]:
+        """Node -> log score of its first run."""
+        return {each.trial.arm: score.value for each in self.first if (score := usable(each))}
+
+    @cached_property
+    def level(self) -> float:
+        """The median node's log score."""
+        return median(self.values.values()) if self.values else math.nan
+
+    @cached_property
+    def sigma(self) -> float:
+        """How far nodes' first runs are apart, slow ones hardly counted."""
+        return spread_of(list(self.values.values()))
+
+    @cached_property
+    def is_common(self) -> bool:
+        """Whether so many nodes failed that it is what they share, and no node's fault."""
+        failed = sum(each.status.is_final and usable(each) is None for each in self.first)
+        return failed > len(self.values) or len(self.values) < MIN_NODES
+
+    @cached_property
+    def faulty(self) -> frozenset[str]:
+        """The nodes whose own log named a hard error by the end of their first run."""
+        return frozenset(each.trial.arm for each in self.first if _own_log(each).hard)
+
+    @cached_property
+    def low(self) -> tuple[str, ...]:
+        """The nodes whose first run is low, the lowest first; not those whose fault is known."""
+        floor = self.study.asked.floor_tgs
+        limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
+        if floor is not None:
+            limit = max(limit, math.log(floor))
+        low = (n for n, v in self.values.items() if v < limit and n not in self.faulty)
+        return tuple(sorted(low, key=lambda name: (self.values[name], name)))
+
+    @property
+    def shift(self) -> float | None:
+        """The median node against the reference, a log ratio; None without one."""
+        reference = self.study.asked.reference_tgs
+        if reference is None or not self.values:
+            return None
+        return self.level - math.log(reference)
+
+    # -- what all runs show, once the walk is at its end
+
+    @cached_property
+    def runs(self) -> Mapping[str, list[TrialResult]]:
+        """Node -> its runs."""
+        return self.by_arm(self.study.arms(()))
+
+    @cached_property
+    def fresh(self) -> tuple[BlockScore, ...]:
+        """The scores of the rounds."""
+        last = {name: max(each.epoch for each in own) for name, own in self.runs.items() if own}
+        return tuple(
+            BlockScore(block=each.trial.block, arm=each.trial.arm, value=score.value)
+            for own in self.runs.values()
+            for each in own
+            # a node that was brought back is another one than before
+            if each.trial.block and (score := usable(each))
+            and each.epoch == last[each.trial.arm]
+        )  # fmt: skip
+
+    @cached_property
+    def fit(self) -> BlockFit | None:
+        """Least squares of the rounds: nodes and rounds."""
+        return fit_group(self.fresh, controls=self.controls)
+
+    def scatter(self, name: str) -> tuple[float, float] | None:
+        """Return the spread of a node's fresh runs, and that of all others in the same rounds.
+
+        Both as standard deviations of one job, nodes and rounds apart; None with less than three
+        runs, or with too few others.
+        """
+        others = [each for each in self.fresh if each.arm != name]
+        level = {
+            block: fmean(each.value for each in others if each.block == block)
+            for block in {each.block for each in others}
+        }
+        own = [x.value - level[x.block] for x in self.fresh if x.arm == name and x.block in level]
+        rest = _spread_in(others) if len(own) >= _OWN_RUNS else None
+        if rest is None:
+            return None
+        width = len({each.arm for each in others})
+        return stdev(own) / math.sqrt(1 + 1 / width), rest
+
+    @cached_property
+    def usual_loss(self) -> float | None:
+        """The median loss of all runs; None where none was printed, or of too few nodes."""
+        found = (usable(each) for own in self.runs.values() for each in own)
+        losses = [score.loss for score in found if score and score.loss is not None]
+        return median(losses) if losses and len(self.values) >= MIN_NODES else None
+
+    # -- verdicts
+
+    def conclusion(self) -> Conclusion:
+        """Return a verdict on every node, and the nodes that can be recommended."""
+        asked, shift = self.study.asked, self.shift
+        reference = self._median_line()
+        told = [self._with_log(beside(self._verdict(name), reference)) for name in self.runs]
+        verdicts = WORDS.ordered(told)
+        names = [each.nodelist[0] for each in self.study.cells]
+        good = {each.arm for each in verdicts if each.word == Word.HEALTHY}
+        sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
+        record = NodesRecord(
+            peak_tflops=asked.peak_tflops,
+            sigma=self.sigma if sigma is None and self.values else sigma,
+            mde80=next((each.mde80 for each in told if each.mde80), None),
+            nodes=tuple(names),
+            healthy=tuple(each for each in names if each.lower() in good) if self.is_over else (),
+            suspects=self.suspects,
+            controls=self.controls,
+            rounds=self.rounds,
+            shift=None if shift is None else relative(shift),
+            words=WORDS.counted(verdicts),
+        )
+        return Conclusion(
+            reference=reference,
+            verdicts=tuple(verdicts),
+            record=record,
+            alpha=ALPHA if self.rounds else 0.0,
+            complete=self.is_over,
+            notes=tuple(self._notes()),
+        )
+
+    def _median_line(self) -> Verdict | None:
+        if not self.values:
+            return None
+        scored = [each for each in self.first if usable(each)]
+        line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
+        if line.figure is None:
+            line = replace(line, tgs=math.exp(self.level))
+        else:
+            value = line.figure.metric.figure(self.level)
+            line = replace(line, figure=replace(line.figure, value=value))
+        return replace(line, job_ids=(), step_s=None, method=Reason(Why.MEDIAN_OF_FIRST))
+
+    def _verdict(self, name: str) -> Verdict:
+        own = [each for each in self.runs[name] if each.status.is_final]
+        base = so_far(name, self.runs[name])
+        if not own:
+            return base
+        if name in self.values:
+            base = replace(base, delta=relative(self.values[name] - self.level))
+        if lost := [each for each in own if usable(each) is None]:
+            return self._lost(base, lost)
+        if wrong := self._wrong_loss(own):
+            return WORDS.say(base, Word.UNHEALTHY, wrong)
+        if not self.is_screened:
+            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
+        if self.is_common:
+            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.ALL_NODES_FAIL))
+        if name in self.suspects:
+            return self._beside_reference(self._suspect(base, own))
+        return self._beside_reference(self._of_first_run(base))
+
+    def _with_log(self, verdict: Verdict) -> Verdict:
+        """Add what the node's own log says; a hard error makes it UNHEALTHY, however fast it is."""
+        told = _own_log(*self.runs[verdict.arm])
+        if told.hard:
+            why = Reason(Why.OWN_LOG, lines=told.hard)
+            known = verdict.reasons
+            verdict = WORDS.say(replace(verdict, reasons=()), Word.UNHEALTHY, why, *known)
+        if told.said:
+            own = Reason(Why.OWN_LOG_SAYS, lines=told.said)
+            verdict = replace(verdict, reasons=(*verdict.reasons, own))
+        found = self.scatter(verdict.arm) if self.is_over else None
+        if found is not None and found[0] > max(SCATTER * found[1], SCATTER_AT):
+            own = Reason(Why.OWN_RUNS_SCATTER, own=found[0], others=found[1])
+            verdict = replace(verdict, reasons=(*verdict.reasons, own))
+        return verdict
+
+    def _lost(self, base: Verdict, lost: Sequence[TrialResult]) -> Verdict:
+        """Return what follows from runs of a node that are over and have no score."""
+        why = lost[0].reason or NOT_FINITE
+        if self.is_common and not lost[0].trial.block:
+            both = Reason(Why.SEVERAL, reasons=(why, Reason(Why.ALL_NODES_FAIL)))
+            return WORDS.say(base, Word.CANNOT_TELL, both)
+        blamed = [each for each in lost if not is_excused(each)]
+        if not blamed:
+            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.RUN_AGAIN, why=why))
+        counts = {"failed": len(lost), "runs": len(self.runs[base.arm])}
+        failed = Reason(Why.RUNS_FAILED, why=blamed[0].reason or why, **counts)
+        return WORDS.say(base, Word.UNHEALTHY, failed)
+
+    def _wrong_loss(self, scored: Sequence[TrialResult]) -> Reason | None:
+        """Return how the loss of a node differs from that of all others; None: it does not."""
+        usual, tolerance = self.usual_loss, self.study.loss_tolerance
+        if usual is None:
+            return None
+        losses = (each.score.loss for each in scored if each.score)
+        for loss in losses:
+            if loss is not None and different_loss(loss, usual, tolerance=tolerance):
+                both = {"loss": loss, "median": usual}
+                return Reason(Why.NODE_OTHER_LOSS, tolerance=tolerance, **both)
+        return None
+
+    def _of_first_run(self, base: Verdict) -> Verdict:
+        """Return the verdict on a node that is not run again."""
+        if base.arm in self.low:
+            low = {"low": len(self.low), "nodes": len(self.values)}
+            why = Reason(Why.LOW_NOT_AGAIN, most=self.study.most_suspects, **low)
+            return WORDS.say(base, Word.CANNOT_TELL, why)
+        df = max(_MAD_DF * (len(self.values) - 1), 1.0)
+        reach = t_quantile(0.975, df) * self.sigma
+        at = self.values[base.arm] - self.level
+        ends = relative(at - reach), relative(at + reach)
+        base = replace(base, ci95=ends, method=Reason(Why.FIRST_RUNS_SPREAD))
+        return WORDS.say(base, Word.HEALTHY, Reason(Why.NOT_LOW))
+
+    def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
+        if not self.rounds:
+            asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
+            return WORDS.say(base, Word.CANNOT_TELL, Reason(Why.LOW_NO_BUDGET, **asked))
+        if not self.is_over:
+            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
+        fit = self.fit
+        found: Comparison | NoComparison = NoComparison(reason=Reason(Why.NO_CONTROL_BESIDE))
+        if fit is not None:
+            found = compare(fit, base.arm, family=len(self.suspects), alpha=ALPHA)
+        if isinstance(found, NoComparison):
+            word, why = Word.CANNOT_TELL, found.reason
+        else:
+            word, why = _told(found)
+            base = with_comparison(base, found, kind=base.kind, reasons=())
+            is_dunnett = found.method.kind is Why.DUNNETT
+            method = Reason(
+                Why.ROUNDS_BESIDE,
+                rounds=fit.n_blocks if fit else 0,
+                controls=len(self.controls),
+                rule=Reason(Why.BY_DUNNETT if is_dunnett else Why.BY_BONFERRONI),
+            )
+            base = replace(base, n=len(scored), method=method)
+        return self._above_floor(WORDS.say(base, word, why), scored)
+
+    def _above_floor(self, verdict: Verdict, scored: Sequence[TrialResult]) -> Verdict:
+        """Hold a suspect against the absolute floor too, where there is one."""
+        floor = self.study.asked.floor_tgs
+        if floor is None or verdict.word in (Word.DEGRADED, Word.UNHEALTHY):
+            return verdict
+        fresh = [score.value for each in scored if each.trial.block and (score := usable(each))]
+        kind = above(fresh, math.log(floor))
+        if kind is VerdictKind.EQUIVALENT:
+            return verdict
+        mean = math.exp(fmean(fresh)) if fresh else math.nan
+        told = {"tgs": mean, "runs": len(fresh), "floor": floor}
+        if kind is VerdictKind.SLOWER:
+            return WORDS.say(verdict, Word.MARGINAL, Reason(Why.NODE_BELOW_FLOOR, **told))
+        if verdict.word == Word.MARGINAL:
+            return verdict
+        return WORDS.say(verdict, Word.CANNOT_TELL, Reason(Why.NODE_FLOOR_OPEN, **told))
+
+    def _beside_reference(self, verdict: Verdict) -> Verdict:
+        """Withhold HEALTHY where the median itself is far below what a healthy node can do."""
+        shift = self.shift
+        if shift is None or shift > MARGINAL_AT or verdict.word != Word.HEALTHY:
+            return verdict
+        known = {"shift": relative(shift), "reference": self.study.asked.reference_tgs}
+        return WORDS.say(verdict, Word.CANNOT_TELL, Reason(Why.LIKE_THE_OTHERS, **known))
+
+    def _notes(self) -> list[Reason]:
+        study, notes = self.study, self._unasked()
+        if not self.is_screened:
+            return notes
+        if self.is_common:
+            return [*notes, Reason(Why.ALL_NODES_FAIL)]
+        notes.append(Reason(Why.NODES_DIFFER, sigma=self.sigma))
+        if len(self.low) > len(self.suspects):
+            low = {"low": len(self.low), "nodes": len(self.values)}
+            notes.append(Reason(Why.MEDIAN_NOT_TRUSTED, **low))
+        if self.suspects and self.affordable < study.asked.rounds:
+            rounds = {"allowed": self.affordable, "rounds": study.asked.rounds}
+            jobs = {"budget": study.budget, "most": study.most_jobs}
+            notes.append(Reason(Why.BUDGET_ALLOWS_ROUNDS, **jobs, **rounds))
+        if self.shift is None:
+            return [*notes, Reason(Why.NO_REFERENCE_OF_NODES)]
+        known = {"shift": relative(self.shift), "reference": study.asked.reference_tgs}
+        return [*notes, Reason(Why.MEDIAN_SHIFT, **known)]
+
+    def _unasked(self) -> list[Reason]:
+        """Return of which nodes the own log is not known, and why."""
+        nodes: dict[Reason, list[str]] = {}
+        for name, own in self.runs.items():
+            for why in _own_log(*own).unasked:
+                nodes.setdefault(why, []).append(name)
+        return [Reason(Why.OWN_LOG_UNKNOWN, nodes=names, why=why) for why, names in nodes.items()]
+
+
+def _spread_in(scores: Sequence[BlockScore]) -> float | None:
+    """Return the standard deviation of one job, arms and blocks apart; None with too few."""
+    fit = fit_group(scores, controls={each.arm for each in scores[:1]})
+    return fit.sigma if fit is not None and fit.df >= _REST_DF and fit.sigma > 0 else None
+
+
+def _told(found: Comparison) -> tuple[Word, Reason]:
+    """Return the word for a comparison with the controls, and why."""
+    upper = 2 * found.estimate - found.lower
+    low, high = found.ci95
+    limit, worse = -relative(MARGINAL_AT), -relative(DEGRADED_AT)
+    if upper < MARGINAL_AT:
+        word = Word.DEGRADED if found.estimate <= DEGRADED_AT else Word.MARGINAL
+        return word, Reason(Why.LOSS_OF_SUSPECT, loss=-relative(upper))
+    if low < DEGRADED_AT and high > MARGINAL_AT:
+        return Word.CANNOT_TELL, Reason(Why.INTERVAL_HOLDS_BOTH, loss=limit, worse=worse)
+    if found.estimate < MARGINAL_AT:
+        return Word.CANNOT_TELL, Reason(Why.LOSS_OPEN, loss=limit)
+    return Word.HEALTHY, Reason(Why.LOW_ONCE_ONLY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLog:
+    """What a node's own log says, as the site's command tells it: see docs/how-to/nodes.md.
+
+    Attributes:
+        hard: hard errors.
+        said: anything else.
+        unasked: why it is not known.
+    """
+
+    hard: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    unasked: tuple[Reason, ...] = ()
+
+
+def _own_log(*results: TrialResult) -> OwnLog:
+    """Return what the node of these runs says, each line once."""
+    found: dict[str, dict[str, None]] = {}
+    unasked: dict[Reason, None] = {}
+    for result in results:
+        name = result.trial.arm
+        for each in result.findings:
+            if each.cls in _OF_LOG and each.source and each.source.lower() != name:
+                unasked[Reason(Why.ASKED_ELSEWHERE, node=each.source)] = None
+            elif each.cls == FailureClass.NODE_UNASKED:
+                unasked[verbatim(each.text)] = None
+            else:
+                found.setdefault(each.cls, {})[each.text] = None
+    hard, said = (tuple(found.get(each, ())) for each in _OF_LOG[:2])
+    return OwnLog(hard=hard, said=said, unasked=tuple(unasked))

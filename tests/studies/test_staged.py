@@ -1,0 +1,230 @@
+"""The frame of staged studies: a walk ends where a stage is not over, and the rest follows."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Score,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
+from pytest_xlatune.studies.cell_arms import CellArms, CellWalk, arms_of, trial_of
+from pytest_xlatune.studies.staged import StagedStudy, Words, name_of, refuse_budget
+from pytest_xlatune.sweep.registry import KINDS
+from tests.helpers import toy
+
+CELLS = tuple(
+    Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), nodelist=(node,))
+    for node in ("a", "b", "c")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStages(CellArms["TwoWalk"]):
+    """Each cell once, then the one with the largest score twice more."""
+
+    cells: tuple[Cell, ...] = CELLS
+
+    @property
+    def name(self) -> str:
+        return "two"
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        return arms_of(self.cells, [cell.nodelist[0] for cell in self.cells])
+
+    def begin(self, history: History) -> TwoWalk:
+        return TwoWalk(self, history)
+
+    def trial(self, name: str, stage: str, block: int = 0) -> Trial:
+        arm = next(each for each in self.arms(()) if each.id == name)
+        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)
+
+
+class TwoWalk(CellWalk[TwoStages]):
+    best = ""
+
+    def walk(self) -> None:
+        once = self.run([self.study.trial(name, "once") for name in "abc"], later=2)
+        self.best = max(once, key=lambda each: each.score.value if each.score else 0.0).trial.arm
+        self.run([self.study.trial(self.best, "again", block) for block in (1, 2)])
+
+    def conclusion(self) -> Conclusion:
+        runs = self.by_arm(self.study.arms(()))
+        verdicts = [
+            Verdict(arm=name, kind=VerdictKind.SCREENED, n=len(own)) for name, own in runs.items()
+        ]
+        return Conclusion(verdicts=tuple(verdicts), complete=self.is_over)
+
+
+def scored(trial: Trial) -> TrialResult:
+    value = {"a": 1.0, "b": 3.0, "c": 2.0}[trial.arm]
+    score = Score(value=value, tgs=1.0, step_s=1.0, n_steps=10, window=(5, 14))
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+
+
+def begun(trial: Trial) -> TrialResult:
+    return TrialResult(trial=trial, status=TrialStatus.RUNNING)
+
+
+def test_the_walk_ends_where_a_stage_is_not_over_and_proposes_what_is_missing() -> None:
+    study = TwoStages()
+    first = study.propose(())
+    assert [(each.arm, each.stage) for each in first] == [
+        ("a", "once"),
+        ("b", "once"),
+        ("c", "once"),
+    ]
+    assert study.left(()) == 3 + 2
+    history = [scored(first[0]), begun(first[1])]
+    assert study.propose(history) == first[1:], "a trial that runs is proposed until it is over"
+    assert study.left(history) == 2 + 2
+    assert study.walked(history).best == ""
+
+
+def test_a_later_stage_is_planned_from_the_results_of_an_earlier_one() -> None:
+    study = TwoStages()
+    once = [scored(each) for each in study.propose(())]
+    again = study.propose(once)
+    assert [(each.arm, each.stage, each.block) for each in again] == [
+        ("b", "again", 1),
+        ("b", "again", 2),
+    ]
+    whole = [*once, *map(scored, again)]
+    assert study.propose(whole) == ()
+    assert study.left(whole) == 0
+
+
+def test_a_conclusion_tells_how_far_the_walk_came() -> None:
+    study = TwoStages()
+    once = [scored(each) for each in study.propose(())]
+    part = study.conclude(once[:2])
+    assert (part.complete, {each.arm: each.n for each in part.verdicts}) == (
+        False,
+        {"a": 1, "b": 1, "c": 0},
+    )
+    whole = study.conclude([*once, *map(scored, study.propose(once))])
+    assert (whole.complete, {each.arm: each.n for each in whole.verdicts}) == (
+        True,
+        {"a": 1, "b": 3, "c": 1},
+    )
+
+
+def test_a_waiting_test_is_answered_when_the_walk_is_at_its_end() -> None:
+    study, asked = TwoStages(), Question(about=Ask.CONFIRMED, name="a")
+    once = [scored(each) for each in study.propose(())]
+    assert study.answer(once, asked) == Answer(state=Answered.NOT_YET)
+    whole = [*once, *map(scored, study.propose(once))]
+    assert study.answer(whole, asked).state is Answered.YES
+
+
+def test_a_walk_is_remembered_for_its_history() -> None:
+    study = TwoStages()
+    once = [scored(each) for each in study.propose(())]
+    assert study.walked(once) is study.walked(tuple(once))
+    assert study.walked(once) is not study.walked(once[:1])
+
+
+def test_trials_of_another_study_or_another_stage_end_no_stage() -> None:
+    study = TwoStages()
+    other = scored(study.trial("a", "again", 7))
+    assert study.propose([other]) == study.propose(())
+
+
+class Said(StrEnum):
+    BROKEN = "BROKEN"
+    SLOW = "SLOW"
+    FINE = "FINE"
+
+
+WORDS = Words(
+    kinds={Said.BROKEN: VerdictKind.INVALID, Said.SLOW: VerdictKind.SLOWER, Said.FINE: None},
+    cannot_run=(Said.BROKEN,),
+)
+BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),))
+
+
+@pytest.mark.parametrize(
+    ("ci95", "word", "kind", "can_run"),
+    [
+        pytest.param(None, Said.BROKEN, VerdictKind.INVALID, False, id="it cannot run"),
+        pytest.param(None, Said.SLOW, VerdictKind.SLOWER, True, id="the kind of its word"),
+        pytest.param(None, Said.FINE, VerdictKind.SCREENED, True, id="level, and not shown"),
+        pytest.param(
+            (-0.005, 0.004), Said.FINE, VerdictKind.EQUIVALENT, True, id="its interval shows it"
+        ),
+    ],
+)
+def test_a_word_has_a_kind(
+    ci95: tuple[float, float] | None, word: Said, kind: VerdictKind, *, can_run: bool
+) -> None:
+    base = Verdict(arm="a", kind=BASE.kind, reasons=BASE.reasons, n=9, ci95=ci95)
+    found = WORDS.say(base, word, verbatim("why"))
+    assert (found.word, found.kind, found.can_run) == (word, kind, can_run)
+    assert found.reasons == (verbatim("why"), verbatim("known"))
+
+
+def test_verdicts_stand_by_their_words_the_worst_first() -> None:
+    told = [
+        Verdict(arm="open", kind=VerdictKind.INCONCLUSIVE),
+        Verdict(arm="fine", kind=VerdictKind.SCREENED, word="FINE"),
+        Verdict(arm="slow", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.02),
+        Verdict(arm="slower", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.05),
+    ]
+    assert [each.arm for each in WORDS.ordered(told)] == ["slower", "slow", "fine", "open"]
+    by_name = WORDS.ordered(told, lambda each: float(len(each.arm)))
+    assert [each.arm for each in by_name] == ["slow", "slower", "fine", "open"]
+    assert WORDS.counted(told) == (("SLOW", 2), ("FINE", 1))
+
+
+def test_a_name_tells_studies_of_a_kind_apart() -> None:
+    assert name_of("nodes") == "nodes"
+    assert name_of("nodes", "monday") == name_of("nodes", "monday")
+    assert name_of("nodes", "monday").startswith("nodes-")
+    assert name_of("nodes", "monday") != name_of("nodes", "tuesday")
+
+
+def test_a_budget_below_the_first_stage_is_refused_with_the_one_to_ask_for() -> None:
+    refuse_budget("8 nodes need 8 jobs", budget=8, least=8, most=36)
+    with pytest.raises(ConfigError, match=r"^8 nodes need 8 jobs, the budget is 7; ask for "
+                                          r"--xlatune-budget 36"):  # fmt: skip
+        refuse_budget("8 nodes need 8 jobs", budget=7, least=8, most=36)
+
+
+@pytest.mark.parametrize(
+    "kind", ["nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
+)
+def test_a_study_of_stages_stands_on_the_frame(kind: str) -> None:
+    cls = toy.ToyStudy if kind == "toy" else KINDS[kind].cls
+    assert issubclass(cls, StagedStudy)
+    own = {name for each in cls.__mro__ if each not in StagedStudy.__mro__ for name in vars(each)}
+    assert not own & {"propose", "left", "conclude"}, "the frame has them"
+
+
+def test_no_part_of_a_study_is_described_a_second_time_for_another_part() -> None:
+    folder = Path(staged.__file__).parent
+    found = [
+        f"{path.name}: {node.name}"
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).endswith("Protocol") for base in node.bases)
+    ]
+    assert found == [], "a walk has its study; name that"
+
+
+def test_the_example_of_a_study_is_short() -> None:
+    assert len(Path(toy.__file__).read_text(encoding="utf-8").splitlines()) <= 120

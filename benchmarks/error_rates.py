@@ -1,7 +1,7 @@
 """How often the tuning study is wrong, measured: the simulated cluster against the bars.
 
     python benchmarks/error_rates.py                     # prints the tables, minutes
-    python benchmarks/error_rates.py --only "two stages" # only worlds of this name, no bars
+    python benchmarks/error_rates.py --only "four waves" # only worlds of this name, no bars
     python benchmarks/error_rates.py --sweeps 4000 --write docs/reference/error_rates.md
     python benchmarks/error_rates.py --only evidence --write docs/reference/error_rates.md
     python benchmarks/error_rates.py --keep tallies.json  # goes on where it was stopped
@@ -52,7 +52,6 @@ from simworlds import (
     STOPS,
     THREE_FOUR,
     THREE_SETTLED,
-    TWICE,
 )
 from tallies import Tally, measure
 
@@ -117,7 +116,6 @@ BARS = (
     Bar(number="3", demand="false winner, 105 steps a job", worlds=(LONG,), figure=_false,
         high=0.08),
     Bar(number="4", demand="false winner, 5 % fail", worlds=(FAILING,), figure=_false, high=0.08),
-    Bar(number="4a", demand="false winner, two stages", worlds=(TWICE,), figure=_false, high=0.07),
     Bar(number="4b", demand="false winner, stacks", worlds=(STACKED,), figure=_false, high=0.07),
     Bar(number="4c", demand="false winner, slots by evidence", worlds=(CHOSEN,), figure=_false,
         high=0.07),

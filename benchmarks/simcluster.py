@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -39,7 +39,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.score import ENDED_EARLY, first_steps, rescore, score
+from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
@@ -74,7 +74,7 @@ class World:
         warming: steps of the decay by profile index, where a profile warms up differently.
         cold_first: how much slower the first job of every block is.
         failed: share of jobs that could not be measured.
-        steps, profiles, budget, second_blocks: of the sweep.
+        steps, profiles, budget: of the sweep.
         profiler: every trial is profiled.
         stacks: slots of a wave of stacks of what led; gains of parts multiply.
         clashes: two profiles, and by what log ratio their gains together fall short of the sum.
@@ -91,7 +91,6 @@ class World:
         hold: trials that a held allocation takes one after the other, on each of its slots; 0 is a
             job of its own for each. One allocation holds all slots.
         share: of the variance of a job, what the trials of one allocation on one slot share.
-        early_end: screened trials that are too far behind are ended after their first steps.
     """
 
     name: str
@@ -123,7 +122,6 @@ class World:
     steps: int = 15
     profiles: int = 25
     budget: int = 50
-    second_blocks: int = 0
     profiler: bool = False
     stacks: int = 0
     clashes: tuple[tuple[int, int, float], ...] = ()
@@ -137,7 +135,6 @@ class World:
     slot_drift: float = 0.0
     hold: int = 0
     share: float = 0.0
-    early_end: bool = False
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
@@ -382,9 +379,7 @@ def study_of(world: World, seed: int) -> TuningStudy:
         stacks=(Stacks(slots=world.stacks),) if world.stacks else (),
         budget=world.budget,
         seed=seed,
-        second_blocks=world.second_blocks,
         slots=tuple((f"s{at}",) for at in range(world.node_slots)) if world.node_slots > 1 else (),
-        early_end="on" if world.early_end else "off",
     )
 
 
@@ -413,8 +408,7 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
         jobs = [trial for trial in jobs if trial not in settled]
         for beside in _rounds(jobs) if cluster.world.node_slots > 1 else [jobs]:
             cluster.rounds += cluster.world.node_slots > 1
-            for run in cluster.run(beside) if beside else []:
-                history.append(_so_far(study, history, run) if cluster.world.early_end else run)
+            history += cluster.run(beside) if beside else []
     return study.conclude(history), history
 
 
@@ -425,20 +419,6 @@ def _rounds(jobs: Sequence[Trial]) -> list[list[Trial]]:
         queues.setdefault(each.cell_digest, []).append(each)
     rounds = itertools.zip_longest(*queues.values())
     return [[each for each in beside if each is not None] for beside in rounds]
-
-
-def _so_far(study: TuningStudy, history: Sequence[TrialResult], run: TrialResult) -> TrialResult:
-    """Return a trial as it ends where the study looks at its first steps, as the campaign does."""
-    first = first_steps(run.trial.protocol)
-    if first is None or run.score is None or not run.trial.is_screened:
-        return run
-    found = rescore(run.score, protocol=first)
-    if isinstance(found, NoScore):
-        return run
-    kept = tuple(each for each in run.score.timings if each[0] < first.steps)
-    short = replace(found, loss=None, timings=kept, flags=(*found.flags, ENDED_EARLY))
-    ended = replace(run, score=short)
-    return run if study.behind(history, ended) is None else ended
 
 
 def render(records: Sequence[StepRecord], *, rank: str = "") -> str:

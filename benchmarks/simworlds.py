@@ -64,8 +64,6 @@ HANGING = (
 SPARE = replace(NULL, name="65 jobs", budget=65)
 LONG = replace(NULL, name="105 steps a job", steps=105)
 FAILING = replace(NULL, name="5 % of jobs fail", failed=0.05)
-# 0.04 at four blocks, 0.01 for four more of the same arms where the first look cannot tell
-TWICE = replace(NULL, name="two stages, 70 jobs", second_blocks=4, budget=70)
 # four slots for stacks of what led, and 25 profiles, in the same 50 jobs
 STACKED = replace(NULL, name="stacks of what led", stacks=4)
 # an evidence run of the baseline gives 25 of 75 candidates a slot, in the same 50 jobs
@@ -84,7 +82,6 @@ POWERS = (
     replace(THREE, name="three at +2 %, long warm-up in all", long_warm=1.0),
     replace(THREE, name="three at +2 %, long warm-up by profile", warming=LATE),
     replace(THREE, name="three at +2 %, long warm-up by profile, 25 steps", warming=LATE, steps=25),
-    replace(TWICE, name="three at +1 %, two stages, 70 jobs", effects=(0.01,) * 3),
     replace(STACKED, name="three at +2 %, stacks of what led", effects=(0.02,) * 3),
     replace(CHOSEN, name="three at +2 %, 25 of 75 chosen by evidence", effects=(0.02,) * 3),
 )
@@ -138,7 +135,7 @@ THREE_FOUR = replace(THREE, name="three at +2 %, four waves", waves=4)
 THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 after compile checks", settled=8)
 # the worlds of the page's tables
 ALL = (
-    *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING, TWICE,
+    *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING,
     STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
     *HANGING, *HARMED, *LARGE,
 )  # fmt: skip

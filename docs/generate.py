@@ -9,14 +9,17 @@ key of `PARTS`; the rest of the page is written by hand. A test compares every t
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import enum
 import importlib
 import inspect
 import io
+import random
 import re
 import sys
+import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -61,6 +64,9 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     RunSettings,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
+from tests.helpers.digests import recorded  # noqa: E402
+from tests.helpers.megascale_traces import Made, traffic  # noqa: E402
+from tests.project.test_architecture import LAYERS, PACKAGE  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
 Lines = Iterator[str]
@@ -157,11 +163,13 @@ def _arguments(parser: argparse.ArgumentParser) -> Lines:
     rows, of_sweeps = [], []
     for action in parser._actions:  # noqa: SLF001
         skipped = (argparse._HelpAction, argparse._SubParsersAction)  # noqa: SLF001
-        if isinstance(action, skipped) or action.help == argparse.SUPPRESS:
+        if isinstance(action, skipped):
             continue
         is_of_sweep = action.dest.startswith("xlatune_") and action.nargs != 0
         if is_of_sweep and any(each.key == action.dest for each in OPTIONS):
             of_sweeps.append(f"`{action.option_strings[0]}`")
+            continue
+        if action.help == argparse.SUPPRESS:
             continue
         value = "" if action.nargs == 0 else f" {_metavar(action)}"
         word = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
@@ -247,6 +255,33 @@ def hangs() -> Lines:
     yield from _head("cause", "class", "means", "what to do")
     for each in causes():
         yield _row(each.words[0], f"`{each.cls}`", each.means, " ".join(each.action))
+
+
+def digest() -> Lines:
+    """Yield what `xlatune megascale` says of a digest that libtpu wrote."""
+    case = next(
+        each for each in recorded() if (each["version"], each["fault"]) == ("0.0.52", "bad-chip")
+    )
+    yield from _output("xlatune megascale coordinator.log", case["text"].encode())
+
+
+def made_trace() -> Lines:
+    """Yield what `xlatune network` says of the trace that the page makes, as far as it is found."""
+    made = Made(messages=traffic(random.Random(1), count=1200, slow=((0, 2), None)))  # noqa: S311
+    lines = list(_output("xlatune network host-0.xplane.pb", made.data()))
+    yield from lines[: next(at for at, each in enumerate(lines) if "one_pair" in each) + 1]
+    yield "    ..."
+
+
+def _output(command: str, data: bytes) -> Lines:
+    """Yield a command that reads one file, and what it says, indented as code."""
+    _, *words = command.split()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(words[-1]).write_bytes(data)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            cli.main(words)
+    yield from ("", f"    $ {command}")
+    yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
 
 
 def faults() -> Lines:
@@ -348,11 +383,34 @@ def _told(kind: type[Any]) -> Iterator[tuple[str, str]]:
         with contextlib.suppress(OSError, TypeError):
             # `    pid: int  # its id`
             yield from re.findall(r"(?m)^    (\w+): .*?  # (.+)$", inspect.getsource(base))
-        text = (inspect.getdoc(base) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-        # `    first, last: probed releases ...`, with lines after it that are further in
-        for names, meaning in re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=^    \w|\Z)", text):
-            said = " ".join(meaning.split())
-            yield from ((name.strip(), said) for name in names.split(","))
+        yield from _attributes(base)
+
+
+def _attributes(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that the docstring of a class explains."""
+    text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    # `    first, last: probed releases ...`, with lines after it that are further in
+    for names, meaning in re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=^    \w|\Z)", text):
+        said = " ".join(meaning.split())
+        yield from ((name.strip(), said) for name in names.split(","))
+
+
+def layers() -> Lines:
+    """Yield the packages with their layers, each with the first sentence of its docstring."""
+    yield from _head("layer", "package", "subject")
+    for name, (layer, _) in sorted(LAYERS.items(), key=lambda each: each[1][0]):
+        home = PACKAGE / name
+        path = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+        if name != "__init__":
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            said = " ".join(text.split("\n\n")[0].split())
+            yield _row(str(layer), f"`{name}`", said.partition(". ")[0].removesuffix("."))
+
+
+def facts() -> Lines:
+    """Yield what an executor may state, each fact with its meaning."""
+    yield from _head("fact", "meaning")
+    yield from (_row(f"`{name}`", text) for name, text in _attributes(executors.Executor))
 
 
 def catalog() -> Lines:
@@ -371,6 +429,8 @@ def _rates(sentence: str, heading: str) -> Callable[[], Lines]:
 
 # name -> the page that holds it, and its lines
 PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
+    "layers": ("explanation/architecture.md", layers),
+    "facts of an executor": ("how-to/extend.md", facts),
     "settings": ("reference/settings.md", settings),
     "switches": ("reference/settings.md", switches),
     "markers": ("reference/settings.md", marker_table),
@@ -380,6 +440,8 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "lines of logs": ("reference/failures.md", signatures.markdown),
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
+    "a digest": ("how-to/megascale.md", digest),
+    "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),
     "leaderboard.json": ("reference/formats.md", leaderboard),

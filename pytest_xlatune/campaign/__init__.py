@@ -72,7 +72,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Behind, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
@@ -548,9 +548,7 @@ class Campaign:
         for submission in in_flight:
             outcome = standing(outcomes, submission)
             if outcome is not None:
-                self._write(
-                    *self._attempts.look(self._state, submission, outcome, behind=self._behind)
-                )
+                self._write(*self._attempts.look(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
@@ -566,10 +564,6 @@ class Campaign:
             found |= {key: each for key, each in polled.items() if key not in taken}
             found |= {each.folder: outcome for each, outcome in told if outcome is not None}
         return found
-
-    def _behind(self, running: TrialResult) -> Behind | None:
-        """Return how far behind a running trial is, where the study has it ended early."""
-        return self.study.behind(history_of(self._state, self.study), running)
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write down where the jobs stand, for people: at a change, else now and then."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +32,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
-from pytest_xlatune.model.trial import Behind
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
@@ -98,19 +97,6 @@ class _Tail:
             self._begin()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """Says of a running trial whether it is to be ended early.
-
-    Attributes:
-        after: the step that has to be over.
-        ask: from the steps so far, how far behind it is; None where it runs on.
-    """
-
-    after: int
-    ask: Callable[[Sequence[StepRecord]], Behind | None]
-
-
 @dataclass(slots=True, kw_only=True)
 class _Watch:
     """One attempt: its logs by rank, when it last got on, and since when it is doomed."""
@@ -120,7 +106,6 @@ class _Watch:
     got_on_s: float = 0.0
     fatal: Finding | None = None
     fatal_since_s: float = 0.0
-    is_judged: bool = False
 
     @property
     def reader(self) -> LogReader:
@@ -160,14 +145,12 @@ class Follower:
         ticks_s: float,
         is_suspended: bool = False,
         compiling: float = 1.0,
-        judge: Judge | None = None,
     ) -> AttemptCutShort | None:
         """Read on in a running attempt's log; return that and why it must be ended, if it must.
 
         `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
         an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
-        with it between Memstats and the first step. `judge` is asked once, when the steps that it
-        needs are there and others are still to come.
+        with it between Memstats and the first step.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
@@ -181,13 +164,6 @@ class Follower:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
         still_s = ticks_s - watch.got_on_s
         enough_s = max(patience.after_fatal_s, _STEPS * reader.last_step_s)
-        if fatal is None and (behind := _judged(watch, judge, protocol)) is not None:
-            return AttemptCutShort(
-                trial_id=submission.trial_id,
-                attempt=submission.attempt,
-                still_s=0.0,
-                behind=behind,
-            )
         if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= enough_s:
             fatal = None
             limits_s = {
@@ -236,16 +212,6 @@ class Follower:
                 watch.tails[rank] = _Tail(pattern=pattern)
             watch.tails[rank].read(path)
         return watch
-
-
-def _judged(watch: _Watch, judge: Judge | None, protocol: Protocol) -> Behind | None:
-    at = watch.reader.last_step
-    if judge is None or watch.is_judged or at is None:
-        return None
-    if not judge.after <= at < protocol.last_step:
-        return None
-    watch.is_judged = True
-    return judge.ask(watch.reader.report().steps)
 
 
 def unreadable(path: Path, error: Exception) -> Finding:

@@ -143,34 +143,26 @@ class Spending:
         nodes: of a trial whose cell is not in `nodes_of_cell`.
         nodes_of_cell: how many nodes the trials of a cell take, by its digest.
         node_s: seconds of its trials times their nodes.
-        queue_s: seconds in which a trial of it waited or ran.
-        ended: attempts behind both.
+        ended: attempts behind it.
         ended_nodes: the nodes of all of them together.
     """
 
     nodes: int = 1
     nodes_of_cell: Mapping[str, int] = field(default_factory=dict)
     node_s: float = 0.0
-    queue_s: float = 0.0
     ended: int = 0
     ended_nodes: int = 0
     _cells: dict[str, str] = field(default_factory=dict)  # of the trials that were planned
     _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    _busy_since_s: float | None = None
 
     def feed(self, entries: Iterable[LedgerEntry]) -> None:
         """Count the events; each is fed once."""
         for entry in entries:
             event = entry.event
-            if self._busy_since_s is not None:  # nodes that never idle have no end to count at
-                self.queue_s += max(entry.at_s - self._busy_since_s, 0.0)
-                self._busy_since_s = max(entry.at_s, self._busy_since_s)
             if isinstance(event, TrialPlanned):
                 self._cells[event.trial.id] = event.trial.cell_digest
             elif isinstance(event, AttemptIntended):
                 self._began_s.setdefault((event.trial_id, event.attempt), entry.at_s)
-                if self._busy_since_s is None:
-                    self._busy_since_s = entry.at_s
             elif isinstance(event, AttemptEnded):
                 began_s = self._began_s.pop((event.trial_id, event.attempt), None)
                 if began_s is None:
@@ -184,8 +176,6 @@ class Spending:
                 self.node_s += max(took_s, 0.0) * nodes
                 self.ended_nodes += nodes
                 self.ended += 1
-                if not self._began_s:
-                    self._busy_since_s = None
 
     def nodes_for(self, cell_digest: str) -> int:
         """Return how many nodes a trial of a cell takes."""
@@ -193,7 +183,7 @@ class Spending:
 
     def is_unknown(self, limits: Limits) -> bool:
         """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
-        return not self.ended and (limits.node_hours, limits.queue_hours) != (None, None)
+        return not self.ended and limits.node_hours is not None
 
     def exhausted(
         self, limits: Limits, *, cell_digest: str = "", now: bool = False
@@ -204,19 +194,13 @@ class Spending:
         begun and not ended, but where `now` is asked for; before the first has ended, nothing is
         known and it may.
         """
-        if not self.ended:
+        limit = limits.node_hours
+        if not self.ended or limit is None:
             return None
-        queue_h, node_h = self.queue_s / _HOUR_S, self.node_s / _HOUR_S
-        of_one_node_h = node_h / self.ended_nodes
-        each_node_h = of_one_node_h * self.nodes_for(cell_digest)
-        each_queue_h = queue_h / self.ended
+        used = self.node_s / _HOUR_S
+        of_one_node = used / self.ended_nodes
+        each = of_one_node * self.nodes_for(cell_digest)
         begun = [] if now else [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
-        begun_node_h = of_one_node_h * sum(map(self.nodes_for, begun))
-        begun_queue_h = each_queue_h * len(begun)
-        for name, used, still, each, limit in (
-            ("node-hours", node_h, begun_node_h, each_node_h, limits.node_hours),
-            ("queue-hours", queue_h, begun_queue_h, each_queue_h, limits.queue_hours),
-        ):
-            if limit is not None and used + still + each > limit:
-                return Spent(limit=name, used=used, of=limit, each=each)
-        return None
+        if used + of_one_node * sum(map(self.nodes_for, begun)) + each <= limit:
+            return None
+        return Spent(limit="node-hours", used=used, of=limit, each=each)

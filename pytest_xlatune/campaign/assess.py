@@ -34,7 +34,6 @@ from pytest_xlatune.model.result import (
     Outcome,
     Score,
     SettingKind,
-    State,
     StepRecord,
     TrialResult,
     TrialSetting,
@@ -42,7 +41,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.score import score, score_so_far
+from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import (
     Options,
     Shown,
@@ -117,7 +116,6 @@ def assess(
     logged: Logged | None = None,
     stalled_s: float | None = None,
     fatal: Finding | None = None,
-    is_behind: bool = False,
     options: Options | None = None,
     is_asked: bool = False,
     exempt: Sequence[str] = (),
@@ -131,20 +129,14 @@ def assess(
     `metrics` are the unrounded steps of MaxText's metrics file, preferred to those of the log;
     `logged` the figures of the protocol's metric that stand beside the steps.
     Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
-    line `fatal`, or because it `is_behind`: then its first steps are its score, unless it came to
-    its end all the same. `options` are those that XLA dumped, None where it did not, `is_asked`
-    whether it was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are
-    the failure classes of its earlier attempts. An attempt of the arm `reference` that can never be
-    measured stops the sweep; "" where the study compares its arms with none. `reference_runs` is
-    whether a trial of that arm was measured: what failed for an unknown reason is then the
-    profile's own.
+    line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
+    was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are the failure
+    classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
+    stops the sweep; "" where the study compares its arms with none. `reference_runs` is whether a
+    trial of that arm was measured: what failed for an unknown reason is then the profile's own.
     """
     is_ours = fatal is not None or stalled_s is not None
     outcome = as_told(outcome, report, is_ours=is_ours)
-    is_over = report.last_step is not None and report.last_step >= trial.protocol.last_step
-    is_early = is_behind and not is_over and outcome.state is not State.COMPLETED
-    if is_early:  # what the program said while it was ended is of the end
-        outcome = replace(outcome, state=State.CANCELLED)
     is_reference = bool(reference) and trial.arm == reference
     rules = functools.partial(
         decide,
@@ -165,19 +157,10 @@ def assess(
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
     scored = None
-    if is_early:
-        findings = tuple(each for each in findings if each.cls != FailureClass.CANCELLED)
-        if cause is None or cause.action is Action.NONE:
-            decision = Decision(next=Next.ACCEPT)
     # profiler and dump change the time of a step: an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored:
         steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
-        if is_early:
-            found = score_so_far(steps, protocol=trial.protocol, tokens_per_device_step=tokens)
-        else:
-            found = score(
-                steps, protocol=trial.protocol, tokens_per_device_step=tokens, logged=logged
-            )
+        found = score(steps, protocol=trial.protocol, tokens_per_device_step=tokens, logged=logged)
         if isinstance(found, Score):
             scored = replace(found, memory_gb=report.memory_gb)
         else:

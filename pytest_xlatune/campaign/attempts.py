@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from pytest_xlatune.campaign._follow import Follower, Judge, LogProgress, unreadable
+from pytest_xlatune.campaign._follow import Follower, LogProgress, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
     assess,
@@ -69,17 +69,13 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
     Finding,
-    NoScore,
     Outcome,
     State,
-    StepRecord,
     Submission,
-    TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import Behind, LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.score import first_steps, score_so_far
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
 
@@ -275,18 +271,12 @@ class Attempts:
         return (*_ended(state, told, outcome, finding), end)
 
     def look(
-        self,
-        state: LedgerState,
-        submission: Submission,
-        outcome: Outcome,
-        *,
-        behind: Callable[[TrialResult], Behind | None] | None = None,
+        self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Return what follows from where a submission stands.
 
         One that will measure nothing any more is first told as an event, and ended at the next
-        look: the ledger knows that the end was ours. So is one of which `behind` tells that it is
-        too far behind, from the score of its first steps.
+        look: the ledger knows that the end was ours.
         """
         if outcome.state is State.LOST:
             # its payload is gone, but maybe not all that the trainer started
@@ -297,8 +287,7 @@ class Attempts:
             forget_secrets(self._setup.folder / submission.folder)
         if outcome.is_unreadable:
             keep_unreadable(self._setup.folder / submission.folder)
-        is_let_go = attempt.state is AttemptState.LET_GO
-        if outcome.state is State.CANCELLED and is_let_go and not _is_behind(attempt):
+        if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted(submission, outcome)
         pinned = self._pinned(state, progress.trial, outcome)
         if outcome.state.is_final:
@@ -319,16 +308,11 @@ class Attempts:
             ticks_s=ticks_s,
             is_suspended=is_suspended,
             compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
-            judge=None if behind is None else self._judge(state, progress.trial, outcome, behind),
         )
         if why is None:
             return pinned
         if why.fatal is not None:
             why = dataclasses.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
-        if why.behind is not None:
-            said = f"{why.trial_id} is {why.behind.words}"
-            _LOG.info("job %s is to be ended early: %s", submission.job_id, said)
-            return (*pinned, why)
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
@@ -338,32 +322,6 @@ class Attempts:
         whole = self._setup.whole(trial)
         secrets = self._setup.secrets_of(self._setup.cell_of(trial, state), whole.profile)
         return finding_without_secrets(finding, secrets)
-
-    def _judge(
-        self,
-        state: LedgerState,
-        trial: Trial,
-        outcome: Outcome,
-        behind: Callable[[TrialResult], Behind | None],
-    ) -> Judge | None:
-        """Return what says of a screened trial whether it is too far behind; None of others."""
-        first = first_steps(trial.protocol) if trial.is_screened else None
-        if first is None:
-            return None
-        cell = self._setup.cell_of(trial, state)
-
-        def ask(steps: Sequence[StepRecord]) -> Behind | None:
-            tokens = cell.tokens_per_device_step
-            found = score_so_far(steps, protocol=trial.protocol, tokens_per_device_step=tokens)
-            if isinstance(found, NoScore):
-                return None
-            ran_on = tuple(outcome.nodes) or state.nodes_of(cell)
-            epoch = state.epoch_of(cell.digest, ran_on)
-            before = state.trials[trial.id].result
-            running = dataclasses.replace(before, score=found, outcome=outcome, epoch=epoch)
-            return behind(running)
-
-        return Judge(after=first.last_step, ask=ask)
 
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
@@ -510,9 +468,8 @@ class Attempts:
             trial,
             cell,
             outcome,
-            stalled_s=cut.still_s if cut and not (cut.fatal or cut.behind) else None,
+            stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
-            is_behind=_is_behind(progress.attempts[number]),
             is_asked=spec is not None and spec.tells_options,
             exempt=setup.exempt,
             earlier=_earlier(state, trial, number),
@@ -645,11 +602,6 @@ class Attempts:
             resumed=done.tried,
         )
         return stop, ()
-
-
-def _is_behind(attempt: Attempt) -> bool:
-    """Whether an attempt was to be ended early, because it is too far behind."""
-    return attempt.cut_short is not None and attempt.cut_short.behind is not None
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:

@@ -134,7 +134,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "shrink": (
         "xlatune shrink sweeps/test_mine.py:everything",
         "xlatune shrink sweeps/test_mine.py:everything --trials 20",
-        "xlatune shrink sweeps/test_mine.py --hunt 50 --program mine:step --keep crashes/",
     ),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),

@@ -41,7 +41,7 @@ class Commands(argparse.ArgumentParser):
         if (match := _WRONG_CHOICE.search(message)) is not None:
             known = re.findall(r"[\w-]+", match["known"])
         elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
-            known = re.findall(r"(?<!\S)--\w[\w-]*", self.command.format_help())
+            known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
         near = difflib.get_close_matches(match["said"], known, n=1) if match else []
         more = f"; did you mean {near[0]}?" if near else ""
         if message.endswith(("required: COMMAND", "required: ACTION")):
@@ -66,7 +66,7 @@ def add_commands(
 
 
 # options of what runs, and of what writes reports
-OF_A_SESSION = frozenset({"notify-file", "notify-variable", "negative"})
+OF_A_SESSION = frozenset({"notify-file", "negative"})
 OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
 
 
@@ -76,14 +76,21 @@ def add_options(
     *,
     leave_out: Collection[str] = (),
 ) -> None:
-    """Add the options of a sweep to a command; `only` some of them, or not those left out."""
-    from pytest_xlatune.sweep.groups import OPTIONS
+    """Add the options of a sweep to a command; `only` some of them, or not those left out.
+
+    Help shows those that are named by `only`, else those of every day, and where the others are.
+    """
+    from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, is_daily
 
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
+            said = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
             parser.add_argument(
-                f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=said
             )
+    if not only:
+        more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
+        parser.epilog = f"{parser.epilog} {more}" if parser.epilog else more
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -> None:

@@ -1,9 +1,8 @@
-"""`xlatune shrink`: reduce a profile that fails to the settings that matter; hunt for crashes."""
+"""`xlatune shrink`: reduce a profile that fails to the settings that matter."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ from pytest_xlatune.cli.parsers import (
     positive,
     resolved_sweep,
 )
-from pytest_xlatune.cli.show import Output, live
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
 
@@ -30,9 +29,7 @@ SCHEMA = 1
 
 def add_shrink(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "profile", metavar="SWEEP_FILE:PROFILE", help="SWEEP_FILE alone with --hunt"
-    )
+    parser.add_argument("profile", metavar="SWEEP_FILE:PROFILE")
     parser.add_argument(
         "--trials",
         type=positive,
@@ -42,15 +39,6 @@ def add_shrink(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tries", type=positive, default=64, metavar="N", help="compilations at most (64)"
-    )
-    parser.add_argument(
-        "--hunt",
-        type=positive,
-        metavar="N",
-        help="compile N combinations from the catalog, and reduce each compiler crash",
-    )
-    parser.add_argument(
-        "--draw", type=int, default=1, metavar="N", help="which combinations a hunt draws (1)"
     )
     add_compiler(parser)
     add_json(parser)
@@ -62,8 +50,6 @@ def _shrink(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.tasks.shrink import shrink_profile
 
     file, _, name = arguments.profile.rpartition(":")
-    if arguments.hunt:
-        return _hunt(arguments)
     if not file:
         raise ConfigError(
             f"{arguments.profile}: expected SWEEP_FILE:PROFILE, e.g. sweeps/test_mine.py:overlap-2"
@@ -88,30 +74,6 @@ def _shrink(arguments: argparse.Namespace) -> Output:
         documents=(brief("Shrunk", lines(*_told(found))),),
         json=lambda: {"schema": SCHEMA, "shrunk": found.to_json()},
     )
-
-
-def _hunt(arguments: argparse.Namespace) -> Output:
-    """Tell each combination as it is compiled, and what a new crash was reduced to."""
-    from pytest_xlatune.prepare.compilers import compiler_for
-    from pytest_xlatune.tasks.shrink import hunt
-
-    resolved = resolved_sweep(Path(arguments.profile), options_of(arguments))
-    if arguments.keep is None:
-        raise ConfigError("--hunt writes a reproducer for each crash: name its --keep FOLDER")
-    tell, crashes = live(arguments), []
-    for drawn, crash in hunt(
-        compiler_for(resolved, compiler_of(resolved, arguments)),
-        str(resolved.cell.parallelism),
-        count=arguments.hunt,
-        number=arguments.draw,
-        folder=arguments.keep,
-        budget=arguments.tries,
-    ):
-        tell([f"{drawn.id}: {drawn.shown_text}" + ("" if crash else ": no new crash")])
-        if crash is not None:
-            crashes.append(crash)
-            tell([*_told(crash.shrunk), f"  reproducer: {os.path.relpath(crash.folder)}"])
-    return Output(json=lambda: {"schema": SCHEMA, "crashes": [each.to_json() for each in crashes]})
 
 
 def _told(found: Shrunk) -> Iterator[str]:

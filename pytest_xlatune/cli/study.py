@@ -17,12 +17,12 @@ from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.report.document import Document, brief, lines
-from pytest_xlatune.sweep.groups import SWITCHES, RunSettings
+from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
-    {"no-xlatune", "xlatune-rank-only", "xlatune-rewrite", "xlatune-zh"}
+    {"no-xlatune", "xlatune-rewrite", "xlatune-zh"}
 )
 
 
@@ -39,7 +39,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
                 f"--{name.removeprefix('xlatune-')}",
                 dest=name.replace("-", "_"),
                 action="store_true",
-                help=text,
+                help=text if is_daily(f"--{name}") else argparse.SUPPRESS,
             )
     add_options(parser)
     parser.set_defaults(run=_study)
@@ -58,7 +58,7 @@ def _study(arguments: argparse.Namespace) -> Output:
         from pytest_xlatune.tasks.plan import plan_of
 
         return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
-    targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+    targets = read_targets(os.environ, options.notify_file)
     check_exports(options.export)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)

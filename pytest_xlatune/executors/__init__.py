@@ -1,9 +1,9 @@
 """Submit a trial, look after it, cancel it.
 
-The contract is the class `Executor`; docs/explanation/architecture.md shows a whole one. An
-executor keeps no state of its own: any process with the ledger can look after jobs that another
-one, now dead, submitted. The names of executors stand in this package alone: others ask for facts.
-submitit is imported inside the executors only, and only when something is submitted. The logger
+The contract is the class `Executor`; docs/how-to/extend.md shows a whole one. An executor keeps no
+state of its own: any process with the ledger can look after jobs that another one, now dead,
+submitted. The names of executors stand in this package alone: others ask for facts. submitit is
+imported inside the executors only, and only when something is submitted. The logger
 `pytest_xlatune.executors` says at INFO what was submitted, cancelled and resumed, and at DEBUG what
 Slurm was asked.
 
@@ -161,12 +161,15 @@ class Executor(abc.ABC):
 
     Attributes:
         name: by which sweeps, ledgers and the entry point know it.
-        is_here: trials are processes of this machine: its files and interpreter are theirs, and a
-            trial may take longer than `Resources.time_limit_s`, which elsewhere ends it.
-        names_nodes: trials run on nodes that a sweep names or counts; else all run in one place.
-        has_queue: each trial is a job of its own, and may wait in a queue.
-        holds_nodes: trials are steps on nodes that are held, for a time that a sweep may name.
-        held_by: the executor that holds nodes of the same scheduler; "" is none.
+        is_here: trials are processes of this machine: its files and interpreter are theirs, and the
+            compile check may run the trainer. Elsewhere `Resources.time_limit_s` must end a trial.
+        names_nodes: trials run on nodes that a sweep names or counts, in `Request.nodelist`; a
+            sweep must do so, and may have slots. Else all run in one place.
+        has_queue: each trial is a job that may wait; a plan says how long jobs waited.
+        holds_nodes: trials are steps on nodes that are held for several. `--xlatune-allocation` is
+            the time, which `made` gets; `release` gives the nodes back.
+        held_by: the name of another executor, which holds nodes of the same scheduler: a plan
+            compares both ways, and `xlatune calibrate` measures both. "" is none.
         scheduler: its name, as messages write it; "" is none.
         max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
             those that share a node wait for each other. The campaign keeps no more than two ahead
@@ -262,9 +265,9 @@ class Executor(abc.ABC):
         del nodelist
         return ""
 
-    def shared_note(self, slots: Sequence[Sequence[str]], *, command: Sequence[str]) -> str:
-        """Say which slots share a switch; "" is none. `command` is the site's, which prints it."""
-        del slots, command
+    def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
+        """Say which slots share a switch; "" is none."""
+        del slots
         return ""
 
     def look(

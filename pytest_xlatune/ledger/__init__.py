@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -39,7 +39,7 @@ from pytest_xlatune.model.result import (
     Submission,
     TrialResult,
 )
-from pytest_xlatune.model.trial import Behind, CompiledMemory, Trial
+from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
 class Event(Record):
@@ -109,16 +109,14 @@ class AttemptCutShort(Event):
     Attributes:
         still_s: seconds without a step.
         fatal: the line after which it cannot go on; None where it hangs without a word.
-        behind: how far, where it is ended because no rank that matters is in its reach any more:
-            then it is no failure, and its first steps are its score.
     """
 
     kind: ClassVar[str] = "attempt-cut-short"
+    gone: ClassVar[Mapping[str, Json]] = {"behind": None}
     trial_id: str
     attempt: int
     still_s: float
     fatal: Finding | None = None
-    behind: Behind | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +178,7 @@ class Spent(Record):
     """A limit of the sweep that another trial would probably break.
 
     Attributes:
-        limit: its option's word, "node-hours" or "queue-hours".
+        limit: its option's word, "node-hours".
         used, of, each: hours spent, hours allowed, hours that a trial takes.
     """
 
@@ -193,8 +191,7 @@ class Spent(Record):
     def why(self) -> Reason:
         """Why no further trial is submitted."""
         hours = {"used": self.used, "of": self.of, "each": self.each, "limit": self.limit}
-        kind = Why.HOURS_OF_QUEUE_SPENT if self.limit == "queue-hours" else Why.HOURS_SPENT
-        return Reason(kind, **hours)
+        return Reason(Why.HOURS_SPENT, **hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
@@ -53,9 +53,14 @@ _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock 
 
 
 class Record:
-    """Base of every persisted dataclass. Subclasses are frozen, slotted and keyword-only."""
+    """Base of every persisted dataclass. Subclasses are frozen, slotted and keyword-only.
+
+    Attributes:
+        gone: fields that older versions wrote -> the one value that says what holds without them.
+    """
 
     __slots__ = ()
+    gone: ClassVar[Mapping[str, Json]] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Json]:
         """Return this record as builtins only, keyed by field name."""
@@ -70,19 +75,26 @@ class Record:
     def from_json(cls, data: Json) -> Self:
         """Return the record that `to_json` described.
 
-        A field with a default may be missing: an older writer did not know it.
+        A field with a default may be missing: an older writer did not know it. One that is `gone`
+        may be there.
 
         Raises:
-            LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type.
+            LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type, or
+                says by a field that is gone what no version can do any more.
         """
         if not isinstance(data, dict):
             raise LedgerError(f"{cls.__name__}: expected a mapping, found {_brief(data)}")
         fields = _field_types(typing.cast("Any", cls))
-        unknown = sorted(data.keys() - fields.keys())
-        if unknown:
-            raise LedgerError(
-                f"{cls.__name__}: unknown field {unknown[0]!r}; written by a newer version?"
-            )
+        for name in sorted(data.keys() - fields.keys()):
+            if name not in cls.gone:
+                raise LedgerError(
+                    f"{cls.__name__}: unknown field {name!r}; written by a newer version?"
+                )
+            if data[name] != cls.gone[name]:
+                raise LedgerError(
+                    f"{cls.__name__}: {name} is {_brief(data[name])}, and this version knows "
+                    f"{cls.gone[name]!r} alone; read it with the version that wrote it"
+                )
         values: dict[str, Any] = {
             name: _decode(kind, data[name], where=f"{cls.__name__}.{name}")
             for name, kind in fields.items()

@@ -6,7 +6,6 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +13,6 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.redact import command_without_secrets
-from pytest_xlatune.model.text import size
 
 # by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
 # every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0
@@ -51,12 +49,12 @@ class ConfirmDesign(Record):
     Error rates are spent on a layout, so that neither a restart nor a larger budget may refill it.
 
     Attributes:
-        look: which of the looks the trial belongs to, from 1.
-        looks: how many looks the design allows.
+        look: 1 of the blocks that decide, another of spare ones.
+        looks: 1, how often the blocks are looked at.
         arms: finalists that enter the first block, an alias included.
-        blocks: of this look.
+        blocks: that decide.
         baselines: trials of the reference in each block.
-        widths: arms of each block of this look in turn; () is `arms` in all of them.
+        widths: arms of each deciding block in turn; () is `arms` in all of them.
         pair: whether `baseline-no-env` stands in every block besides, to be decided.
     """
 
@@ -169,27 +167,6 @@ class Trial(Record):
     def is_screened(self) -> bool:
         """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
         return not self.block and self.protocol.is_scored
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behind(Record):
-    """How far behind a running trial is, where no rank that matters is in its reach any more.
-
-    Attributes:
-        below: below what it would have to reach, as a log ratio: positive.
-        bound: of that, what noise may still make up.
-        step: the last one that was scored.
-    """
-
-    below: float
-    bound: float
-    step: int
-
-    @property
-    def words(self) -> str:
-        """Say it: `9.1 % behind after step 10, more than the 3.9 % that noise explains`."""
-        below, bound = (size(-math.expm1(-each)) for each in (self.below, self.bound))
-        return f"{below} behind after step {self.step}, more than the {bound} that noise explains"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

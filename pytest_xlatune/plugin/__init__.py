@@ -33,11 +33,15 @@ from pytest_xlatune.plugin.fixtures import (
     sweep_of,
 )
 from pytest_xlatune.sweep.groups import (
+    DAILY,
+    EVERY,
+    FLAG,
     INI_KEYS,
     OPTIONS,
     RENAMED,
     SWITCHES,
     RunSettings,
+    is_daily,
     key_of,
 )
 from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
@@ -46,7 +50,7 @@ from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from pytest_xlatune.model.profile import Profile
     from pytest_xlatune.sweep.declaration import Sweep
@@ -57,24 +61,48 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hooks)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options; those with a value are ini keys too."""
-    group = parser.getgroup("xlatune", "sweeps of XLA flags and NCCL variables")
+    count = len(OPTIONS) + len(SWITCHES)
+    says = f"the {len(DAILY)} of every day; all {count}: {EVERY}"
+    group = parser.getgroup("xlatune", f"sweeps of XLA flags and NCCL variables ({says})")
     for option in OPTIONS:
+        shown = option.help if is_daily(option.flag) else argparse.SUPPRESS
         group.addoption(
-            option.flag, dest=option.key, metavar=option.metavar, help=option.help, default=None
+            option.flag, dest=option.key, metavar=option.metavar, help=shown, default=None
         )
-        parser.addini(option.key, f"{option.help} (as {option.flag})", type="string", default="")
-    for old, new in RENAMED.items():
-        key = key_of(old)
-        group.addoption(f"--xlatune-{old}", dest=key, help=argparse.SUPPRESS, default=None)
-        parser.addini(key, f"Refused: its name is {new} now", type="string", default="")
+    for old in RENAMED:
+        group.addoption(f"{FLAG}{old}", dest=key_of(old), help=argparse.SUPPRESS, default=None)
     for name, (_, text) in SWITCHES.items():
-        group.addoption(f"--{name}", action="store_true", help=text, default=False)
+        shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
+        group.addoption(f"--{name}", action="store_true", help=shown, default=False)
+    pluginmanager.register(_IniKeys(parser), "xlatune-ini-keys")
+
+
+class _IniKeys:
+    """Declares the ini keys when it is known what the session does: help lists all it knows."""
+
+    def __init__(self, parser: pytest.Parser) -> None:
+        self.parser = parser
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Declare them; where help is asked for those alone that it shows."""
+        is_brief = config.option.help and config.option.verbose < 1
+        for option in OPTIONS:
+            if not is_brief or is_daily(option.flag):
+                text = f"{option.help} (as {option.flag})"
+                self.parser.addini(option.key, text, type="string", default="")
+        if not config.option.help:
+            for old, new in RENAMED.items():
+                text = f"Refused: its name is {new} now"
+                self.parser.addini(key_of(old), text, type="string", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
+    if config.option.help:  # nothing runs, and not all ini keys are declared
+        return
     hide_secrets_of(os.environ)
     try:
         _register_markers(config, everyone=config.option.markers)
@@ -84,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
             {key: config.getini(key) for key in INI_KEYS},
             root=root_of(config),
         )
-        targets = read_targets(os.environ, options.notify_file, variable=options.notify_variable)
+        targets = read_targets(os.environ, options.notify_file)
         if options.export and not (options.is_off or is_worker(config)):
             from pytest_xlatune.report.exports import check_exports
 
@@ -138,10 +166,23 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     status = yield
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if config.option.help and reporter is not None:
-        reporter.write_line("\nexit statuses (pytest-xlatune):")
-        for line in help_lines():
+        more = _further_options() if config.option.verbose > 0 else ()
+        for line in (*more, "", "exit statuses (pytest-xlatune):", *help_lines()):
             reporter.write_line(line)
     return status
+
+
+def _further_options() -> Iterator[str]:
+    """Yield the options that help leaves out, as argparse would write them."""
+    import textwrap
+
+    yield from ("", "further options (pytest-xlatune):")
+    said = {f"{each.flag}={each.metavar}": each.help for each in OPTIONS}
+    said |= {f"--{name}": text for name, (_, text) in SWITCHES.items()}
+    for flag, text in said.items():
+        if not is_daily(flag.partition("=")[0]):
+            yield f"  {flag}"
+            yield from textwrap.wrap(text, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -225,10 +266,10 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.said, workdir=options.workdir)
-    if not (config.option.collectonly or options.rank_only) and (why := resolved.only_ranks):
+    if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "
-            "(--xlatune-budget), take profiles out, or say --xlatune-rank-only"
+            "(--xlatune-budget), take profiles out, or have it rank them: --xlatune-yes"
         )
     check_sweep(resolved)
 

@@ -135,7 +135,6 @@ class Site:
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
         slots: the nodes of each, where there are several.
-        switches: the site's command that names the switches of nodes; () is Slurm's.
         judges_nodes: whether a node that takes no job is an answer, and no fault of the site.
     """
 
@@ -147,7 +146,6 @@ class Site:
     is_first: bool = True
     is_busy: bool = False
     slots: tuple[tuple[str, ...], ...] = ()
-    switches: tuple[str, ...] = ()
     judges_nodes: bool = False
 
 
@@ -256,7 +254,7 @@ def _busy(site: Site) -> list[str]:
 def _shared(site: Site) -> list[str]:
     if not site.slots:
         return []
-    note = site.executor.shared_note(site.slots, command=site.switches)
+    note = site.executor.shared_note(site.slots)
     return [f"{note}: `xlatune calibrate --slots` measures it"] if note else []
 
 

@@ -153,16 +153,11 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
     )
 
 
-_ENDED_EARLY = "ended-early"  # the flag of a score
-
-
 def _state(result: TrialResult) -> str:
     outcome = result.outcome
     # while an attempt runs, the outcome is still that of the one before
     if outcome is None or result.status is TrialStatus.RUNNING:
         return str(result.status)
-    if result.score is not None and _ENDED_EARLY in result.score.flags:
-        return _ENDED_EARLY  # by us: neither a person's nor a scheduler's word
     if outcome.signal is not None:
         return f"{outcome.state}, signal {outcome.signal}"
     if outcome.state is State.FAILED and outcome.exit_code is not None:

@@ -39,7 +39,6 @@ WORDS: Mapping[Why, str] = {
         "a step are not declared: a cell names per_device_batch_size and max_target_length, a "
         "command that reads logs takes --tokens"
     ),
-    Why.NO_SPARE_STEPS: N_("the window has no more steps than a score needs"),
     Why.NO_FIGURE: N_("no line prints `{field}: NUMBER`"),
     Why.NO_FIRST_STEP: N_("the line of the first step prints no seconds"),
     Why.NO_BANDWIDTH: N_("no line prints `# Avg bus bandwidth : NUMBER`"),
@@ -228,13 +227,11 @@ WORDS: Mapping[Why, str] = {
     Why.FROM_SCREEN_AND_BLOCKS: N_(
         "distance from the screen's baselines and from those beside it in blocks"
     ),
-    Why.ENDED_EARLY: N_("ended early after step {step}, too far behind to go on"),
     Why.FINALIST_SO_FAR: N_("a finalist: {done} of {total} confirming trials are over"),
     Why.RANKS_ONCE: N_("measured once: ranks only"),
     Why.RANKS_TWICE: N_("measured twice: ranks only"),
     Why.RANKS_TIMES: N_("measured {times} times: ranks only"),
     Why.NOT_AN_ARM: N_("it is not among the arms of the blocks"),
-    Why.FIRST_LOOK: N_("decided at the first look, with alpha {alpha:g}"),
     Why.ELSE: N_("else {reason}"),
     Why.WITH_SPARE_BLOCKS: N_("{method}; its figures with {blocks:+spare block}"),
     Why.FASTER: N_("faster: {low:percent} to {high:percent} (95 %)"),
@@ -290,10 +287,6 @@ WORDS: Mapping[Why, str] = {
     Why.UNLIKE_WARMUPS: N_(
         "profiles differ in warm-up from the baseline: {arms:, }; the window of all trials "
         "starts at step {step}"
-    ),
-    Why.WERE_ENDED_EARLY: N_(
-        "ended early, too far behind to become finalists: {arms:, }; what their first steps "
-        "show ranks them, and decides nothing (--xlatune-early-end)"
     ),
     Why.CAME_TOO_LATE: N_(
         "{arms:, } would be confirmed by now, but the finalists were fixed when the "
@@ -935,10 +928,6 @@ WORDS: Mapping[Why, str] = {
     Why.HOURS_SPENT: N_(
         "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so no "
         "further one is submitted; --xlatune-{limit} raises it"
-    ),
-    Why.HOURS_OF_QUEUE_SPENT: N_(
-        "{used:.3g} of {of:g} hours with the scheduler are spent and a trial takes about "
-        "{each:.2g}, so no further one is submitted; --xlatune-{limit} raises it"
     ),
     Why.REFERENCE_CANNOT_RUN: N_("the reference {arm} cannot run: {why}"),
     Why.REFERENCE_NOT_SCORED: N_("the reference {arm} cannot be scored: {why}"),

@@ -201,6 +201,7 @@ def winners(
     return tuple(passed)
 
 
+EQUIVALENCE = 0.01  # relative change that counts as none
 SELECTED_ALPHA = 0.0125  # of the low end that is told of a winner
 LIKELY_ALPHA = 0.025  # of the low end of the likely change
 PRIOR = 0.01  # standard deviation of the effects of settings, as log ratios, around 0
@@ -255,8 +256,8 @@ def standard_error(comparison: Comparison) -> float:
     return (high - low) / 2 / t_quantile(0.975, comparison.df)
 
 
-def decide(comparison: Comparison, *, equivalence: float) -> VerdictKind:
-    """Return the verdict of a comparison; `equivalence` is the margin of "no different"."""
+def decide(comparison: Comparison, *, margin: float = EQUIVALENCE) -> VerdictKind:
+    """Return the verdict of a comparison; a change inside `margin` is EQUIVALENT."""
     upper = 2 * comparison.estimate - comparison.lower
     if comparison.n < 2:  # noqa: PLR2004 - one slow job must not make a verdict
         return VerdictKind.INCONCLUSIVE
@@ -264,7 +265,7 @@ def decide(comparison: Comparison, *, equivalence: float) -> VerdictKind:
         return VerdictKind.FASTER
     if max(upper, comparison.ci95[1]) < 0:
         return VerdictKind.SLOWER
-    if is_within(comparison, margin=equivalence):
+    if is_within(comparison, margin=margin):
         return VerdictKind.EQUIVALENT
     return VerdictKind.INCONCLUSIVE
 
@@ -351,7 +352,7 @@ def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
     EQUIVALENT is "a loss of `margin` or more is excluded" (one-sided, 5 %), SLOWER "slower, and
     such a loss is not excluded"; everything else is INCONCLUSIVE.
     """
-    kind = decide(comparison, equivalence=margin)
+    kind = decide(comparison, margin=margin)
     if is_not_slower_than(comparison, margin=margin):
         return VerdictKind.FASTER if kind is VerdictKind.FASTER else VerdictKind.EQUIVALENT
     return VerdictKind.SLOWER if kind is VerdictKind.SLOWER else VerdictKind.INCONCLUSIVE

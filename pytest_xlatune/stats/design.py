@@ -144,8 +144,6 @@ def _root(excess: Callable[[float], float], low: float, high: float) -> float:
 
 
 SWEEP_ALPHA = 0.05
-FIRST_STAGE_ALPHA = 0.04  # where a second stage is held in reserve
-SECOND_STAGE_ALPHA = 0.01
 MIN_DF = 3
 MAX_BLOCKS = 6
 MOST_BLOCKS = 20  # of a large budget
@@ -274,9 +272,9 @@ class Plan:
             pair=Reason(Why.AND_THE_PAIR) if self.pair else None,
         )
 
-    def mde80(self, sigma: float, *, alpha: float = SWEEP_ALPHA) -> float:
+    def mde80(self, sigma: float) -> float:
         """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
-        c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=alpha)
+        c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=SWEEP_ALPHA)
         return mde80(
             sigma, critical=c, df=self.df, variance=(1 + 1 / self.block_baselines) / self.blocks
         )
@@ -302,7 +300,6 @@ def plan(
     profiles: int,
     budget: int,
     *,
-    reserved_blocks: int = 0,
     screen_baselines: int = 0,
     waves: int = 1,
     sigma: float | None = None,
@@ -314,7 +311,6 @@ def plan(
     Args:
         profiles: to screen, each once.
         budget: jobs of the whole sweep.
-        reserved_blocks: kept back for a second stage.
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
         waves: of the screen; each has a baseline of its own.
         sigma: job noise, where it is known; None is usual.
@@ -322,22 +318,21 @@ def plan(
         may_repeat: whether the best of the screen may run a second time.
     """
     beside = slot_baselines(slots, profiles)
-    is_quiet = sigma is not None and sigma <= _QUIET and not reserved_blocks
+    is_quiet = sigma is not None and sigma <= _QUIET
     quiet = _QUIET_LAYOUTS if is_quiet else ()
     several = _SLOT_LAYOUTS if slots > 1 else ()
-    is_repeated = may_repeat and not reserved_blocks and profiles >= 2 * SECOND_RUNS
+    is_repeated = may_repeat and profiles >= 2 * SECOND_RUNS
     twice = _with_second_runs(profiles, slots=slots) if is_repeated else ()
     for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
         found = layout.of(profiles, slots=slots)
         in_screen = screen_baselines or max(found.screen_baselines, waves, beside)
         block = found.widths[-1] + found.block_baselines
         left = budget - profiles - in_screen - found.again - found.in_blocks
-        left -= reserved_blocks * block
         if left < 0 or found.df < MIN_DF:
             continue
         left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
         most = found.most
-        is_plain = slots == 1 and not is_repeated and not reserved_blocks
+        is_plain = slots == 1 and not is_repeated
         if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
             most = MOST_BLOCKS  # few profiles, of which none runs twice
         more = max(min(left // block, most - len(found.widths)), 0)
@@ -352,10 +347,9 @@ def plan(
             + in_screen
             + found.again
             + sum(widths)
-            + len(widths) * found.block_baselines
-            + reserved_blocks * block,
+            + len(widths) * found.block_baselines,
         )
-    return Refusal(why=_why(profiles, budget, reserved_blocks, waves, slots))
+    return Refusal(why=_why(profiles, budget, waves, slots))
 
 
 def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
@@ -420,18 +414,14 @@ def slot_baselines(slots: int, profiles: int) -> int:
     return used - last if last <= used // FEW else used
 
 
-def _why(profiles: int, budget: int, reserved_blocks: int, waves: int, slots: int) -> Reason:
+def _why(profiles: int, budget: int, waves: int, slots: int) -> Reason:
     most = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
         return profiles + max(layout.screen_baselines, most) + layout.in_blocks
 
     layouts = [each.of(profiles, slots=slots) for each in _LAYOUTS]
-    least = min(
-        jobs(each) + reserved_blocks * (each.widths[-1] + each.block_baselines)
-        for each in layouts
-        if each.df >= MIN_DF
-    )
+    least = min(jobs(each) for each in layouts if each.df >= MIN_DF)
     recommended = max(jobs(layouts[1]), least)
     return Reason(
         Why.RANKS_ONLY,

@@ -39,8 +39,7 @@ INVARIANT_TOLERANCE = 0.005
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
 
 _FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
-ENDED_EARLY = "ended-early"  # the flag of a score of the window's first steps alone
-_OF_THE_LOG = ("invariant-violated", "resumed", ENDED_EARLY)  # flags that timings cannot tell
+_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
 
 # step id and seconds: what the arithmetic below works on
 _Timed = tuple[int, float]
@@ -102,37 +101,6 @@ def score(
         mfu=_at_rate(found.tgs, [(r.mfu, r.tgs) for r in rates]),
         flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
     )
-
-
-def first_steps(protocol: Protocol) -> Protocol | None:
-    """Return the protocol of the first steps of a window, as few of them as a score needs.
-
-    None where the window has no others, and where another figure than TGS is scored.
-    """
-    wanted = window_steps(protocol)
-    if protocol.scored_by is not TGS or len(wanted) <= protocol.min_steps:
-        return None
-    return replace(protocol, steps=wanted[protocol.min_steps - 1] + 1)
-
-
-def score_so_far(
-    steps: Sequence[StepRecord], *, protocol: Protocol, tokens_per_device_step: float | None
-) -> Score | NoScore:
-    """Return the score of the first steps of a job's window, see `first_steps`.
-
-    It ranks and decides nothing. It has no loss: that of an earlier step is no other job's.
-    """
-    first = first_steps(protocol)
-    if first is None:
-        return NoScore(reason=Reason(Why.NO_SPARE_STEPS))
-    found = score(
-        [each for each in steps if each.step < first.steps],
-        protocol=first,
-        tokens_per_device_step=tokens_per_device_step,
-    )
-    if isinstance(found, NoScore):
-        return found
-    return replace(found, loss=None, flags=(*found.flags, ENDED_EARLY))
 
 
 def _at_rate(

@@ -21,7 +21,7 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
-from pytest_xlatune.model.trial import Arm, Behind, Trial
+from pytest_xlatune.model.trial import Arm, Trial
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")
@@ -236,14 +236,6 @@ class Study(Record, ABC):
     def ahead(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are proposed, and those that can be named and wait for others."""
         return self.propose(history)
-
-    def behind(self, history: History, running: TrialResult) -> Behind | None:
-        """Return how far behind a running trial is, where it is to be ended early; None in most.
-
-        `running` has the score of its first steps.
-        """
-        del history, running
-        return None
 
     def place(self, trial: Trial) -> Reason | None:
         """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most.

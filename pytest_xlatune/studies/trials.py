@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialSta
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.score import ENDED_EARLY, rescore
+from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
     TOLERANCE,
@@ -177,7 +177,6 @@ ALPHA = 0.01  # of calling a warm-up another one: it flags, and a flag that crie
 ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
 
 
-_PAIR = 2  # steps
 _Pool = tuple[Score, ...]
 _WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # the last pool of a protocol, and its window
 
@@ -198,19 +197,12 @@ def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: P
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
-    """Return a trial as scored in the window of all; it may have no score there, and says why.
-
-    Of one that was ended early fewer steps do, and without any it stays as it is: it only ranks.
-    """
+    """Return a trial as scored in the window of all; it may have no score there, and says why."""
     if not window.is_moved or result.score is None:
         return result
-    is_short = ENDED_EARLY in result.score.flags
-    wanted = replace(window.protocol, min_steps=_PAIR) if is_short else window.protocol
-    found = rescore(result.score, protocol=wanted)
+    found = rescore(result.score, protocol=window.protocol)
     if isinstance(found, Score):
         return replace(result, score=found)
-    if is_short:
-        return result
     return replace(result, score=None, reason=found.reason)
 
 
@@ -546,13 +538,9 @@ def start_of(result: TrialResult) -> float | None:
 
 
 def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
-    """Return the scores of one cell, of all where `cell_digest` is None.
-
-    Those of trials that were ended early tell nothing of where steady state begins.
-    """
+    """Return the scores of one cell, of all where `cell_digest` is None."""
     of_cell = (r for _, r in sorted(results.items()) if cell_digest in (None, r.trial.cell_digest))
-    found = (score for each in of_cell if (score := usable(each)) is not None)
-    return [each for each in found if ENDED_EARLY not in each.flags]
+    return [score for each in of_cell if (score := usable(each)) is not None]
 
 
 def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:

@@ -31,6 +31,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
+    EQUIVALENCE,
     VETO_P,
     NoComparison,
     ToldWinner,
@@ -287,9 +288,6 @@ def at_level(base: Verdict, level: float) -> Verdict:
     tgs = math.exp(value)
     # the tokens of a step are its own: another batch size has others
     return replace(base, tgs=tgs, step_s=base.step_s and base.step_s * base.tgs / tgs)
-
-
-EQUIVALENCE = 0.01  # relative change that counts as none, unless a sweep states another
 
 
 def level_kind(found: Verdict) -> VerdictKind:

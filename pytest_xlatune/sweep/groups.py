@@ -304,7 +304,6 @@ _WHOLE = _Number(int, "a whole number", lambda _: True)
 _POSITIVE = _Number(int, "a whole number above 0", lambda number: number > 0)
 _ABOVE_0 = _Number(float, "a number above 0", lambda number: 0 < number < math.inf)
 _NOT_NEGATIVE = _Number(float, "a number of 0 or more", lambda number: 0 <= number < math.inf)
-_BELOW_1 = _Number(float, "a number of 0 or more, below 1", lambda number: 0 <= number < 1)
 _HOURS = _Number(float, "more than 0 hours", lambda hours: hours > 0)
 
 
@@ -434,26 +433,11 @@ class DesignSettings(Declared):
     block_baselines: int = _setting(
         0, "Baselines in each block; 0 is what the budget allows", unit="trials", parse=_POSITIVE
     )
-    second_blocks: int = _setting(
-        0,
-        "Blocks of a second stage; with any, the first stage spends 0.04 of alpha 0.05",
-        unit="blocks",
-        parse=_POSITIVE,
-    )
-    sigma_prior: float | None = _setting(
-        None,
-        "Standard deviation of a trial's score, from an earlier sweep; None is the calibration's",
-        unit="fraction",
-        parse=_ABOVE_0,
-    )
-    equivalence: float = _setting(
-        0.01, "Relative change that counts as none", unit="fraction", parse=_BELOW_1
-    )
-    early_end: Literal["on", "off"] = _option(
-        "off", "End hopeless screens early: on or off", metavar="HOW", choices=("on", "off")
-    )
     pair: Literal["on", "off"] = _option(
-        "off", "Decide the pair of wave 1 in the blocks: on or off", choices=("on", "off")
+        "off",
+        "Decide the pair of wave 1 in the blocks: on or off",
+        metavar="HOW",
+        choices=("on", "off"),
     )
     loss_tolerance: float = _setting(
         0.02,
@@ -543,9 +527,6 @@ class SiteSettings(Declared):
         where=TABLE,
         parse=_Command(),
     )
-    switches: str = _setting(
-        "", "Command that prints switches as topology.conf does", where=TABLE, parse=_Command()
-    )
 
     @property
     def runs_by(self) -> Executor:
@@ -566,13 +547,6 @@ class Limits(Declared):
     node_hours: float | None = _option(
         None,
         "Hours of trials times nodes that a sweep may cost in all its runs",
-        unit="hours",
-        metavar="H",
-        parse=_HOURS,
-    )
-    queue_hours: float | None = _option(
-        None,
-        "Hours in which trials of a sweep may wait or run, in all its runs",
         unit="hours",
         metavar="H",
         parse=_HOURS,
@@ -673,11 +647,6 @@ class RunSettings(Declared):
         metavar="FILE",
         parse=Path,
     )
-    notify_variable: str | None = _of_session(
-        None,
-        "The environment variable that names whom to tell (default: XLATUNE_NOTIFY_URL)",
-        metavar="NAME",
-    )
     negative: Negative = _of_session(
         "fail",
         "How a profile that is confirmed slower ends its test: fail or xfail",
@@ -713,9 +682,8 @@ class RunSettings(Declared):
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"
     )
-    yes: bool = _switch(xlatune_yes="Run although it costs more than --xlatune-ask-above")
-    rank_only: bool = _switch(
-        xlatune_rank_only="Run although the budget can only rank profiles and decides nothing"
+    yes: bool = _switch(
+        xlatune_yes="Run although it costs more than --xlatune-ask-above, or can only rank profiles"
     )
     plan: bool = _switch(xlatune_plan="Show what would run, and submit nothing")
     rewrite: bool = _switch(
@@ -725,6 +693,11 @@ class RunSettings(Declared):
         xlatune_zh="Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)"
     )
     said: Said = dataclasses.field(default_factory=lambda: NOTHING)  # of the sweeps
+
+
+def is_daily(flag: str) -> bool:
+    """Whether help shows an option of pytest: `--xlatune-budget`."""
+    return flag.removeprefix(FLAG) in DAILY
 
 
 def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
@@ -763,6 +736,13 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     for each in dataclasses.fields(RunSettings)
     for flag, text in each.metadata.get("flags", ())
 }
+
+# what a day at a cluster needs: help shows these, and says where the others are
+DAILY = (
+    *("model", "budget", "executor", "nodelist", "partition", "workdir"),
+    *("negative", "plan", "fresh", "yes"),
+)
+EVERY = "pytest -v --help"  # shows all
 
 # old name -> new name of a setting: as an option, and in a sweep file
 RENAMED = {"screening": "compile-check"}

@@ -328,8 +328,6 @@ class ResolvedSweep:
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
-        if design.sigma_prior is None:
-            design = replace(design, sigma_prior=sigma)
         rules = by_kind(sweep.derived)
         return TuningStudy(
             cell=self.cell,
@@ -342,6 +340,7 @@ class ResolvedSweep:
             selected=selected,
             confirm=confirm,
             slots=self.slots,
+            sigma_prior=sigma,
             **asdict(design),
         )
 

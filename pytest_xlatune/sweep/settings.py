@@ -18,7 +18,7 @@ The settings file of a site is `xlatune.toml`: the options by name, and tables.
     [sweeps.pp8]                           the same for one sweep, tables included
     [sweeps.pp8.launcher]
 
-A secret has no place here: the target of notifications is named by the variable that holds it.
+A secret has no place here: targets of notifications stand in a file of their own (`notify-file`).
 """
 
 from __future__ import annotations

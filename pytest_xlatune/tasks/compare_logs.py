@@ -45,7 +45,6 @@ from pytest_xlatune.tasks.read_logs import (
     score_with,
 )
 
-EQUIVALENCE = 0.01
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _A, _B = "A", "B"
@@ -260,7 +259,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]
             base, reasons=(verbatim(f"no verdict: {sentence(result.reason)}"), *notes)
         )
         return replace(compared, verdict=verdict)
-    kind = decide(result, equivalence=EQUIVALENCE)
+    kind = decide(result)
     low, high = (relative(end) for end in result.ci95)
     verdict = replace(
         base,

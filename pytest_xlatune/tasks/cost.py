@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -387,8 +386,7 @@ def ways_of(
     noise = calibration.allocations if calibration else None
     said += calibration.shared if calibration and tells else ()
     if resolved.slots:
-        command = shlex.split(site.switches)
-        said += filter(None, [site.runs_by.shared_note(resolved.slots, command=command)])
+        said += filter(None, [site.runs_by.shared_note(resolved.slots)])
     if resolved.slots and (calibration is None or calibration.slots is None):
         said.append(_UNMEASURED.format(slots=len(resolved.slots)))
     if isinstance(of_jobs, str) and isinstance(of_held, str):

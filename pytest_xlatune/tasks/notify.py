@@ -19,31 +19,16 @@ from pytest_xlatune.model.errors import ConfigError
 VARIABLE = "XLATUNE_NOTIFY_URL"
 
 
-def read_targets(
-    environ: Mapping[str, str], file: Path | None = None, *, variable: str | None = None
-) -> tuple[str, ...]:
+def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[str, ...]:
     """Return the targets that the environment or the file names; () without targets.
 
     A file has one target a line; blank lines and lines that begin with # are none. It comes first.
-    `variable` names a variable to read instead of `VARIABLE`.
 
     Raises:
-        ConfigError: the file cannot be read or has no target, or the variable that is named is not
-            set; the message shows no value.
+        ConfigError: the file cannot be read or has no target.
     """
     if file is None:
-        targets = tuple(environ.get(variable or VARIABLE, "").split())
-        if variable and not targets:
-            shown = (
-                variable
-                if variable.isidentifier()
-                else "the given text is no name of a variable, so it"
-            )
-            raise ConfigError(
-                f"notify-variable: {shown} is not set; export the Apprise URLs under that name, or "
-                "take the setting out"
-            )
-        return targets
+        return tuple(environ.get(VARIABLE, "").split())
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -75,7 +75,6 @@ def site_of(
         is_first=is_first,
         is_busy=is_busy,
         slots=resolved.slots,
-        switches=tuple(shlex.split(resolved.sweep.site.switches)),
         judges_nodes=judges_nodes or resolved.sweep.traits.cell_nodes > 0,
     )
 

@@ -1,36 +1,26 @@
-"""Reduce a profile that fails to the fewest settings that still do; look for compiler crashes.
+"""Reduce a profile that fails to the fewest settings that still do.
 
 A profile fails by compiling where compiling shows it: a flag is refused, the compiler crashes, the
 program needs too much memory. Else trials tell, one run each, on this machine or by Slurm: the
 trainer crashes, computes another loss than the baseline, or is slower. Delta debugging (Zeller and
 Hildebrandt, Simplifying and isolating failure-inducing input, 2002) tries subsets until no setting
 can be left out without the failure going away. A subset counts only where it fails in the same way.
-
-A hunt draws combinations from the catalog and compiles each; a crash is reduced likewise, and
-ends in a folder with all that a report to the compiler's authors needs.
 """
 
 from __future__ import annotations
 
-import random
 import re
-import shlex
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_xlatune import owned
-from pytest_xlatune.catalog.context import is_control, vendor_of
-from pytest_xlatune.catalog.entries import history, load
-from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.executors import Executor, QueueFull, SchedulerDown, request_for
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.executors.payload import forget_secrets
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.program import QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell, secrets_in
@@ -40,11 +30,7 @@ from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import BASELINE, Flag, Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.redact import (
-    command_without_secrets,
-    hide,
     hide_quoted,
-    secrets_of,
-    without_secrets,
 )
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Score, State, Submission
@@ -69,7 +55,6 @@ KEPT = 0.5  # a subset is still slower if it loses so much of what the profile l
 _FAILS = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
 _ENDED = "ended from outside"  # no way of failing: nothing is known of such a profile
 _XLA = "flag"  # of XLA_FLAGS
-_MOST_TOGETHER = 6  # settings of one draw
 T = TypeVar("T")
 
 
@@ -251,10 +236,7 @@ def by_compiling(compiler: Compiler, folder: Path, *, lock: Path | None = None) 
     """
     compiled_by(compiler)
     baseline = compiled_baseline(compiler.way, folder, lock=lock)
-    return _compiles(compiler, baseline, folder, lock)
 
-
-def _compiles(compiler: Compiler, baseline: Program, folder: Path, lock: Path | None) -> Look:
     def look(profile: Profile) -> WayOfFailing | None:
         found = compiled(profile, compiler.way(profile), folder, lock=lock)
         if found.is_interrupted:
@@ -457,113 +439,3 @@ _PARTICULAR = re.compile(r"0x[0-9a-f]+|/[\w./-]+|\d+")
 
 def _signature(said: str) -> str:
     return _PARTICULAR.sub("#", said)[:200]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crash(Record):
-    """A compiler crash that a hunt found: its minimal settings, and where its reproducer lies."""
-
-    shrunk: Shrunk
-    folder: str
-
-
-def hunt(
-    compiler: Compiler,
-    axis: str,
-    *,
-    count: int,
-    number: int,
-    folder: Path,
-    budget: int,
-    lock: Path | None = None,
-) -> Iterator[tuple[Profile, Crash | None]]:
-    """Draw combinations of the axis' settings and compile each; yield it, and its crash if new.
-
-    `number` chooses the draws: the same one gives the same combinations. A crash whose words were
-    seen before is not reduced again.
-
-    Raises:
-        ConfigError: the cell as deployed does not compile, or the catalog has too few flags.
-    """
-    versions = compiled_by(compiler)
-    jaxlib = next(iter(re.findall(r"\bjaxlib (\d[\w.+]*)", versions)), "")
-    known = history()
-    vendor = vendor_of(compiler.device)
-    kind = next((name for name, each in CHANNELS.items() if vendor and each.vendor == vendor), _XLA)
-    settings = [
-        profile
-        for entry in load().of_axis(axis)
-        for profile in entry.profiles
-        if {each.kind for each in settings_of(profile)} == {kind}
-        and not is_control(profile)
-        and not (
-            jaxlib and any(known.is_accepted(each.name, jaxlib) is False for each in profile.flags)
-        )
-    ]
-    if len(settings) < 2:  # noqa: PLR2004
-        raise ConfigError(
-            f"the catalog has {len(settings)} settings for {axis}: too few to combine"
-        )
-    draw = random.Random(number)  # noqa: S311  it draws profiles, no secret
-    baseline = compiled_baseline(compiler.way, folder, lock=lock)
-    look = _compiles(compiler, baseline, folder, lock)
-    seen: set[tuple[str, str]] = set()
-    for place in range(1, count + 1):
-        parts = draw.sample(settings, draw.randint(2, min(_MOST_TOGETHER, len(settings))))
-        flags = {each.name: each for part in parts for each in settings_of(part)}
-        drawn = profile_of(f"draw-{place}", tuple(flags.values()))
-        found = look(drawn)
-        if found is None or found.cls != str(CompileClass.FAILED):
-            yield drawn, None
-            continue
-        if (found.cls, found.signature) in seen:
-            yield drawn, None
-            continue
-        seen.add((found.cls, found.signature))
-        below = folder / f"shrink-{place}"
-        again = _compiles(compiler, baseline, below, lock)  # names of subsets are used again
-        made = shrink(drawn, again, by=_COMPILING, budget=budget, symptom=found)
-        where = folder / f"crash-{place}"
-        write_reproducer(made, compiler, versions, where, lock=lock)
-        yield drawn, Crash(shrunk=made, folder=str(where))
-
-
-def write_reproducer(
-    found: Shrunk, compiler: Compiler, versions: str, folder: Path, *, lock: Path | None = None
-) -> None:
-    """Compile the minimal settings once more, with all that a report needs beside it.
-
-    The report goes to other people: no value of a secret is in it.
-    """
-    least = profile_of("reproducer", found.settings)
-    spec = compiler.way(least)
-    compiled(least, spec, folder, lock=lock)
-    lines = [
-        f"# {found.symptom.said}",
-        "",
-        f"Versions: {versions}",
-        "",
-        f"The fewest settings that still fail so ({len(found.settings)} of {found.of}"
-        + ("" if found.is_minimal else "; not all of them could be tried without")
-        + "):",
-        "",
-        *(f"    {each}" for each in found.settings),
-        "",
-        "To reproduce:",
-        "",
-        f"    cd {spec.cwd or '.'}",
-        *(
-            f"    export {name}={shlex.quote(value)}"
-            for name, value in sorted(without_secrets(spec.env).items())
-        ),
-        f"    {shlex.join(command_without_secrets(spec.argv))}",
-        "",
-        "`reproducer/` holds the log, and the dump as far as the compiler came.",
-        "",
-    ]
-    text = hide("\n".join(lines), secrets_of(spec.env))
-    for word in (QUOTED_WORD, "{xlatune.folder}"):
-        text = text.replace(word, "reproducer")
-    (folder / "REPORT.md").write_text(text, encoding="utf-8")
-    for source in compiler.sources:
-        shutil.copy(source, folder / source.name)

@@ -32,7 +32,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import Behind, LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 NODES = ("node001", "node002")
 FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
@@ -366,83 +366,3 @@ def test_a_job_that_was_ended_after_its_last_step_is_measured(tmp_path: Path) ->
     ended, *_ = case.look(CUT)
     assert isinstance(ended, TrialEnded)
     assert ended.result.status == "measured"
-
-
-FAR = Behind(below=0.2, bound=0.03, step=10)
-SAID_AT_THE_END = (
-    "slurmstepd: error: *** STEP 7.0 ON node001 CANCELLED AT 2026-11-20T10:00:00 ***",
-    "Traceback (most recent call last):",
-    "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: collective failed: peer is gone",
-)
-
-
-def steps(count: int, *, loss: str = "7.100") -> list[str]:
-    return [
-        f"completed step: {n}, seconds: 0.500, TFLOP/s/device: 1.0, Tokens/s/device: 800.0, "
-        f"loss: {loss}"
-        for n in range(count)
-    ]
-
-
-def told_behind(case: Case) -> tuple[Event, ...]:
-    """Look at the running trial as a campaign does whose study says that it is too far behind."""
-    state = Outcome(state=State.RUNNING, nodes=NODES)
-    events = case.attempts.look(case.state, case.job, state, behind=lambda _: FAR)
-    case.write(*events)
-    return events
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(CUT, id="cancelled"),
-        pytest.param(Outcome(state=State.FAILED, exit_code=143, nodes=NODES), id="by itself"),
-        pytest.param(Outcome(state=State.FAILED, signal=9, nodes=NODES), id="killed"),
-        pytest.param(LOST_NODE, id="the node failed meanwhile"),
-        pytest.param(Outcome(state=State.TIMEOUT, nodes=NODES), id="its time was over"),
-    ],
-)
-def test_a_trial_that_is_too_far_behind_is_measured_by_its_first_steps(
-    tmp_path: Path, end: Outcome
-) -> None:
-    first = Case(tmp_path)
-    assert running(first, *steps(10)) == ()
-    assert told_behind(first) == (), "a step of the first is still to come"
-    running(first, *steps(11)[10:])
-    (cut,) = told_behind(first)
-    assert isinstance(cut, AttemptCutShort)
-    assert cut.behind == FAR
-    assert first.site.cancelled == [], "first it is told"
-    second = Case(tmp_path)  # of a session that takes over
-    second.write(cut)
-    assert running(second) == ()
-    assert second.site.cancelled == ["7"]
-    running(second, *SAID_AT_THE_END)
-    events = second.look(end)
-    (ended,) = (each.result for each in events if isinstance(each, TrialEnded))
-    assert (ended.status, ended.reason) == ("measured", None)
-    assert ended.score is not None
-    assert (ended.score.window, ended.score.loss) == ((5, 10), None)
-    assert ended.score.flags == ("ended-early",)
-    assert not [each for each in events if isinstance(each, Decided)], "nothing is retried"
-    assert all(each.action == "none" for each in ended.findings)
-
-
-def test_one_that_came_to_its_end_all_the_same_has_its_whole_score(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    running(case, *steps(11))
-    told_behind(case)
-    running(case, *steps(12)[11:])
-    (ended,) = (each.result for each in case.look(CUT) if isinstance(each, TrialEnded))
-    assert ended.score is not None
-    assert (ended.score.window, ended.score.flags) == ((5, 11), ())
-    assert ended.score.loss == 7.1
-
-
-def test_what_bars_a_profile_bars_it_although_it_was_ended_early(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    running(case, "F1120 09:03:25.888154 14479 parse_flags_from_env.cc:234] Unknown flag in "
-                  "XLA_FLAGS: --xla_a=1", *steps(11))  # fmt: skip
-    case.write(AttemptCutShort(trial_id=case.trial.id, attempt=1, still_s=0.0, behind=FAR))
-    (ended,) = (each.result for each in case.look(CUT) if isinstance(each, TrialEnded))
-    assert (ended.status, ended.score) == ("dropped", None)

@@ -45,7 +45,7 @@ def ended(
     return AttemptEnded(trial_id=trial, attempt=attempt, outcome=outcome)
 
 
-def test_node_hours_are_those_that_ran_and_queue_hours_those_that_passed() -> None:
+def test_node_hours_are_those_that_ran() -> None:
     spending = spent(
         (0.0, began("a")),
         (HOUR_S, ended("a", nodes=("n1", "n2"), start_s=HOUR_S / 2, end_s=HOUR_S)),
@@ -53,18 +53,7 @@ def test_node_hours_are_those_that_ran_and_queue_hours_those_that_passed() -> No
         (11 * HOUR_S, ended("b")),  # when it ran is unknown: from its submission, on all nodes
     )
     assert spending.node_s == pytest.approx(1 * HOUR_S + 8 * HOUR_S)
-    assert spending.queue_s == pytest.approx(2 * HOUR_S)
     assert spending.ended == 2
-
-
-def test_hours_of_trials_that_overlap_pass_once() -> None:
-    spending = spent(
-        (0.0, began("a")),
-        (HOUR_S / 2, began("b")),
-        (HOUR_S, ended("a")),
-        (2 * HOUR_S, ended("b")),
-    )
-    assert spending.queue_s == pytest.approx(2 * HOUR_S)
 
 
 def test_an_event_that_is_told_twice_and_a_clock_that_runs_back_cost_nothing() -> None:
@@ -74,15 +63,13 @@ def test_an_event_that_is_told_twice_and_a_clock_that_runs_back_cost_nothing() -
         (0.0, ended("a", start_s=HOUR_S, end_s=0.0)),
         (9 * HOUR_S, ended("a")),
     )
-    assert spending.node_s == spending.queue_s == 0.0
+    assert spending.node_s == 0.0
 
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
         (Limits(), ""),
-        (Limits(queue_hours=4.0), ""),
-        (Limits(queue_hours=2.9), "2 of 2.9 hours with the scheduler are spent"),
         (
             Limits(node_hours=20.0),
             "16 of 20 node-hours are spent and a trial takes about 8",
@@ -100,13 +87,13 @@ def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
 
 
 def test_before_the_first_trial_has_ended_nothing_is_known() -> None:
-    assert spent((0.0, began("a"))).exhausted(Limits(queue_hours=0.001)) is None
+    assert spent((0.0, began("a"))).exhausted(Limits(node_hours=0.001)) is None
 
 
 def test_limits_of_the_user_go_over_those_of_the_sweep() -> None:
-    sweep = Limits(node_hours=10.0, queue_hours=8.0)
-    assert Said(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0, queue_hours=8.0)
-    assert Said(values={"queue_hours": 2.0}).over(sweep) == Limits(node_hours=10.0, queue_hours=2.0)
+    sweep = Limits(node_hours=10.0)
+    assert Said(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0)
+    assert Said(values={"budget": 2}).over(sweep) == sweep
 
 
 @pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])
@@ -114,9 +101,9 @@ def test_a_limit_that_is_none_is_refused(hours: float, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"node_hours is .*, expected more than 0 hours"):
         Limits(node_hours=hours)
     with pytest.raises(
-        ConfigError, match=r"--xlatune-queue-hours: found .* expected more than 0 hours"
+        ConfigError, match=r"--xlatune-node-hours: found .* expected more than 0 hours"
     ):
-        resolve_options({"xlatune_queue_hours": str(hours)}, {}, {}, root=tmp_path)
+        resolve_options({"xlatune_node_hours": str(hours)}, {}, {}, root=tmp_path)
 
 
 # -- through a campaign ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_baselines, read_calibration
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
+from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
@@ -169,7 +169,7 @@ def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
         calibrate(each, lambda: None)
 
 
-def test_the_noise_that_was_found_is_the_prior_unless_the_sweep_says_another() -> None:
+def test_the_noise_that_a_calibration_found_is_the_prior() -> None:
     sweep = Sweep(
         name="pretend",
         cell=CellSettings(model_tag="pretend", parallelism="FSDP=4"),
@@ -178,15 +178,6 @@ def test_the_noise_that_was_found_is_the_prior_unless_the_sweep_says_another() -
         site=SiteSettings(executor="local"),
     )
     assert sweep.resolve().tuning(sigma=0.004).sigma_prior == 0.004
-    told = Sweep(
-        name="pretend",
-        cell=CellSettings(model_tag="pretend", parallelism="FSDP=4"),
-        launcher=CommandLauncher(argv=("trainer",)),
-        profiles=PROFILES,
-        site=SiteSettings(executor="local"),
-        design=DesignSettings(sigma_prior=0.01),
-    )
-    assert told.resolve().tuning(sigma=0.004).sigma_prior == 0.01
 
 
 def test_a_calibration_looks_before_it_submits_like_a_sweep(

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign._limits import Spending
-from pytest_xlatune.ledger import AttemptIntended, LedgerEntry
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
@@ -30,30 +28,6 @@ def test_trials_that_have_begun_count_against_the_node_hours(
     run(each, cluster)
     assert len(cluster.submitted) == trials
     assert each.view().stopped.startswith("budget: ")
-
-
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_hours_with_the_scheduler_pass_while_trials_are_in_flight(
-    nodes: int, tmp_path: Path
-) -> None:
-    cluster = Cluster(took_s=60.0)
-    study = CellsStudy(cells=TWENTY[:nodes], repeats=40)
-    each = campaign(tmp_path, cluster, study, limits=Limits(queue_hours=0.12))  # 432 s
-    took_s = run(each, cluster)
-    assert 300.0 < took_s <= 432.0
-    assert "hours with the scheduler are spent" in each.view().stopped
-
-
-def test_a_clock_that_goes_back_while_a_trial_runs_counts_no_time_twice() -> None:
-    spending = Spending()
-    times = (0.0, 100.0, 50.0, 150.0)
-    spending.feed(
-        LedgerEntry(
-            number=n, at_s=at_s, event=AttemptIntended(trial_id=f"t{n}", attempt=1, comment="c")
-        )
-        for n, at_s in enumerate(times)
-    )
-    assert spending.queue_s == 150.0
 
 
 def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None:

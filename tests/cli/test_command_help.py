@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -54,6 +55,33 @@ def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) 
     assert "so it was not run" not in str(refused.value)
 
 
+def options_of(name: str) -> set[str]:
+    """All options that a command takes, those that its help leaves out too."""
+    command = parser_of(name).command  # type: ignore[attr-defined]
+    return {*command._option_string_actions}
+
+
+def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    said = capsys.readouterr().out
+    shown = set(re.findall(r"^  --([a-z-]+)", said, re.MULTILINE))
+    assert shown == {"model", "budget", "executor", "nodelist", "partition", "workdir"}
+    assert "`pytest -v --help` lists them, as --xlatune-NAME" in " ".join(said.split())
+    assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}
+
+
+def test_an_option_that_help_leaves_out_is_taken_and_named_where_it_is_mistyped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "sweep.py", "--queue-dapth", "1"])
+    assert "did you mean --queue-depth?" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "none.py"), "--slots", "2"]) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -64,10 +92,8 @@ def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) 
     ],
 )
 def test_a_command_has_no_option_that_does_nothing_there(
-    name: str, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    name: str, options: tuple[str, ...]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    said = capsys.readouterr().out
-    assert "--model" in said
-    assert not [each for each in options if f"  {each} " in said]
+    known = options_of(name)
+    assert "--model" in known
+    assert not known & {*options}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,23 +16,17 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import CHANNELS, Channel
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.prepare import compilers
 from pytest_xlatune.prepare.compilers import Compiler
-from pytest_xlatune.tasks import shrink as shrinking
 from pytest_xlatune.tasks.shrink import (
-    OneSetting,
-    Shrunk,
     WayOfFailing,
     by_compiling,
     by_trials,
-    hunt,
     minimal,
     profile_of,
     run_here,
     settings_of,
     shrink,
-    write_reproducer,
 )
 from tests.compile_check.test_program import KEPT, stand_in
 
@@ -226,69 +218,7 @@ def test_a_profile_that_fails_in_a_run_is_reduced_by_trials(
     assert found.is_minimal
 
 
-class Entry:
-    def __init__(self, *found: Profile) -> None:
-        self.profiles = found
-
-
-class Pool:
-    """A catalog of flags that do nothing, and one of each library that ends the compiler."""
-
-    def of_axis(self, axis: str) -> list[Entry]:
-        assert axis == "FSDP=1"
-        flags = [f"xla_{kind}_p{i}" for kind in ("gpu", "tpu") for i in range(5)]
-        found = [profile(each, f"--{each}=1") for each in flags]
-        found += [profile("bad", "--xla_hopeless=1"), profile("tpu-bad", "--xla_tpu_hopeless=1")]
-        return [Entry(each) for each in found]
-
-
-def test_a_hunt_for_a_tpu_draws_libtpus_flags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shrinking, "load", Pool)
-    monkeypatch.setattr(shrinking, "compiled_by", lambda _: "jax 1, jaxlib 1.0 for here")
-    where = {"folder": tmp_path / "keep", "lock": tmp_path / "lock"}
-    (tmp_path / "keep").mkdir()
-    by = compiler(tmp_path, device="v5e-8")
-    found = list(hunt(by, "FSDP=1", count=6, number=3, budget=30, **where))
-    assert all(set(drawn.env) == {TPU} and not drawn.flags for drawn, _ in found)
-    (crash,) = [each for _, each in found if each is not None]
-    assert [str(each) for each in crash.shrunk.settings] == ["--xla_tpu_hopeless=1"]
-    assert f"export {TPU}=--xla_tpu_hopeless=1\n" in Path(crash.folder, "REPORT.md").read_text()
-
-
-def test_a_hunt_reduces_each_new_crash_to_a_reproducer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shrinking, "load", Pool)
-    monkeypatch.setattr(shrinking, "compiled_by", lambda _: "jax 1, jaxlib 1.0 for here")
-    (tmp_path / "keep").mkdir()
-    found = list(
-        hunt(
-            compiler(tmp_path, sources=(tmp_path / "trainer.py",)),
-            "FSDP=1",
-            count=6,
-            number=3,
-            folder=tmp_path / "keep",
-            budget=30,
-            lock=tmp_path / "lock",
-        )
-    )
-    assert len(found) == 6
-    (crash,) = [each for _, each in found if each is not None]  # the same words count once
-    assert crash.shrunk.settings == (OneSetting(kind="flag", name="xla_hopeless", value="1"),)
-    report = (Path(crash.folder) / "REPORT.md").read_text()
-    assert report.startswith("# no luck\n\nVersions: jax 1, jaxlib 1.0")
-    assert "    --xla_hopeless=1\n" in report
-    assert {"REPORT.md", "trainer.py", "reproducer"} <= {
-        each.name for each in Path(crash.folder).iterdir()
-    }
-    assert len({drawn.flags for drawn, _ in found}) > 1
-
-
-def test_a_try_that_is_ended_from_outside_ends_no_hunt_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_try_that_is_ended_from_outside_is_told() -> None:
     ended = WayOfFailing(cls="ended from outside", signature="", said="out of memory")
 
     def look(found: Profile) -> WayOfFailing | None:
@@ -302,36 +232,6 @@ def test_a_try_that_is_ended_from_outside_ends_no_hunt_and_is_told(
     assert len(found.settings) == 2
     with pytest.raises(ConfigError, match="compiling was ended from outside: out of memory"):
         shrink(WHOLE, lambda _: ended, by="compiling", budget=64)
-
-
-def test_a_report_that_others_read_holds_no_secret_and_can_be_pasted(tmp_path: Path) -> None:
-    env = {"HF_TOKEN": "plant-one-two-three", "NCCL_X": "it's $HOME"}
-    way = stand_in(tmp_path)
-
-    def told(found: Profile) -> LaunchSpec:
-        spec = way(found)
-        return replace(spec, env={**spec.env, **env}, argv=(*spec.argv, "a b"))
-
-    shrunk = Shrunk(
-        profile="p",
-        by="compiling",
-        symptom=WayOfFailing(cls="failed", signature="", said="no plant-one-two-three"),
-        settings=settings_of(profile("x", "--xla_hopeless=1")),
-        of=1,
-        tries=1,
-        is_minimal=True,
-    )
-    where = tmp_path / "crash"
-    by = Compiler(way=told, python=sys.executable, place="here")
-    write_reproducer(shrunk, by, "jaxlib 1.0", where, lock=tmp_path / "lock")
-    report = (where / "REPORT.md").read_text("utf-8")
-    assert "plant" not in report
-    (line,) = [each for each in report.splitlines() if "export NCCL_X=" in each]
-    said = subprocess.run(
-        ["sh", "-c", f'{line.strip()}; printf %s "$NCCL_X"'], capture_output=True, check=True
-    )
-    assert said.stdout.decode() == "it's $HOME"
-    assert " 'a b'\n" in report
 
 
 @pytest.mark.jax

@@ -1,4 +1,4 @@
-"""Which node slots share a switch, by Slurm's topology or a command of the site."""
+"""Which node slots share a switch, by Slurm's topology."""
 
 from __future__ import annotations
 
@@ -69,9 +69,3 @@ def test_switches_that_are_not_known_are_told(reply: Reply) -> None:
     said = shared_note(SLOTS, run=Scripted(scontrol=reply))
     assert said.startswith("`scontrol show topology` does not tell which slots share a switch (")
     assert said.endswith("Those that do may disturb each other")
-
-
-def test_a_site_names_its_switches_by_a_command_of_its_own() -> None:
-    slurm = Scripted(cat=Reply(code=0, out="SwitchName=r1 Nodes=node[001-006]  # by hand\n"))
-    said = shared_note(SLOTS, command=("cat", "racks.conf"), run=slurm)
-    assert said == "slots 1, 2 and 3 share r1. Their trials may disturb each other"

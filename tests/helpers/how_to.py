@@ -1,4 +1,4 @@
-"""The whole examples of architecture.md: what a person who follows the page has in the end."""
+"""The whole examples of extend.md: what a person who follows the page has in the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
 
 
 def whole(what: str) -> tuple[list[str], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""An executor of another distribution, that of architecture.md, runs a sweep by its name."""
+"""An executor of another distribution, that of extend.md, runs a sweep by its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers.payloads import PATH
 from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.waiting import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
 SECTION = PAGE.read_text("utf-8").partition("## How to add an executor\n")[2].partition("\n## ")[0]
 MODULE = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)[0]
 PROJECT = tomllib.loads("".join(re.findall(r"(?m)^    .*\n|^\n", SECTION.partition("1. ")[0])))

@@ -118,7 +118,7 @@ def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
     assert not folder.submitted
     plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(["*ranking only*"])
-    ranked = folder.run("-m", "wave2", "--xlatune-rank-only")
+    ranked = folder.run("-m", "wave2", "--xlatune-yes")
     ranked.assert_outcomes(passed=2, xfailed=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pytest_xlatune.cli import jobs_of, main
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import EXIT, Ends
+from pytest_xlatune.sweep.groups import DAILY, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.waiting import until
 
@@ -45,6 +47,33 @@ def test_every_help_says_the_same(folder: Any, capsys: pytest.CaptureFixture[str
     done = folder.run("--help")
     assert done.ret == 0
     assert "\n".join(help_lines()) in done.stdout.str()
+
+
+def test_help_shows_ten_options_and_says_where_all_are(folder: Any) -> None:
+    own = re.compile(r"^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()", re.MULTILINE)
+    brief = folder.run("--help").stdout.str()
+    shown = [found[1] for found in own.finditer(brief) if found[1]]
+    assert sorted(shown) == sorted(DAILY)
+    assert len(shown) == 10
+    count = len(OPTIONS) + len(SWITCHES)
+    assert f"the 10 of every day; all {count}: pytest -v --help" in " ".join(brief.split())
+    keys = [found[3] for found in own.finditer(brief) if found[3]]
+    assert set(keys) == set(DAILY) - {"plan", "fresh", "yes"}
+    whole = folder.run("-v", "--help").stdout.str()
+    said = {found[1] or found[2] for found in own.finditer(whole)} - {None}
+    assert said == {each.name for each in OPTIONS} | {
+        each.removeprefix("xlatune-") for each in SWITCHES
+    }
+    assert len([found for found in own.finditer(whole) if found[3]]) == len(OPTIONS)
+
+
+def test_an_option_and_an_ini_key_that_help_leaves_out_are_taken(folder: Any) -> None:
+    (folder.path / "pytest.ini").write_text("[pytest]\nxlatune_seed = many\n", encoding="utf-8")
+    done = folder.run("--collect-only")
+    assert done.ret == Exit.USAGE
+    done.stderr.fnmatch_lines(["*ini key xlatune_seed: found 'many'*"])
+    assert folder.run("--collect-only", "--xlatune-seed=7").ret == 0
+    assert folder.run("--help").ret == 0, "help needs no sound settings"
 
 
 def report(

@@ -79,7 +79,7 @@ def epochs(folder: Any) -> list[int]:
 @pytest.mark.jax
 def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None:
     folder.write(text=REAL.replace("QUICKSTART", str(QUICKSTART)))
-    done = folder.run_apart("-m", "wave1 or wave2", "--junitxml=junit.xml", "--xlatune-rank-only")
+    done = folder.run_apart("-m", "wave1 or wave2", "--junitxml=junit.xml", "--xlatune-yes")
     assert done.ret == 0, done.stdout.str()
     found = record(folder)
     (node,) = found["nodes"]
@@ -94,7 +94,7 @@ def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None
     ).stdout.strip()
     assert head
     assert [each[:40] for each in node["repositories"].values()] == [head]
-    assert found["commands"][0].endswith("wave2' --junitxml=junit.xml --xlatune-rank-only")
+    assert found["commands"][0].endswith("wave2' --junitxml=junit.xml --xlatune-yes")
     assert found["seed"] == 0
     assert found["started_s"] < found["ended_s"]
     took_s = found["ended_s"] - found["started_s"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import secrets_planted as planted
 
-RANK_ONLY = ("--xlatune-rank-only",)  # eight jobs decide nothing
+RANK_ONLY = ("--xlatune-yes",)  # eight jobs decide nothing
 RUN = (*RANK_ONLY, "-vv", "--showlocals", "--junitxml=junit.xml", "--xlatune-log-level=debug")
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest_xlatune
 
 ROOT = Path(__file__).parents[2]
-# architecture.md is for people who extend the package, and shows what is inside
+# extend.md is for people who extend the package, and shows what is inside
 PAGES = [
     ROOT / "README.md",
-    *sorted(each for each in (ROOT / "docs").rglob("*.md") if each.stem != "architecture"),
+    *sorted(each for each in (ROOT / "docs").rglob("*.md") if each.stem != "extend"),
 ]
 SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
 

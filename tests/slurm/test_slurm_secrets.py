@@ -29,7 +29,7 @@ def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
     said = project.run(
         "test_sweep.py",
         "--xlatune-nodelist=node[001-002]",
-        "--xlatune-rank-only",
+        "--xlatune-yes",
         "-vv",
         f"--junitxml={junit}",
     )

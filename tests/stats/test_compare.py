@@ -258,9 +258,9 @@ def comparison(estimate: float, error: float, *, df: int = 13, n: int = 4) -> Co
     ],
 )
 def test_decide(estimate: float, error: float, kind: VerdictKind) -> None:
-    assert decide(comparison(estimate, error), equivalence=0.01) is kind
+    assert decide(comparison(estimate, error)) is kind
     alone = comparison(estimate, error, n=1)
-    assert decide(alone, equivalence=0.01) is VerdictKind.INCONCLUSIVE
+    assert decide(alone) is VerdictKind.INCONCLUSIVE
 
 
 def test_margins() -> None:
@@ -371,7 +371,7 @@ def test_swapping_the_sides_inverts_the_ratio(noise: list[float], effect: float)
         assert one.estimate == pytest.approx(-other.estimate, abs=1e-9)
         assert one.ci95 == pytest.approx((-other.ci95[1], -other.ci95[0]), abs=1e-9)
         mirror = {VerdictKind.FASTER: VerdictKind.SLOWER, VerdictKind.SLOWER: VerdictKind.FASTER}
-        kind, swapped = decide(one, equivalence=0.01), decide(other, equivalence=0.01)
+        kind, swapped = decide(one), decide(other)
         if kind in mirror:
             assert swapped is mirror[kind]
         else:
@@ -406,7 +406,7 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
         ]
         found = compare(_fit(scores, BASE), "a", family=2, alpha=0.05)
         assert isinstance(found, Comparison)
-        return decide(found, equivalence=0.01)
+        return decide(found)
 
     if kind(noise) is not VerdictKind.FASTER:
         assert kind(noise * factor) is not VerdictKind.FASTER
@@ -545,7 +545,7 @@ def test_three_jobs_of_twice_the_noise_are_not_called_faster_too_often() -> None
     """A common variance does so in 14.5 % of pairs, against 5 % as promised."""
     random, n = np.random.default_rng(5), 2000
     false = sum(
-        isinstance(found, Comparison) and decide(found, equivalence=0.01) is VerdictKind.FASTER
+        isinstance(found, Comparison) and decide(found) is VerdictKind.FASTER
         for _ in range(n)
         for found in [
             two_samples(

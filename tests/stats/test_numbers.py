@@ -250,12 +250,6 @@ def test_no_plan_costs_more_than_its_budget() -> None:
             assert found.finalists <= profiles, (profiles, budget)
 
 
-def test_blocks_in_reserve_are_paid_for() -> None:
-    found = plan(25, 70, reserved_blocks=4)
-    assert isinstance(found, Plan)
-    assert (found.blocks, found.jobs) == (4, 70)
-
-
 @pytest.mark.parametrize(("sigma", "expected"), [(0.0040, 0.84), (0.0066, 1.38), (0.0104, 2.17)])
 def test_mde80_of_the_reference_plan(sigma: float, expected: float) -> None:
     found = plan(25, 50)

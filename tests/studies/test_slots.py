@@ -276,17 +276,6 @@ def test_nothing_runs_a_second_time(world: Any, change: dict[str, Any]) -> None:
     assert "again" not in {each.trial.stage for each in history}
 
 
-def test_a_second_run_is_not_ended_early() -> None:
-    world = replace(EIGHT, effects=(0.05, -0.3), stragglers=0.0)
-    study = replace(study_of(world, 0), early_end="on")
-    history = Cluster(world, 0).run(study.propose([]))
-    (slow,) = (each for each in history if each.trial.arm == "p001")
-    others = [each for each in history if each is not slow]
-    assert study.behind(others, slow) is not None
-    again = replace(slow, trial=replace(slow.trial, stage="again"))
-    assert study.behind(history, again) is None
-
-
 def test_trials_that_exist_stay_on_their_slot_when_a_profile_is_added() -> None:
     study = study_of(EIGHT, 0)
     history = Cluster(EIGHT, 0).run(study.propose([])[:9])

@@ -78,7 +78,7 @@ def test_another_kind_is_named_with_its_place(changed: dict[str, Any], message: 
         {"profiles": [SLOW]},
         {"nodelist": ["node1", "node2"]},
         {"per_device_batch_size": 8},
-        {"per_device_batch_size": None, "sigma_prior": 0.01},
+        {"per_device_batch_size": None},
         {"config_tags": {"fp8": {"bits": "8"}}, "derived": (Stacks(wave="wave3", slots=1),)},
         {"resources": Resources(patience=Patience(training_s=60))},
     ],
@@ -111,16 +111,14 @@ def test_a_protocol_without_a_score_is_refused(protocol: Protocol, message: str)
 
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
-        ("screen_baselines", "finalists", "blocks", "block_baselines", "second_blocks"),
+        ("screen_baselines", "finalists", "blocks", "block_baselines"),
         (-1, 2.5, math.nan, None),
     ),
     **dict.fromkeys(("budget", "max_target_length"), (-1, 0, True)),
     **dict.fromkeys(("devices", "nodes"), (-1, "3")),
-    **dict.fromkeys(("sigma_prior", "per_device_batch_size"), (-1.0, 0, math.nan, math.inf)),
-    "equivalence": (-1.0, 1, math.nan, math.inf, None),
+    "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
     "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
     "node_hours": (-1, 0, math.nan, "1"),
-    "queue_hours": (-1, 0, math.nan, "1"),
 }
 
 

@@ -232,7 +232,7 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
     texts |= {"access": "group", "allocation": "4:00:00"}
     texts["parallelism"] = "PP=3"
-    texts |= {"step-pattern": "torchtitan", "export": "csv,bmf", "early-end": "on", "pair": "on"}
+    texts |= {"step-pattern": "torchtitan", "export": "csv,bmf", "pair": "on"}
     tables = {"slurm", "launcher", "container"}
     names = [option.name for option in OPTIONS if option.name not in {*tables, "config"}]
     lines = [f'{name} = "{texts.get(name, 3)}"' for name in names]
@@ -250,7 +250,7 @@ def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
     (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
     found = resolved(tmp_path, sweep())
     found.check()
-    assert resolve(tmp_path).notify_variable == "TEAM_APPRISE_URL"
+    assert resolve(tmp_path).notify_file == Path("/home/me/.notify")
     assert (found.cell.model_tag, found.cell.deployed["NCCL_DEBUG"]) == ("deepseek3-671b", "WARN")
     assert found.sweep.site.resources.options == {
         "account": "perf",

@@ -110,16 +110,3 @@ def test_targets_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
         read_targets({}, file)
     with pytest.raises(ConfigError, match="No such file"):
         read_targets({}, tmp_path / "absent")
-
-
-def test_another_variable_may_hold_the_target() -> None:
-    environ = {"XLATUNE_NOTIFY_URL": "json://a", "TEAM_URL": "json://b json://c"}
-    assert read_targets(environ, variable="TEAM_URL") == ("json://b", "json://c")
-    with pytest.raises(ConfigError, match="notify-variable: OTHER is not set; export"):
-        read_targets(environ, variable="OTHER")
-
-
-def test_a_secret_in_place_of_the_variables_name_is_not_shown() -> None:
-    with pytest.raises(ConfigError) as error:
-        read_targets({}, variable="slack://hunter2")
-    assert "hunter2" not in str(error.value)

@@ -133,9 +133,9 @@ class OnSlurm(Executor):
         """Ask squeue; see `nodes.busy_note`."""
         return busy_note(nodelist, run=self._run)
 
-    def shared_note(self, slots: Sequence[Sequence[str]], *, command: Sequence[str]) -> str:
-        """Ask Slurm's topology, or the site's command; see `nodes.shared_note`."""
-        return shared_note(slots, command=command, run=self._run)
+    def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
+        """Ask Slurm's topology; see `nodes.shared_note`."""
+        return shared_note(slots, run=self._run)
 
     def look(
         self,

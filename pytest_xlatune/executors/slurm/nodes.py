@@ -296,16 +296,12 @@ def busy_note(names: Sequence[str], *, run: Run = run_command) -> str:
 _TOPOLOGY = ("scontrol", "show", "topology")
 
 
-def shared_note(
-    slots: Sequence[Sequence[str]], *, command: Sequence[str] = (), run: Run = run_command
-) -> str:
+def shared_note(slots: Sequence[Sequence[str]], *, run: Run = run_command) -> str:
     """Say which slots share a switch, and with that may disturb each other; "" where none does.
 
-    `command` is the site's own, in the place of `scontrol show topology`: it prints the switches as
-    topology.conf does. Where no switch is known, that is said.
+    Where Slurm's topology names no switch, that is said.
     """
-    program = [*command] or [*_TOPOLOGY]
-    answer = run(program)
+    answer = run(_TOPOLOGY)
     try:
         leaves = {name: {*expand(nodes)} for name, nodes in switches(answer.out).items()}
         known = {*itertools.chain(*leaves.values())}
@@ -315,7 +311,7 @@ def shared_note(
         why = str(error)
     if why:
         return (
-            f"`{shlex.join(program)}` does not tell which slots share a switch ({why}). "
+            f"`{shlex.join(_TOPOLOGY)}` does not tell which slots share a switch ({why}). "
             "Those that do may disturb each other"
         )
     under = {

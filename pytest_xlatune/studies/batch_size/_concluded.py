@@ -20,11 +20,10 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.compare import is_within
+from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
 from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    EQUIVALENCE,
     NO_SCORE,
     NOT_FINITE,
     begun,

@@ -36,6 +36,7 @@ from pytest_xlatune.stats.beside import (
     slower,
     spread_of,
 )
+from pytest_xlatune.stats.compare import EQUIVALENCE
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.cell_arms import (
@@ -49,7 +50,7 @@ from pytest_xlatune.studies.cell_arms import (
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import EQUIVALENCE, NO_SCORE, at_level, begun, so_far
+from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, so_far
 
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip

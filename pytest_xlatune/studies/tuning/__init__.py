@@ -23,7 +23,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, check_
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.trial import Arm, Behind, Trial
+from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import (
     SECOND_RUNS,
     Plan,
@@ -47,7 +47,6 @@ from pytest_xlatune.studies.trials import (
     ALIAS,
     STUDY,
     Orders,
-    is_ours,
     read,
     wave_baselines,
     wave_order,
@@ -73,7 +72,6 @@ from pytest_xlatune.studies.tuning._slots import (
 from pytest_xlatune.studies.tuning._stages import (
     Confirmation,
     Ranking,
-    behind,
     confirm,
     design,
     screen,
@@ -113,18 +111,20 @@ class TuningStudy(OneCell):
         confirm: whether this run goes on to confirmation.
         budget: jobs of the whole sweep, over all runs of it.
         seed: of the random orders.
-        sigma_prior: standard deviation of a job's score, from an earlier sweep or calibration.
+        sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
         screen_baselines: in each wave's queue; 0 is as planned from the budget.
         finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
-        second_blocks: blocks of a second stage; with any, the first stage spends 0.04 of 0.05.
-        equivalence: relative change that counts as none.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        early_end: "on" ends a screened trial early that can be no finalist any more.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
+    gone: ClassVar[Mapping[str, Json]] = {
+        "early_end": "off",
+        "equivalence": 0.01,
+        "second_blocks": 0,
+    }
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -141,11 +141,8 @@ class TuningStudy(OneCell):
     finalists: int = 0
     blocks: int = 0
     block_baselines: int = 0
-    second_blocks: int = 0
-    equivalence: float = 0.01
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
-    early_end: str = field(default="off", metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -210,7 +207,6 @@ class TuningStudy(OneCell):
             ),
             budget,
             has_pair=has_pair,
-            reserved=self.second_blocks,
         )
 
     @cached_property
@@ -224,7 +220,6 @@ class TuningStudy(OneCell):
         planned = plan(
             count,
             budget,
-            reserved_blocks=self.second_blocks,
             screen_baselines=in_screen,
             waves=len(self._waves),
             sigma=sigma,
@@ -243,14 +238,13 @@ class TuningStudy(OneCell):
         widths = self._stated_widths(start.widths, count)
         beside = self.block_baselines or start.block_baselines
         screened = count + (in_screen or start.screen_baselines)
-        more = self.second_blocks * (widths[-1] + beside)
         return replace(
             start,
             profiles=count,
             screen_baselines=in_screen or start.screen_baselines,
             widths=widths,
             block_baselines=beside,
-            jobs=screened + sum(widths) + len(widths) * beside + more,
+            jobs=screened + sum(widths) + len(widths) * beside,
         )
 
     @property
@@ -557,7 +551,6 @@ class TuningStudy(OneCell):
             baselines=self._baselines,
             sigma=JobNoise(known=self.sigma_prior).value,
             losses=self._losses,
-            equivalence=self.equivalence,
         )
 
     @property
@@ -644,13 +637,11 @@ class TuningStudy(OneCell):
         return confirm(
             known.past,
             ranking=known.ranking,
-            first=design(known.past, layout, arms=len(arms), second_blocks=self.second_blocks),
+            first=design(known.past, layout, arms=len(arms)),
             pair=self._choice(known).pair_in_blocks(),
             arms=arms,
             orders=self._orders,
-            second_blocks=self.second_blocks,
             losses=self._losses,
-            equivalence=self.equivalence,
             others=self._others(known),
             lay=tuple if known.slots is None else known.slots.lay,
             # a sweep that states its blocks has no other
@@ -699,23 +690,6 @@ class TuningStudy(OneCell):
         """
         seen = known.first.spread
         return self.sigma_prior or (None if seen is None else _CLEARLY * seen)
-
-    def behind(self, history: History, running: TrialResult) -> Behind | None:
-        """Return how far behind a screened trial is that is to be ended early; None as a rule."""
-        trial, layout = running.trial, self.layout
-        is_own = is_ours(trial, protocols=self._orders.protocols) and trial.is_screened
-        is_own = is_own and trial.stage != AGAIN
-        if self.early_end != "on" or not is_own or trial.is_baseline or isinstance(layout, Refusal):
-            return None
-        known = self._known(history)
-        return behind(
-            known.past,
-            known.moment.segments,
-            running,
-            most=layout.finalists,
-            sigma=JobNoise(known=self.sigma_prior).value,
-            is_known=self.sigma_prior is not None,
-        )
 
     @property
     def _losses(self) -> Losses:

@@ -29,13 +29,13 @@ from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
     MIN_DF,
+    SWEEP_ALPHA,
     Plan,
     Refusal,
     outlook,
     selected80,
     t_quantile,
 )
-from pytest_xlatune.stats.score import ENDED_EARLY
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -47,7 +47,6 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
 from pytest_xlatune.studies.tuning._stages import (
-    ALPHA,
     BOUND,
     FAR,
     Confirmation,
@@ -141,9 +140,9 @@ class Basis:
     derived: tuple[Reason, ...] = ()
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """The looks taken at complete blocks."""
-        return self.confirmation.looks if self.confirmation else ()
+    def look(self) -> Look | None:
+        """The look at the deciding blocks; None while some are missing."""
+        return self.confirmation.look if self.confirmation else None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -190,8 +189,8 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
     differs = basis.losses.reason(past, profile_id)
     if differs:
         return replace(measured(base, everything), reasons=(differs, *base.reasons))
-    if profile_id in basis.kept and confirmed and basis.looks:
-        return _confirmed(basis, base, confirmed, in_blocks)
+    if profile_id in basis.kept and confirmed and basis.look is not None:
+        return _confirmed(basis, basis.look, base, confirmed, in_blocks)
     is_spared = any(usable(each) for each in in_blocks) and not confirmed
     if profile_id in basis.cut or is_spared:
         return _cut(basis, base, everything)
@@ -214,7 +213,6 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
-    found[:0] = _ended_early(scored)
     if basis.confirmation and base.arm in basis.finalists:
         found.append(_progress(basis.past, basis.confirmation, base.arm))
     return replace(
@@ -227,21 +225,11 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     )
 
 
-def _ended_early(trials: Sequence[TrialResult]) -> tuple[Reason, ...]:
-    """Return after which step a trial of the screen was ended; () where none was."""
-    steps = [
-        score.window[1]
-        for each in trials
-        if (score := usable(each)) is not None and ENDED_EARLY in score.flags
-    ]
-    return tuple(Reason(Why.ENDED_EARLY, step=each) for each in steps[:1])
-
-
 def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
     """Whether a single run lies so far below its baselines that noise hardly explains it."""
     if standing is None:
         return False
-    fit = basis.looks[-1].fit if basis.looks else None
+    fit = basis.look.fit if basis.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
     sigma = max(seen, basis.noise.known or DEFAULT_SIGMA)
     return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
@@ -262,9 +250,7 @@ def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     known = measured(base, scored)
     mean = _mean(basis, base.arm)
     is_likely_slower = _is_likely_slower(basis, mean)
-    found = [*_ended_early(scored)]
-    if is_likely_slower:
-        found.append(Reason(Why.LIKELY_SLOWER, runs=len(scored)))
+    found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
         kind=VerdictKind.SCREENED,
@@ -298,21 +284,20 @@ _VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone
 
 def _confirmed(
     basis: Basis,
+    look: Look,
     base: Verdict,
     trials: Sequence[TrialResult],
     in_blocks: Sequence[TrialResult],
 ) -> Verdict:
     """Return the verdict on an arm: its deciding `trials` decide, all `in_blocks` give figures."""
-    last = basis.looks[-1]
     base = measured(base, trials)
-    comparison = last.comparisons.get(base.arm)
+    comparison = look.comparisons.get(base.arm)
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
         why = Reason(Why.NOT_AN_ARM) if comparison is None else comparison.reason
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
-    look = next((each for each in basis.looks if _decides(each, base.arm)), last)
     kind = look.kinds[base.arm]
     told = _in_all_blocks(basis, base.arm, comparison, in_blocks) or comparison
     if told is not comparison:
@@ -329,18 +314,16 @@ def _confirmed(
     found = (straggling, survivor_veto(trials, baselines))
     vetoes = [why for why in found if why and kind is VerdictKind.FASTER]
     winner = None
-    if kind is VerdictKind.FASTER and not vetoes and last.fit is not None:
-        winner = told_as_winner(last.fit, told, base.arm, family=last.family)
+    if kind is VerdictKind.FASTER and not vetoes and look.fit is not None:
+        winner = told_as_winner(look.fit, told, base.arm, family=look.family)
     reasons = [_found(kind, told, ends=winner.ci95 if winner else told.ci95)]
-    if look is not last:
-        reasons.append(Reason(Why.FIRST_LOOK, alpha=look.alpha))
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
         reasons = [why, Reason(Why.ELSE, reason=reasons[0]), *reasons[1:]]
     if base.lost is not None and reasons[0].kind is not Why.SURVIVORS:
         reasons.append(base.lost.told)
-    if base.arm in last.unlike:
-        reasons.append(unlike_warmup(last.unlike[base.arm]))
+    if base.arm in look.unlike:
+        reasons.append(unlike_warmup(look.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
     decided = with_comparison(base, told, kind=kind, reasons=reasons)
     return decided if winner is None else as_winner(decided, winner)
@@ -354,15 +337,11 @@ def _in_all_blocks(
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
     spare = sum(is_spare(each.trial) for each in in_blocks if usable(each))
-    found = compared(fitted(basis.past.scored_in_blocks()), arm, family=1, alpha=ALPHA[1, 1])
+    found = compared(fitted(basis.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
     method = Reason(Why.WITH_SPARE_BLOCKS, method=decided.method, blocks=spare)
     return replace(found, lower=decided.lower, mde80=decided.mde80, method=method)
-
-
-def _decides(look: Look, profile_id: str) -> bool:
-    return look.kinds.get(profile_id) in (VerdictKind.FASTER, VerdictKind.SLOWER)
 
 
 def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> Reason:
@@ -412,7 +391,7 @@ def conclusion(basis: Basis) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group by delta."""
     level = reference(basis.past)
     shown = list(_verdicts(basis, level))
-    fit = basis.looks[-1].fit if basis.looks else None
+    fit = basis.look.fit if basis.look else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
@@ -452,9 +431,9 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
 
 def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
-    if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.looks):
+    if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.look):
         return None
-    fit = fitted(basis.past.scored_in_blocks()) if basis.looks else None
+    fit = fitted(basis.past.scored_in_blocks()) if basis.look else None
     found = largest(basis.screen, fit, verdicts, arms=basis.selected, kept=basis.kept)
     if found is None:
         return None
@@ -464,8 +443,9 @@ def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | Non
 
 def _mde80(basis: Basis) -> float | None:
     """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
-    for look in basis.looks[-1:]:
-        found = [each.mde80 for each in look.comparisons.values() if isinstance(each, Comparison)]
+    if basis.look is not None:
+        compared_arms = basis.look.comparisons.values()
+        found = [each.mde80 for each in compared_arms if isinstance(each, Comparison)]
         return relative(max(found)) if found else None
     return basis.layout.mde80(basis.noise.value) if isinstance(basis.layout, Plan) else None
 
@@ -475,18 +455,18 @@ def _from_start80(basis: Basis) -> float | None:
 
     None where it only ranks, and where nothing that was screened can be found.
     """
-    known = begun(basis.past).get(1)
+    known = begun(basis.past)
     if not isinstance(basis.layout, Plan) or not basis.declared:
         return None
-    if not basis.looks or known is None:
+    if basis.look is None or known is None:
         return basis.layout.from_start80(basis.noise.value)
-    finalist, fit = _mde80(basis), basis.looks[-1].fit
+    finalist, fit = _mde80(basis), basis.look.fit
     if finalist is None or fit is None:
         return None
     widths = known.widths or (known.arms,) * known.blocks
     screened = max(len(basis.screen.standings), widths[0])
     again = sum(key.stage == AGAIN for key in basis.past.screen)
-    found = selected80(screened, widths, known.baselines, alpha=ALPHA[1, known.looks], again=again)
+    found = selected80(screened, widths, known.baselines, again=again)
     return max(relative(found * fit.sigma), finalist)
 
 
@@ -499,7 +479,7 @@ def _notes(
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
     elif isinstance(basis.layout, Refusal):
         notes.append(Reason(Why.RANKING_ONLY, why=basis.layout.why))
-    elif not basis.looks:
+    elif basis.look is None:
         notes.append(
             Reason(
                 Why.PLAN_FINDS,
@@ -512,7 +492,8 @@ def _notes(
     may_win = {
         each.arm for each in verdicts if each.wins and not basis.declared[each.arm].is_control
     }
-    for look in basis.looks[-1:]:
+    look = basis.look
+    if look is not None:
         notes += [
             Reason(Why.STOP_RULE, arm=each, change=relative(found.estimate), excluded=STOP_FLOOR)
             for each, found in look.comparisons.items()
@@ -538,7 +519,6 @@ def _notes(
             notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
     elif widest:
         notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
-    notes += _early_notes(basis)
     notes += _noise_notes(basis, verdicts)
     notes += _window_notes(basis)
     if basis.screen.baselines == 1 and basis.screen.standings:
@@ -583,17 +563,10 @@ def _window_notes(basis: Basis) -> Iterator[Reason]:
     window = basis.past.window
     if window.note:
         yield window.note
-    for look in basis.looks[-1:]:
-        unlike = [each for each in look.unlike if each != ALIAS.id]
+    if basis.look is not None:
+        unlike = [each for each in basis.look.unlike if each != ALIAS.id]
         if unlike:
             yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
-
-
-def _early_notes(basis: Basis) -> Iterator[Reason]:
-    """Yield which profiles were ended early, and what their values are good for."""
-    short = [arm for arm in basis.declared if _ended_early(basis.past.screens_of(arm))]
-    if short:
-        yield Reason(Why.WERE_ENDED_EARLY, arms=short)
 
 
 def _late_notes(basis: Basis) -> Iterator[Reason]:

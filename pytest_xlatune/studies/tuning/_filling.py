@@ -155,21 +155,20 @@ def _noted(placed: Placed, *, number: int, of: int) -> Profile:
     return replace(placed.profile, origin=place)
 
 
-def without_gain(past: Past, *, equivalence: float) -> frozenset[str]:
+def without_gain(past: Past) -> frozenset[str]:
     """Return the arms that a confirmation showed to be level with the baseline, or slower.
 
-    None of them before all blocks of its last look are over.
+    None of them before all its blocks are over.
     """
-    known = begun(past)
-    first = known.get(1)
+    design = begun(past)
     own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
     last = max((key.block for key in own), default=0)
-    if first is None or last < sum(each.blocks for each in known.values()):
+    if design is None or last < design.blocks:
         return frozenset()
     if not all(each.status.is_final for each in own.values()):
         return frozenset()
     kept = frozen_arms(past, after=last - 1)
-    look = look_at(past, tuple(known.values()), kept, equivalence)
+    look = look_at(past, design, kept)
     level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
     return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 

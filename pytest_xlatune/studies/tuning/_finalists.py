@@ -80,7 +80,7 @@ class FinalistChoice:
         layout = self.layout
         if self.pair is None or isinstance(layout, Refusal):
             return False
-        return design(self.known.past, layout, arms=0, second_blocks=0).pair
+        return design(self.known.past, layout, arms=0).pair
 
     def pair_in_blocks(self) -> Profile | None:
         """Return `baseline-no-env` where it is in every block and can run; else None."""
@@ -123,7 +123,7 @@ class FinalistChoice:
         if isinstance(layout, Refusal) or self.second_runs():
             return ()
         known, past = self.known, self.known.past
-        size = design(past, layout, arms=0, second_blocks=0).arms  # 0 where no stage began
+        size = design(past, layout, arms=0).arms  # 0 where no stage began
         most = max(layout.finalists, size)
         interesting = self._ranked(known.ranking, most=most, among=known.second)
         if interesting and len(interesting) < layout.finalists:
@@ -146,7 +146,7 @@ class FinalistChoice:
         frozen = self._frozen()
         if not frozen or isinstance(layout, Refusal):
             return ()
-        size = design(known.past, layout, arms=0, second_blocks=0).arms
+        size = design(known.past, layout, arms=0).arms
         if len(frozen) < size:
             return ()  # still being planned, and filled up
         if known.second:  # it would have run a second time
@@ -207,7 +207,7 @@ _MOST_BLOCKS = 64  # of any layout
 
 
 def beside_pair(
-    layout_of: Callable[[int], Plan | Refusal], budget: int, *, has_pair: bool, reserved: int
+    layout_of: Callable[[int], Plan | Refusal], budget: int, *, has_pair: bool
 ) -> Plan | Refusal:
     """Return the layout in so many jobs, with one trial more in each block for the pair.
 
@@ -215,14 +215,13 @@ def beside_pair(
         layout_of: returns the layout without it.
         budget: jobs of both.
         has_pair: whether there is one to decide.
-        reserved: blocks kept back for a second stage.
     """
     if not has_pair:
         return layout_of(budget)
     for blocks in range(1, min(budget, _MOST_BLOCKS)):
-        found = layout_of(budget - blocks - reserved)
+        found = layout_of(budget - blocks)
         if isinstance(found, Refusal) or found.blocks <= blocks:
             break
     if isinstance(found, Refusal):
         return found
-    return replace(found, pair=True, jobs=found.jobs + found.blocks + reserved)
+    return replace(found, pair=True, jobs=found.jobs + found.blocks)

@@ -1,10 +1,9 @@
-"""The stages of a tuning sweep: the screen that ranks, the blocks that narrow, the looks at them.
+"""The stages of a tuning sweep: the screen that ranks, the blocks that narrow, the look at them.
 
 The screen measures every profile once; it ranks and bounds, and nothing of it is a verdict. Blocks
 are looked at when all are complete and never before; between them arms are cut, by what was
 measured until then. The layout stands in the design of every confirming trial, so that neither a
-restart nor a larger budget can refill the alpha that was spent on it: one look has all 0.05, the
-first of two 0.04, the second 0.01 on all fresh data. Writes no verdict.
+restart nor a larger budget can refill the alpha that was spent on it. Writes no verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
@@ -20,13 +19,11 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
-    Score,
     TrialResult,
-    TrialStatus,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.trial import Behind, ConfirmDesign, Trial
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import (
     BlockFit,
     Line,
@@ -39,13 +36,10 @@ from pytest_xlatune.stats.blocks import (
 )
 from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import (
-    FIRST_STAGE_ALPHA,
     MIN_DF,
-    SECOND_STAGE_ALPHA,
     SWEEP_ALPHA,
     Plan,
 )
-from pytest_xlatune.stats.score import first_steps, rescore
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -197,46 +191,6 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
 
 
-_HOPELESS = 5.0  # standard deviations of a job's score
-_DOUBTED = ("not-steady", "scattered-steps", "invariant-violated", "resumed", "stragglers")
-_SPARED = 2  # usable steps that a job on the line may lack of those that are compared
-
-
-def behind(
-    past: Past,
-    segments: Sequence[Segment],
-    running: TrialResult,
-    *,
-    most: int,
-    sigma: float,
-    is_known: bool,
-) -> Behind | None:
-    """Return how far behind a screened trial is that cannot come among the first `most` any more.
-
-    Its first steps are compared with the same steps of the others. None while fewer than `most`
-    others are screened, where its steps are doubtful, and while the noise of a job is assumed: it
-    is known (`sigma`), or so many profiles are screened that their spread tells it.
-    """
-    first, score = first_steps(running.trial.protocol), running.score
-    if first is None or score is None or not set(_DOUBTED).isdisjoint(score.flags):
-        return None
-    own, arm = place(running.trial), running.trial.profile.id
-    beside = replace(first, min_steps=max(first.min_steps - _SPARED, 1))
-    jobs = {own: replace(running, status=TrialStatus.MEASURED)}
-    for key, each in past.screen.items():
-        found = None if key == own or each.score is None else rescore(each.score, protocol=beside)
-        if isinstance(found, Score):
-            jobs[key] = replace(each, score=found)
-    ranking = screen(replace(past, screen=jobs), segments)
-    standing = ranking.standings.get(arm)
-    best = sorted(-each.estimate for name, each in ranking.standings.items() if name != arm)
-    if standing is None or len(best) < most or not (is_known or ranking.spread):
-        return None
-    bound = _HOPELESS * max(sigma, ranking.spread or 0.0) * math.sqrt(standing.variance)
-    below = min(ranking.level, -best[most - 1]) - standing.estimate
-    return Behind(below=below, bound=bound, step=first.last_step) if below > bound else None
-
-
 def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
     return (trial for segment in segments for trial in segment.trials)
 
@@ -314,16 +268,9 @@ def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapp
     return {key: float(at) for at, key in enumerate(sorted(starts, key=lambda k: (starts[k], k)))}
 
 
-_SECOND = 2  # look
 _SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
 FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
-# look, of how many -> its share of the sweep's alpha
-ALPHA: Mapping[tuple[int, int], float] = {
-    (1, 1): SWEEP_ALPHA,
-    (1, 2): FIRST_STAGE_ALPHA,
-    (2, 2): SECOND_STAGE_ALPHA,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +278,6 @@ class Look:
     """One look at complete blocks.
 
     Attributes:
-        alpha: shared by the family.
         family: how many arms entered.
         fit: the blocks' least squares; None where no block holds a baseline and something else.
         comparisons: by arm, the alias included, dropped arms left out.
@@ -339,7 +285,6 @@ class Look:
         unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
     """
 
-    alpha: float
     family: int
     fit: BlockFit | None
     comparisons: Mapping[str, Comparison | NoComparison]
@@ -353,10 +298,10 @@ class Confirmation:
 
     Attributes:
         trials: planned so far, in order.
-        blocks: how many there are at the first look.
+        blocks: how many decide.
         kept: the arms that were not cut, the alias included, best first; all before a cut.
-        looks: taken so far; () while blocks are missing.
-        left: trials of the first look that no cut has planned yet.
+        look: at the deciding blocks; None while some are missing.
+        left: trials of the deciding blocks that no cut has planned yet.
         alpha_spent: by trials that exist.
         has_pair: whether `baseline-no-env` stands in every block.
         may_grow: whether spare blocks may follow those that are planned.
@@ -366,7 +311,7 @@ class Confirmation:
     trials: tuple[Trial, ...]
     blocks: int
     kept: tuple[str, ...]
-    looks: tuple[Look, ...]
+    look: Look | None
     left: int
     alpha_spent: float
     has_pair: bool = False
@@ -374,10 +319,10 @@ class Confirmation:
     added: Reason | None = None
 
 
-def begun(past: Past) -> Mapping[int, ConfirmDesign]:
-    """Return look -> its design, for the looks that have trials."""
+def begun(past: Past) -> ConfirmDesign | None:
+    """Return the design of the deciding blocks that have trials; None before the first."""
     found = {each.trial.design for each in past.confirm.values() if each.trial.design is not None}
-    return {each.look: each for each in sorted(found) if each.look != _SPARE}
+    return max((each for each in found if each.look != _SPARE), default=None)
 
 
 def is_spare(trial: Trial) -> bool:
@@ -395,12 +340,11 @@ def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
     return tuple(sorted(found - {BASELINE_ID}))
 
 
-def design(past: Past, plan: Plan, *, arms: int, second_blocks: int) -> ConfirmDesign:
-    """Return the design of the first look: as begun, else as planned for so many arms."""
+def design(past: Past, plan: Plan, *, arms: int) -> ConfirmDesign:
+    """Return the design of the deciding blocks: as begun, else as planned for so many arms."""
     widths = tuple(min(each, arms) for each in plan.widths)
     is_narrowing = len(set(widths)) > 1
-    return begun(past).get(1) or ConfirmDesign(
-        looks=2 if second_blocks else 1,
+    return begun(past) or ConfirmDesign(
         arms=arms,
         blocks=plan.blocks,
         baselines=plan.block_baselines,
@@ -416,9 +360,7 @@ def confirm(
     first: ConfirmDesign,
     arms: Sequence[Profile],
     orders: Orders,
-    second_blocks: int,
     losses: Losses,
-    equivalence: float,
     others: Mapping[str, Profile],
     jobs: int,
     pair: Profile | None = None,
@@ -435,18 +377,16 @@ def confirm(
     Args:
         past: what was measured.
         ranking: what the screen says.
-        first: design of the first look.
+        first: design of the deciding blocks.
         arms: the finalists in rank order.
         orders: of the trials.
-        second_blocks: of the second look.
         losses: with what the loss of a trial is compared.
-        equivalence: relative change that counts as none.
         others: the profiles that spare blocks may hold, by id.
         jobs: of all blocks at most.
         pair: `baseline-no-env` where it stands in every block, beside the finalists and uncut.
         lay: puts blocks on their node slots.
     """
-    known = begun(past)
+    spent = 0.0 if begun(past) is None else SWEEP_ALPHA
     widths = first.widths or (first.arms,) * first.blocks
     named = {arm.id: arm for arm in arms}
     trials: tuple[Trial, ...] = ()
@@ -471,9 +411,9 @@ def confirm(
                     blocks=len(widths),
                     kept=(*kept, *decided),
                     has_pair=bool(decided),
-                    looks=(),
+                    look=None,
                     left=left,
-                    alpha_spent=_spent(known),
+                    alpha_spent=spent,
                 )
             ranked = cut(past, ranking, kept, design=first, after=number - 1, losses=losses)
             frozen = [each for each in ranked if each in frozen_arms(past, after=number - 1)]
@@ -483,28 +423,12 @@ def confirm(
                 chosen.append(ALIAS.id)
             kept = tuple(each for each in ranked if each in chosen)
         trials += block(number, first)
-    looks = []
+    look, is_won, added = None, False, None
     if are_over(trials):
-        looks.append(look_at(past, (first,), (*kept, *decided), equivalence))
-        second = known.get(_SECOND) or replace(
-            first, look=_SECOND, blocks=second_blocks, widths=(len(kept),) * second_blocks
-        )
-        undecided = VerdictKind.INCONCLUSIVE in _of_candidates(looks[0])
-        if first.looks > 1 and second.blocks and (undecided or _SECOND in known):
-            more: tuple[Trial, ...] = ()
-            for number in range(len(widths) + 1, len(widths) + second.blocks + 1):
-                more += block(number, second)
-            trials += more
-            if are_over(more):
-                looks.append(look_at(past, (first, second), (*kept, *decided), equivalence))
-    is_won, added = False, None
-    if looks and are_over(trials):
-        found = (each for look in looks for each in _of_candidates(look))
-        is_won = VerdictKind.FASTER in found
+        look = look_at(past, first, (*kept, *decided))
+        is_won = VerdictKind.FASTER in _of_candidates(look)
         number = last = max(each.block for each in trials)
-        spare = ConfirmDesign(
-            look=_SPARE, looks=first.looks, arms=0, blocks=0, baselines=first.baselines
-        )
+        spare = ConfirmDesign(look=_SPARE, arms=0, blocks=0, baselines=first.baselines)
         while are_over(trials):
             number += 1
             ran = {key for key, each in past.confirm.items() if each.status.is_final}
@@ -529,9 +453,9 @@ def confirm(
         blocks=len(widths),
         kept=(*kept, *decided),
         has_pair=bool(decided),
-        looks=tuple(looks),
+        look=look,
         left=0,
-        alpha_spent=_spent(known),
+        alpha_spent=spent,
         may_grow=jobs > 0 and not is_won,
         added=added,
     )
@@ -595,10 +519,6 @@ def _spared(
     return [*sorted(held), *[arm for arm in wanted if arm not in held][: max(left, 0)]]
 
 
-def _spent(known: Mapping[int, ConfirmDesign]) -> float:
-    return round(sum(ALPHA[each.look, each.looks] for each in known.values()), 4)
-
-
 def cut(
     past: Past,
     ranking: Ranking,
@@ -630,18 +550,15 @@ def _of_candidates(look: Look) -> list[VerdictKind]:
     return [kind for arm, kind in look.kinds.items() if arm != ALIAS.id]
 
 
-def look_at(
-    past: Past, designs: Sequence[ConfirmDesign], kept: Sequence[str], equivalence: float
-) -> Look:
-    cells = past.scored_in_blocks(designs=designs)
-    inside = {key.arm for key, each in past.confirm.items() if each.trial.design in designs}
+def look_at(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
+    cells = past.scored_in_blocks(designs=(design,))
+    inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
     entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
     family = max(len(entered), 1)
-    alpha = ALPHA[designs[-1].look, designs[-1].looks]
     fit = fitted(cells)
     # a dropped arm can never win, so that those that stay need no alpha for the cut
     comparisons = {
-        arm: compared(fit, arm, family=family, alpha=alpha)
+        arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA)
         for arm in sorted(kept)
         if arm in inside and arm not in past.dropped
     }
@@ -650,15 +567,12 @@ def look_at(
         for arm, each in comparisons.items()
         if isinstance(each, Comparison) and arm != ALIAS.id
     }
-    faster = () if fit is None else winners(fit, found, family=family, alpha=alpha)
+    faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
     kinds = {
-        arm: decide(each, equivalence=equivalence)
-        if isinstance(each, Comparison)
-        else VerdictKind.INCONCLUSIVE
+        arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
         for arm, each in comparisons.items()
     }
     return Look(
-        alpha=alpha,
         family=family,
         fit=fit,
         comparisons=comparisons,

@@ -156,7 +156,6 @@ class Declaration:
         baselines: wave -> baselines in its queue.
         sigma: standard deviation of a job's score as far as known before.
         losses: with what a trial's loss is compared.
-        equivalence: relative change that counts as none.
         context: what the catalog's rules are held against; None holds none.
     """
 
@@ -167,7 +166,6 @@ class Declaration:
     baselines: Mapping[str, int]
     sigma: float
     losses: Losses
-    equivalence: float
     context: Context | None = None
 
     def at(self, history: History) -> Moment:
@@ -403,7 +401,7 @@ class Declaration:
             return {}
         arms = {each.arm: each.profile for each in blocks if not each.is_baseline}
         past = self._read(history, arms)
-        found = without_gain(past, equivalence=self.equivalence)
+        found = without_gain(past)
         return {each: settings_of(arms[each]) for each in sorted(found & arms.keys())}
 
     def _planned(

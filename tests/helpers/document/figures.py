@@ -47,6 +47,7 @@ from tests.helpers.document.slots import SECOND, against_lines, last_laid, mispl
 from tests.helpers.words import in_words
 
 BASELINE, ALIAS = "baseline-deployed", "baseline-aa"
+LEVEL = 0.01  # a change inside it is none
 BOUNDED = 0.02  # "structurally bounded" is a claim of M below this
 STOP_ESTIMATE, STOP_LEAST = 0.05, 0.04
 
@@ -59,7 +60,6 @@ class Job:
     profile: Mapping[str, Any]
     stage: str
     wave: str
-    looks: int
     slot: str  # the cell's identity there
     block: int
     ran_in: Any = None  # the block beside which it really ran
@@ -297,8 +297,6 @@ class Books:
         arms = sorted({e.name for e in own} - {BASELINE})
         if not arms:
             return None
-        if any(e.looks != 1 for e in own):
-            raise ValueError("a confirmation in two stages is not computed again here")
         blocks = sorted({(e.ran_in, e.epoch) for e in own}, key=str)
         design = np.zeros((len(own), len(arms) + len(blocks)))
         for at, each in enumerate(own):
@@ -472,7 +470,7 @@ class Books:
         return not abs(score.loss - usual) <= self.declared["loss_tolerance"] * abs(usual)
 
     def _kind(self, name: str) -> str:
-        fit, margin = self.fit, float(self.declared["equivalence"])
+        fit, margin = self.fit, LEVEL
         if fit is None or len([e for e in self.of(name, "confirm") if e.score]) < 2:
             return "INCONCLUSIVE"
         if name in fit.winners(ALIAS):
@@ -651,7 +649,6 @@ def _job(result: Mapping[str, Any]) -> Job:
         profile=trial["profile"],
         stage=_stage(trial),
         wave=trial["stage"],
-        looks=(trial["design"] or {}).get("looks", 0),
         slot=trial["cell_digest"],
         block=trial["block"],
         position=trial["position"],

@@ -68,14 +68,13 @@ def layout_of(declared: Mapping[str, Any], *, slots: int = 1) -> Layout | None:
     for rule in (each for kind in _RULES for each in declared[kind]):
         waves[rule["wave"]] += rule["slots"]
     count, settled = sum(waves.values()), declared["screen_baselines"] * len(waves)
-    reserve, sigma = declared["second_blocks"], declared["sigma_prior"]
+    sigma = declared["sigma_prior"]
     is_stated = any(declared[key] for key in ("finalists", "block_baselines", "blocks"))
     found = _fitting(
         count,
         declared["budget"],
         settled,
         waves=len(waves),
-        reserve=reserve,
         sigma=sigma,
         slots=slots,
         may_repeat=not is_stated,
@@ -87,7 +86,6 @@ def layout_of(declared: Mapping[str, Any], *, slots: int = 1) -> Layout | None:
         count + 40,
         0,
         waves=1,
-        reserve=0,
         sigma=None,
         slots=slots,
         may_repeat=False,
@@ -100,7 +98,6 @@ def layout_of(declared: Mapping[str, Any], *, slots: int = 1) -> Layout | None:
         widths = (min(declared["finalists"], max(count, 1)),) * blocks
     controls = declared["block_baselines"] or found.controls
     jobs = count + (settled or max(3, len(waves))) + sum(widths) + blocks * controls
-    jobs += reserve * (widths[-1] + controls)
     return Layout(count=count, widths=widths, controls=controls, jobs=jobs)
 
 
@@ -110,12 +107,11 @@ def _fitting(
     settled: int,
     *,
     waves: int,
-    reserve: int,
     sigma: float | None,
     slots: int,
     may_repeat: bool,
 ) -> Layout | None:
-    is_quiet = sigma is not None and sigma <= 0.004 and not reserve
+    is_quiet = sigma is not None and sigma <= 0.004
     # each slot that the screen uses has a baseline, and is used for two profiles or more; one slot
     # of eight may lack it where that makes the screen shorter
     used = min(slots, max(count // 2, 1))
@@ -124,7 +120,7 @@ def _fitting(
     rows = [(*each, 0) for each in (*(QUIET if is_quiet else ()), *TABLE)]
     if slots > 1:
         rows.insert(rows.index((*TABLE[0], 0)) + 1, (*WIDE, 0))
-    is_repeated = may_repeat and not reserve and count >= 2 * AGAIN
+    is_repeated = may_repeat and count >= 2 * AGAIN
     if is_repeated and slots >= len(TWICE[1]):
         rows.insert(0, (*TWICE, AGAIN))
     if is_repeated and slots == 1:
@@ -141,13 +137,13 @@ def _fitting(
             min(arms[0] if at < slots else each, max(count, 1)) for at, each in enumerate(arms)
         )
         screened = settled or max(of_screen, waves, of_slots)
-        before = count + screened + again + reserve * (widths[-1] + controls)
+        before = count + screened + again
         found = Layout(count=count, widths=widths, controls=controls, jobs=0)
         left = budget - before - sum(widths) - len(widths) * controls
         if left >= 0 and found.df >= 3:
             left -= 8 if arms == TABLE[0][1] else 0  # they stay for a spare block
             most = min(slots, 6) if again and slots > 1 else MOST if again else 6
-            is_plain = slots == 1 and not is_repeated and not reserve
+            is_plain = slots == 1 and not is_repeated
             if arms == TABLE[0][1] and is_plain and budget > 65:
                 most = MOST
             more = min(left // (widths[-1] + controls), most - len(widths))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
-from pytest_xlatune.catalog.words import TEXT_ID, text_profile
+from pytest_xlatune.catalog.typed import TEXT_ID, text_profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.prepare.lint import Linted, Target, lint

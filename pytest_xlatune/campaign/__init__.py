@@ -78,7 +78,7 @@ from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
 from pytest_xlatune.sweep.registry import KINDS
 
-__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
+__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest", "notes_of"]
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
@@ -173,6 +173,21 @@ class View:
     def history(self) -> tuple[TrialResult, ...]:
         """The results of the study's trials, in plan order."""
         return history_of(self.state, self.study)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know, as sentences."""
+        return notes_of(self.state)
+
+
+def notes_of(state: LedgerState) -> tuple[str, ...]:
+    """Return what a ledger's reader should know, as sentences."""
+    return tuple(
+        sentence(each.said)
+        if isinstance(each, Noted)
+        else f"{each.reason}: scores before and after are not compared"
+        for each in state.remarks
+    )
 
 
 class Campaign:
@@ -390,7 +405,7 @@ class Campaign:
                 state=state,
                 study=self.study,
                 pending=self._proposed,
-                stopped=state.stop.reason if state.stop is not None else "",
+                stopped=sentence(state.stop.why) if state.stop is not None else "",
             )
         return self._view
 
@@ -647,7 +662,7 @@ class Campaign:
         cells = (self.setup.cell_of(each, view.state) for each in view.pending)
         labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
         which = "" if is_over else f" of {', '.join(labels)}"
-        self._packing.tell("limit", f"nothing more{which} is submitted: {told.reason}")
+        self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(told.why)}")
         if is_over and not self._state.in_flight():
             self._plan(view)
             self._write(told)

@@ -324,7 +324,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         found=Reason(Why.SETTINGS_OF_NONE, profiles=sorted(lost)),
         evidence=sentence(lost_here[0]),
     )
-    _LOG.warning("%s", told.reason)
+    _LOG.warning("%s", sentence(told.why))
     return (*silent, told)
 
 
@@ -349,7 +349,7 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         found=Reason(Why.NO_FLAG_SEEN, profiles=lost),
         evidence=sentence(unproved(result.own_settings)[0]),
     )
-    _LOG.warning("%s", told.reason)
+    _LOG.warning("%s", sentence(told.why))
     return told
 
 

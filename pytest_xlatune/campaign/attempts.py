@@ -264,7 +264,7 @@ class Attempts:
         wait_s = decision.backoff_s
         not_before_s = self._setup.now() + wait_s if wait_s else 0.0
         told = decision.told(trial.id, number, not_before_s=not_before_s)
-        _LOG.warning("%s, attempt %d: %s", trial.id, number, told.reason)
+        _LOG.warning("%s, attempt %d: %s", trial.id, number, sentence(told.why))
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
         if decision.next is Next.RETRY:
             return (told, end)
@@ -410,7 +410,7 @@ class Attempts:
         if self._policy.on_node_failure is OnNodeFailure.STOP:
             return (told,)
         told = dataclasses.replace(told, next=Next.GIVE_UP)
-        _LOG.info("%s ends without a measurement: %s", told.trial_id, told.reason)
+        _LOG.info("%s ends without a measurement: %s", told.trial_id, sentence(told.why))
         finding = Finding(
             cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
         )
@@ -512,7 +512,7 @@ class Attempts:
             wait_s = decision.backoff_s
             not_before_s = setup.now() + wait_s if wait_s else 0.0
             told = decision.told(trial.id, number, not_before_s=not_before_s)
-            _LOG.info("%s, attempt %d: %s", trial.id, number, told.reason)
+            _LOG.info("%s, attempt %d: %s", trial.id, number, sentence(told.why))
             events = (*events, told)
         status = STATUS.get(decision.next)
         if status is not None:

@@ -28,7 +28,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -157,12 +157,6 @@ _FOLLOWS = {
 }
 
 
-def _sentence(why: Reason | None) -> str:
-    from pytest_xlatune.report.words import sentence  # what reads ledgers for programs needs none
-
-    return sentence(why)
-
-
 _UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE})
 
 
@@ -285,11 +279,6 @@ class Decided(Event):
             return Reason(kind, arm=self.arm, why=found)
         return Reason(Why.DEPLOYED_NOT_SCORED if is_scoring else Why.DEPLOYED_CANNOT_RUN, why=found)
 
-    @property
-    def reason(self) -> str:
-        """The same in a sentence, for a log or a line of the terminal."""
-        return _sentence(self.why)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesPinned(Event):
@@ -325,9 +314,9 @@ class Noted(Event):
     why: Reason | None = field(default=None, metadata=LATER)
 
     @property
-    def sentence(self) -> str:
-        """What it says, in a line of the terminal or of a report."""
-        return _sentence(self.why) or self.text
+    def said(self) -> Reason:
+        """What it says, of an older version too."""
+        return self.why or verbatim(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,16 +217,6 @@ class LedgerState:
     stop: Decided | None = None
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """The remarks as sentences."""
-        return tuple(
-            each.sentence
-            if isinstance(each, Noted)
-            else f"{each.reason}: scores before and after are not compared"
-            for each in self.remarks
-        )
-
-    @property
     def run(self) -> str:
         """The name of the folder of the attempts; "" before a session has begun."""
         return (self.opened[0].run or self.opened[0].session) if self.opened else ""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign import Campaign, notes_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID
@@ -245,7 +245,8 @@ class Session:
             environ=os.environ,
         )
         found = preflight.Preflight(
-            faults=(*found.faults, *flags.faults), notes=(*state.notes, *found.notes, *flags.notes)
+            faults=(*found.faults, *flags.faults),
+            notes=(*notes_of(state), *found.notes, *flags.notes),
         )
         try:
             found.raise_faults(f"sweep {sweep.name!r}")

@@ -258,7 +258,7 @@ class Feed:
         elif isinstance(event, Decided) and event.next in (Next.RETRY, Next.STOP, Next.INTERRUPTED):
             if event.cannot is not None:  # the line of its trial, which follows, says the same
                 return
-            yield Landed(line=f"{event.trial_id}: {event.reason}", sweep=sweep)
+            yield Landed(line=f"{event.trial_id}: {sentence(event.why)}", sweep=sweep)
         elif isinstance(event, NodesPinned):
             yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
         elif isinstance(event, EpochBegan):
@@ -268,7 +268,7 @@ class Feed:
             line = f"{event.profile} {said} ({event.took_s:.1f} s)"
             yield Landed(line=line, sweep=sweep)
         elif isinstance(event, Noted):
-            yield Landed(line=f"note: {event.sentence}", sweep=sweep)
+            yield Landed(line=f"note: {sentence(event.said)}", sweep=sweep)
 
     def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
         study = self._studies.get(result.trial.study)

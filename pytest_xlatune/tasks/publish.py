@@ -64,6 +64,7 @@ from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -139,7 +140,7 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
                 let_go.add((trial_id, attempt))
             case Decided(trial_id=trial_id, attempt=attempt) as event:
                 is_ours = event.next is Next.INTERRUPTED and is_stopped
-                said[trial_id, attempt] = _STOPPED if is_ours else event.reason
+                said[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
                 let_go.discard((trial_id, attempt))
                 is_stopped |= event.next is Next.STOP
             case AttemptEnded(trial_id=trial_id, attempt=attempt) if (trial_id, attempt) in let_go:
@@ -369,7 +370,7 @@ class Known:
     def stop_reason(self) -> str:
         """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
         stop = self.state.stop
-        return hide_kept(stop.reason) if stop is not None else ""
+        return hide_kept(sentence(stop.why)) if stop is not None else ""
 
     @property
     def stopped(self) -> str:
@@ -380,7 +381,7 @@ class Known:
         nodes = tuple(dict.fromkeys(name for each in self.cells for name in each.nodelist))
         message = stop_message(
             cell=replace(self.cell, nodelist=nodes),
-            reason=stop.reason,
+            reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
             nodes=stop.nodes,
             evidence=stop.evidence,

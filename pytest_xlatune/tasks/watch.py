@@ -206,14 +206,14 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
         case TrialEnded(result=result):
             how = "dropped" if result.status is TrialStatus.DROPPED else result.status.value
             return plain(f"{result.trial.id}: {sentence(result.reason) or how}")
-        case Decided(trial_id=trial_id, next=follows, reason=reason) if follows in _TOLD:
-            return plain(f"{trial_id}: {reason}")
+        case Decided(trial_id=trial_id, next=follows, why=why) if follows in _TOLD:
+            return plain(f"{trial_id}: {sentence(why)}")
         case NodesPinned(nodes=nodes):
             return f"pinned to {', '.join(nodes)}"
         case EpochBegan(reason=reason):
             return plain(f"a new epoch: {reason}")
-        case Noted(sentence=text):
-            return plain(f"note: {text}")
+        case Noted(said=said):
+            return plain(f"note: {sentence(said)}")
         case ProfileCompiled(profile=profile, sentence=text):
             return plain(f"{profile} compiled: {text}")
         case _:

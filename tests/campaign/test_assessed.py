@@ -17,6 +17,7 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 
 STEPS = 15
 CELL = Cell(
@@ -185,7 +186,8 @@ def test_what_stops_the_sweep_is_the_reference_of_the_study(
 ) -> None:
     found = assessed(log(steps=2, last=REFUSED), FAILED, of=of, reference=reference)
     assert found.decision.next is expected
-    assert ("the reference one cannot run" in found.decision.reason) is (expected is Next.STOP)
+    is_told = "the reference one cannot run" in sentence(found.decision.why)
+    assert is_told is (expected is Next.STOP)
 
 
 def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_something() -> None:

@@ -33,6 +33,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report.words import sentence
 
 NODES = ("node001", "node002")
 FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
@@ -173,7 +174,7 @@ def test_a_node_that_stays_away_stops_the_sweep(tmp_path: Path) -> None:
     (stop,) = Case(tmp_path, DEAD).wait(DRAINED)
     assert isinstance(stop, Decided)
     assert (stop.next, stop.cls) == ("stop", "node-drain")
-    assert "node002 is down: bad nic" in stop.reason
+    assert "node002 is down: bad nic" in sentence(stop.why)
     assert "UnavailableNodes:node002" in stop.evidence
 
 
@@ -184,7 +185,7 @@ def test_a_node_is_brought_back_twice_and_no_more(tmp_path: Path) -> None:
         case.now_s += 60
     (stop,) = case.wait(DRAINED)
     assert isinstance(stop, Decided)
-    assert "resumed 2 times without a measured trial" in stop.reason
+    assert "resumed 2 times without a measured trial" in sentence(stop.why)
 
 
 def test_the_queues_budget_is_the_users(tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_a_job_that_slurm_will_never_start_stops_the_sweep_with_the_remedy(tmp_p
     (stop,) = case.wait(NEVER)
     assert isinstance(stop, Decided)
     assert (stop.next, stop.cls) == ("stop", "never-starts")
-    assert stop.reason == (
+    assert sentence(stop.why) == (
         "never-starts (PENDING (PartitionTimeLimit): ask for less time): the sweep stops"
     )
 
@@ -286,7 +287,7 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert decided.evidence == "NODE_FAIL (NodeDown); no step, before-memstats"
     assert any(isinstance(each, EpochBegan) for each in events) is (following == "retry")
     if following == "stop":
-        assert "node002 is down: bad nic" in decided.reason
+        assert "node002 is down: bad nic" in sentence(decided.why)
 
 
 CUT = Outcome(state=State.CANCELLED, reason="CANCELLED by 0", nodes=NODES)
@@ -338,7 +339,7 @@ def test_a_process_that_takes_over_knows_that_the_end_was_ours(tmp_path: Path) -
     decided, _ = second.look(CUT)
     assert isinstance(decided, Decided)
     assert (decided.next, decided.cls) == ("retry", "hang-init")
-    assert "601 s without a step" in decided.reason
+    assert "601 s without a step" in sentence(decided.why)
 
 
 def test_a_cancel_that_was_not_ours_is_told_as_one(tmp_path: Path) -> None:

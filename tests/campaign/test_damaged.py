@@ -78,7 +78,7 @@ def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str
     again = campaign(work_dir, executor, session="second", fresh=True)
     (aside,) = path.parent.glob("ledger-*.jsonl")
     assert aside.read_bytes() == content
-    assert any("cannot read its job ids" in note for note in again.view().state.notes)
+    assert any("cannot read its job ids" in note for note in again.view().notes)
     run(again)
     assert again.conclude().complete
     assert campaign(work_dir, executor, session="second", fresh=True).view().pending == ()

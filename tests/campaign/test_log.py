@@ -17,6 +17,7 @@ from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
@@ -192,4 +193,4 @@ def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
     entries = Ledger(each.setup.folder / LEDGER).refresh()
-    return [entry.event.sentence for entry in entries if isinstance(entry.event, Noted)]
+    return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]

@@ -12,6 +12,7 @@ from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.report.words import sentence
 
 OK = Outcome(state=State.COMPLETED, exit_code=0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)
@@ -93,7 +94,7 @@ def test_playbook(
     assert recovery.Decision.from_json(decision.to_json()) == decision
     if expected is not Next.ACCEPT:
         assert decision.cls
-        assert decision.cls in decision.reason
+        assert decision.cls in sentence(decision.why)
 
 
 def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:

@@ -242,7 +242,7 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert ledger.read_bytes() == old
 
     second = campaign(tmp_path, executor, session="second", fresh=True)
-    (note,) = second.view().state.notes
+    (note,) = second.view().notes
     assert "cannot read its job ids and ended none of its jobs" in note
     assert "End them with scancel" in note
     assert f"their names begin with {OWN_JOBS}" in note

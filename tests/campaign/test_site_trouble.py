@@ -14,6 +14,7 @@ from pytest_xlatune.model.failure import SITE_CLASSES, UNKNOWN_CLASSES, FailureC
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
+from pytest_xlatune.report.words import sentence
 from tests.campaign.test_assessed import assessed
 from tests.helpers.scripted import FAILED, ScriptedExecutor, campaign, failing, run
 
@@ -124,7 +125,7 @@ def test_a_broken_sweep_is_told_by_the_reference() -> None:
     assert first.decision.next is Next.RETRY
     again = assessed(text, FAILED, of=BASELINE, reference_runs=False, earlier=("python-exception",))
     assert again.decision.next is Next.STOP
-    assert "the cell as deployed cannot run" in again.decision.reason
+    assert "the cell as deployed cannot run" in sentence(again.decision.why)
 
 
 def test_a_profile_that_raises_the_same_twice_is_dropped_while_the_reference_runs(

@@ -42,9 +42,9 @@ def test_it_is_told_and_retried_and_the_file_is_kept(tmp_path: Path, content: st
     state = made.view().state
     (told,) = [each for each in state.decisions if each.cls]
     assert (told.cls, told.next) == (FailureClass.OUTCOME_UNREADABLE, Next.RETRY)
-    assert told.reason.startswith("what it wrote of its end cannot be read: ")
-    assert "outcome.json" in told.reason
-    assert told.reason.endswith(": retried on the same nodes")
+    assert sentence(told.why).startswith("what it wrote of its end cannot be read: ")
+    assert "outcome.json" in sentence(told.why)
+    assert sentence(told.why).endswith(": retried on the same nodes")
     assert all(each.result.status is TrialStatus.MEASURED for each in state.trials.values())
     (aside,) = made.setup.folder.rglob("outcome.json.unreadable")
     assert aside.read_text(encoding="utf-8") == content

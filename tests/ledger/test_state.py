@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_xlatune.campaign import notes_of
 from pytest_xlatune.ledger import CampaignOpened, Ledger, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
@@ -50,7 +51,9 @@ def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
     assert [each.cells for each in state.opened] == [(CELL,)]
     assert [each.evidence for each in state.decisions] == ["node001 died"]
     assert state.nodes_of(CELL) == ("node001", "node002")
-    assert state.notes == ("torn\nlines, \u2028 and ünïcode",)
+    assert tuple(sentence(each.said) for each in state.remarks) == (
+        "torn\nlines, \u2028 and ünïcode",
+    )
 
 
 def test_history_is_of_one_study(ledger: Ledger) -> None:

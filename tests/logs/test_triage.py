@@ -11,6 +11,7 @@ from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.report.words import sentence
 
 PROTOCOL = Protocol(steps=15)
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
@@ -193,7 +194,7 @@ def test_what_is_lost_is_told_with_the_reason_and_no_word_twice() -> None:
     why = "no part of Slurm knew the job in 20 rounds"
     lost = Outcome(state=State.LOST, reason=why)
     decision = decide(lost, primary(diagnose(report_of(steps(0, 6)), lost, PROTOCOL)))
-    assert decision.reason == f"lost ({why}): retried on the same nodes"
+    assert sentence(decision.why) == f"lost ({why}): retried on the same nodes"
     gone = Outcome(state=State.NODE_FAIL)
     decision = decide(gone, primary(diagnose(report_of(steps(0, 6)), gone, PROTOCOL)))
-    assert decision.reason.startswith("node-fail: ")
+    assert sentence(decision.why).startswith("node-fail: ")

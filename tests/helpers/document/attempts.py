@@ -10,6 +10,7 @@ from typing import Any
 from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.result import COLLECTIVES
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 
 LET_GO = "let go: no session waits for it"
 AFTER_STOP = "ended after the stop of the sweep; runs again in the next session"
@@ -132,7 +133,7 @@ def remarks_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 def _reason(line: Mapping[str, Any]) -> str:
     """The sentence of a decision: the ledger holds its fields."""
     fields = {name: each for name, each in line.items() if name not in ("schema", "at", "event")}
-    return Decided.from_json(fields).reason
+    return sentence(Decided.from_json(fields).why)
 
 
 def _is_open(result: Mapping[str, Any]) -> bool:

@@ -154,7 +154,7 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def _runs(code: CodeType, frame: FrameType | None) -> bool:
-    """Whether a function is at work in a frame, or called what is."""
+    """Whether the code of a function stands in the stack that ends in a frame."""
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None

@@ -15,11 +15,13 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
 
 from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of, versions
@@ -130,11 +132,15 @@ def interrupts_kept() -> Iterator[None]:
 
     def again(lost: sys.UnraisableHookArgs) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            # from another thread and later: here it would be lost in the same way
-            main = threading.main_thread().ident or 0
-            threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGINT)).start()
+            threading.Thread(target=deliver, daemon=True).start()
         else:
             before(lost)
+
+    def deliver() -> None:
+        main = threading.main_thread().ident or 0
+        while _runs(again.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
+            time.sleep(0.01)  # in there it would be lost in the same way
+        signal.pthread_kill(main, signal.SIGINT)
 
     sys.unraisablehook = again
     try:
@@ -142,6 +148,13 @@ def interrupts_kept() -> Iterator[None]:
     finally:
         if sys.unraisablehook is again:
             sys.unraisablehook = before
+
+
+def _runs(code: CodeType, frame: FrameType | None) -> bool:
+    """Whether the code of a function stands in the stack that ends in a frame."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Runs(ExitStack):

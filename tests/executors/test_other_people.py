@@ -173,7 +173,7 @@ def test_a_folder_that_we_may_not_enter_is_told_as_such(
     assert f"{project} {why}" in said
 
 
-def test_a_user_namespace_that_shows_root_as_nobody_refuses_no_session(people: People) -> None:
+def test_a_user_namespace_that_shows_another_root_refuses_no_session(people: People) -> None:
     """As apptainer and rootless podman make one: all but this user are one stranger there."""
     home = people.root / "home"
     home.mkdir()

@@ -206,8 +206,8 @@ class Lock:
         raise KeyboardInterrupt
 
 def test_interrupted(baseline_deployed):
-    Lock()
     with pytest.raises(KeyboardInterrupt):
+        Lock()
         time.sleep(100)
 """
 

@@ -63,8 +63,8 @@ _AT_LEAST = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
 _KERNELS_AS_ASKED = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 # With a dump asked for, XLA writes its options down, of every module: some kilobytes each. No
-# program is dumped but the smallest that JAX compiles for itself: on a CPU jaxlib up to 0.9 writes
-# options down beside a dumped program alone.
+# program is dumped but the smallest that JAX compiles for itself: on a CPU jaxlib writes options
+# down beside a dumped program alone (up to 0.9, 0.11.2, 0.12.0).
 _SMALL = "^jit_(convert_element_type|broadcast_in_dim|_?threefry_seed)$"
 _ASKS_OPTIONS = (
     Flag(name="xla_dump_to", value=f"{FOLDER}/{OPTIONS_FOLDER}"),

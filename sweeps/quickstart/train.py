@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from configuration import AXES, FIELDS, Config, ConfigError, load_config
 from jax.sharding import Mesh
@@ -98,14 +99,25 @@ def log_compiled_memory(compiled: Any) -> None:
 # --- devices and processes ------------------------------------------------------------------------
 
 
+KEPT_FROM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # what compiles faster is not kept
+
+
+def dumps_step(flags: str) -> bool:
+    """Tell whether XLA is asked to dump the step, and not other modules alone."""
+    named = re.findall(r"--xla_dump_hlo_module_re=(\S+)", flags)
+    is_named = not named or re.search(named[-1], "jit_train_step") is not None
+    return "--xla_dump_to" in flags and is_named
+
+
 def start_jax(config: Config, environ: Mapping[str, str]) -> None:
     """Choose the platform and the compile cache, and join the other processes if there are any."""
     if config.hardware == "cpu":
         jax.config.update("jax_platforms", "cpu")
     if config.jax_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.jax_cache_dir)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    if "--xla_dump_to" in environ.get("XLA_FLAGS", ""):
+        if KEPT_FROM not in environ:
+            jax.config.update(KEPT_FROM.lower(), 0.0)
+    if dumps_step(environ.get("XLA_FLAGS", "")):
         # a module that comes out of the cache is not compiled, and so not dumped
         jax.config.update("jax_enable_compilation_cache", val=False)
     if config.skip_jax_distributed_system:
@@ -242,6 +254,9 @@ def profiler_boundary(config: Config) -> set[int]:
 def train(config: Config, model: Model, metrics: TextIO | None) -> None:
     """Compile the step, then run it, one step ahead of the log."""
     state, batch = model.initial_state(), model.synthetic_batch()
+    # As most trainers do, compile a small program before the step: who asks XLA for its options
+    # gets them beside it, and need not dump the step.
+    jnp.zeros(()).block_until_ready()
     log_memory("After params initialized")
 
     def train_step(state: Tree, batch: Tree) -> tuple[Tree, jax.Array]:

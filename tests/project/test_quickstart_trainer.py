@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_xlatune.launchers import program
+from pytest_xlatune.launchers.program import FOLDER
 from tests.helpers import quick_compile
 
 if TYPE_CHECKING:
@@ -107,7 +109,11 @@ def run_with_evidence(folder: Path) -> None:
         "profiler=xplane", "skip_first_n_steps_for_profiler=2", "profiler_steps=2",
         f"jax_cache_dir={folder}/cache",
     )  # fmt: skip
-    train(*args, "profiler=", devices=4)
+    # as a scored trial asks for XLA's options, which must not keep the step from the cache
+    asked = " ".join(str(each).replace(FOLDER, str(folder)) for each in program._ASKS_OPTIONS)
+    log = {"JAX_LOG_COMPILES": "1"}
+    first = train(*args, "profiler=", devices=4, flags=asked, variables=log)
+    (folder / "compiled.txt").write_text(first.err, encoding="utf-8")
     assert any(folder.joinpath("cache").iterdir())
     dump = f"--xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
     secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
@@ -299,6 +305,19 @@ def test_the_profiler_and_the_dump_leave_their_files_where_others_look(evidence:
     (after,) = evidence.folder.glob("dump/*.jit_train_step.cpu_after_optimizations.txt")
     assert "HloModule jit_train_step" in before.read_text(encoding="utf-8")
     assert "all-gather" in after.read_text(encoding="utf-8")
+
+
+def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
+    evidence: Evidence,
+) -> None:
+    """Before the step: most releases of jaxlib write none down beside it unless it is dumped."""
+    log = (evidence.folder / "compiled.txt").read_text(encoding="utf-8")
+    # Finished XLA compilation of jit(train_step) in 1.234 sec
+    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", log)
+    (named,) = (each.value for each in program._ASKS_OPTIONS if each.name.endswith("module_re"))
+    assert [each for each in compiled if re.search(str(named), f"jit_{each}")]
+    assert compiled[-1] == "train_step"
+    assert any("train_step" in each.name for each in evidence.folder.glob("cache/*"))
 
 
 def trace_events(path: Path) -> Iterator[dict[str, Any]]:

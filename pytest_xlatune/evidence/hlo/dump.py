@@ -96,7 +96,7 @@ class SeenOptions:
 
 
 # with --xla_dump_to, whatever --xla_dump_hlo_module_re says: of every module on a GPU (jaxlib 0.6.2
-# to 0.10.2), and of every module on a CPU (0.10.2)
+# to 0.11.2), and of every module on a CPU (0.10.2 alone)
 _CONFIG, _COMPILE = ".config.pbtxt", "compile_options.textproto"
 # in the block debug_options:      xla_gpu_autotune_level: 4
 _INNER = re.compile(r'^ {2,4}(xla_\w+): "?(.*?)"?$', re.MULTILINE)

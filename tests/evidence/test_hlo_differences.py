@@ -20,7 +20,7 @@ from pytest_xlatune.evidence.hlo.difference import (
     prove,
     prove_each,
 )
-from tests.helpers.hlo_programs import VERSIONS, program
+from tests.helpers.hlo_programs import VERSIONS, program, text
 
 # and no word of those that are asynchronous: it is the same share of fewer
 AG = (
@@ -182,6 +182,16 @@ def test_names_numbers_and_autotuning_make_no_other_program(
 ) -> None:
     assert old in TEXT
     assert change(read(TEXT), read(TEXT.replace(old, new))) is found
+
+
+def test_a_step_that_a_gpu_autotuned_twice_is_one_program() -> None:
+    """Two processes on one H100: other tiles, and other emitters of two fusions."""
+    before, after = program("0.11.2", "step"), program("0.11.2", "step-again")
+    assert change(before, after) is Change.TUNED
+    lines = text("0.11.2", "step-again").splitlines(keepends=True)
+    (at,) = [each for each, line in enumerate(lines) if line.lstrip().startswith("%sub.11 =")]
+    lines[at] = lines[at].replace(" subtract(", " add(")
+    assert change(before, read_hlo(lines, before.source)) is Change.PROGRAM
 
 
 def test_every_flag_of_the_catalog_has_an_expectation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -17,10 +18,12 @@ from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.evidence.trace.captures import pgle_profile
 from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 from tests.helpers.captures import msg, num
+from tests.helpers.hlo_programs import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
@@ -169,6 +172,41 @@ def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path
     names = {row.name for row in found.kernels}
     assert not any(name.startswith("while") for name in names)
     assert found.total.concurrency_ps == 0  # one thread runs one operation of a device at a time
+
+
+H100 = DATA / "jaxlib-0.11.2"
+
+
+def of_h100(name: str) -> Trace:
+    path = H100 / f"{name}.trace.json.gz"
+    return read_trace_json(path.read_bytes(), path.name)
+
+
+@pytest.mark.parametrize("name", ["graphs", "launches"])
+def test_a_real_nvidia_capture_adds_up_to_its_own_events(name: str) -> None:
+    with gzip.open(H100 / f"{name}.trace.json.gz", "rb") as file:
+        events = json.load(file)["traceEvents"]
+    kernels = [each for each in events if each.get("pid") == 1 and each["ph"] == "X"]
+    found = drill([of_h100(name)])
+    (gpu,) = found.gpus
+    everything = gpu.total + gpu.outside
+    assert (found.rule, found.steps) == (StepRule.LAUNCH, (5, 6))
+    assert everything.kernels == len(kernels)
+    assert everything.sum_ps == sum(round(each["dur"] * 1e6) for each in kernels)
+    families = {row.name: row for row in found.families}
+    assert {"gemm", "copies"} <= families.keys()
+    of_copies = [row for row in found.kernels if row.family == "copies"]
+    assert {row.name.lower()[:6] for row in of_copies} == {"memcpy"}
+
+
+def test_a_kernel_of_a_cuda_graph_names_no_operation() -> None:
+    """It has the name of its graph in the place of it: `command_buffer_21`."""
+    graphs, launches = drill([of_h100("graphs")]), drill([of_h100("launches")])
+    named = graphs.attributed_ps / graphs.total.sum_ps
+    assert named < 0.05
+    assert not any("command_buffer" in row.name for row in graphs.ops)
+    assert launches.attributed_ps == launches.total.sum_ps
+    assert "gemm_fusion_dot" in pgle_profile(launches)
 
 
 def kernels_by_jax(path: Path) -> dict[str, dict[int, list[tuple[float, float]]]]:

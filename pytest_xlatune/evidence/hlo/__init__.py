@@ -182,16 +182,27 @@ _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 #   "selected_algorithm":"-1"   "algorithm":{"algo_id":"28",...}   "autotune_workspace_size":"0"
 #   in a matrix product inside a Triton kernel:  backend_config={"sizes":["16"]}
 #   "kind":"__triton_nested_gemm_fusion","block_level_fusion_config":{"num_warps":"2",...}
+#   in 0.11.2 the other way round: "block_level_fusion_config":{...},"kind":"__triton_nested_...
 _TUNED = re.compile(
     rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
     r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
     rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
+    rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
 )
 # what each of these alternatives begins with, or stands behind
 _TUNED_WORDS = (
     *('"triton_gemm_config"', '"selected_algorithm"', '"algorithm"', '"autotune_workspace_size"'),
-    *('backend_config={"sizes"', '_gemm_fusion",'),
+    *('backend_config={"sizes"', '_gemm_fusion"'),
 )
+# by which emitter a fusion becomes a kernel, which autotuning picks too in 0.11.2:
+#   kind=kInput, calls=%a, backend_config={..., "native_emitter_backend_config":{...},...}
+#   kind=kCustom, calls=%a, backend_config={..., "fusion_backend_config":
+#     {"block_level_fusion_config":{"num_warps":"4",...},"kind":"__triton"},...}
+_EMITTER = re.compile(
+    rf'(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
+    rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
+)
+_EMITTER_WORDS = ('"native_emitter_backend_config"', '"__triton"}')
 # scratch that the picked algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
 _WORKSPACE = re.compile(r"(?<=[}\]]), s8\[\d+\]\{0\}\)")
 
@@ -297,6 +308,9 @@ class _Parser:
                 own, text = _number_of(repr(_TUNED.findall(text))), _TUNED.sub("", text)
             if ", s8[" in text:
                 text = _WORKSPACE.sub(")", text)
+            self.tuned += own * (len(self.known) + 1)
+        if any(map(text.__contains__, _EMITTER_WORDS)):
+            own, text = _number_of(repr(_EMITTER.findall(text))), _EMITTER.sub("", text)
             self.tuned += own * (len(self.known) + 1)
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)

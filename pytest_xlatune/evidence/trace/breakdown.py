@@ -15,6 +15,7 @@ neither beside it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -42,6 +43,8 @@ from pytest_xlatune.evidence.trace.step_times import Assignment, StepRule, assig
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
 
+# command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
+_GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
 _SMALL = 1 << 16  # numpy sorts numbers of 16 bits by counting, at a tenth of the cost
 
 
@@ -478,7 +481,8 @@ class _Work:
             self._groups.add((own.name, own.name, own.kind), values)
         for key, *values in ops:
             op, place = divmod(key, len(self._families))
-            if op:  # 0 is ABSENT + 1
+            # 0 is ABSENT + 1
+            if op and not _GRAPH.fullmatch(trace.names[op - 1]):
                 own = self._families[place]
                 self._attributed_ps += values[1]
                 self._ops.add((trace.names[op - 1], own.name, own.kind), values)

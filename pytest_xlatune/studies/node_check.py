@@ -230,8 +230,8 @@ class NodeStudy(CellArms["NodeWalk"]):
                 f"{MIN_NODES} are needed (--xlatune-nodelist 'node[001-008]')"
             )
         refuse_twice(found)
-        first = f"{len(found)} nodes need {len(found)} jobs to begin with"
-        refuse_budget(first, budget=self.budget, least=len(found), most=self.most_jobs)
+        what = f"{len(found)} nodes need {len(found)} jobs to begin with"
+        refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
         if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:
             raise ConfigError(
                 f"a node study has a floor of {self.asked.floor_tgs:g} TGS, but its protocol "

@@ -169,8 +169,8 @@ class NetworkStudy(CellArms["NetworkWalk"]):
                 "first_step=3, min_steps=5); a single step is compilation"
             )
         least = sum(map(len, self.layout.inside[:FIRST_ROUNDS]))
-        first = f"{least} jobs to begin with ({FIRST_ROUNDS} rounds of pairs)"
-        what = f"{len(names)} nodes need {first}"
+        rounds = FIRST_ROUNDS
+        what = f"{len(names)} nodes need {least} jobs to begin with ({rounds} rounds of pairs)"
         refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property

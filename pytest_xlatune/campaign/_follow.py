@@ -227,6 +227,7 @@ def unreadable(path: Path, error: Exception) -> Finding:
 
 def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
     """Read a file of one attempt; whatever it holds, the other attempts go on."""
+    # a number of 5,000 digits in one trial's log ended each session that read it
     try:
         return read(), None
     except (PermissionError, IsADirectoryError) as error:

@@ -173,6 +173,7 @@ class Folder:
                 return made
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            # without it a link of another user's has us make a file where it leads
             wanted &= ~os.O_CREAT
         try:
             # cut only once it is known whose it is

@@ -157,6 +157,7 @@ class Follower:
             watch.got_on_s = watch.fatal_since_s = ticks_s
             return None
         reader, patience = watch.reader, self._patience
+        # not the time of the file: lines of Ray and of the system keep a hung job's log growing
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
         fatal = watch.find_fatal()

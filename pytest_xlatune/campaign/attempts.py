@@ -483,6 +483,7 @@ class Attempts:
             ),
         )
         left = self._left(state, submission, trial)
+        # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
             options = dumped(trial, attempt_folder)
             found = assessed(left.report, metrics=left.metrics, logged=left.logged, options=options)

@@ -305,6 +305,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
     if "finalist" in wanted:
         said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
+        # planned, not found: xdist ends a run whose workers collect different tests
         count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
@@ -377,6 +378,7 @@ def pytest_collection(session: pytest.Session) -> None:
     import difflib
 
     asked = set(_NAME.findall(session.config.option.markexpr)) - _OPERATORS
+    # `-m wave22` ran nothing, and said nothing
     registered = _registered(session.config)
     for name in sorted(asked - registered):
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)

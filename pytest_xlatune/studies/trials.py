@@ -293,6 +293,7 @@ def _real_blocks(
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
         by_block[key.block].append(start)
+    # eight jobs were queued ahead: a retried trial ran beside a later block than the planned one
     middles = {block: median(own) for block, own in by_block.items()}
     late = {
         key: start
@@ -472,6 +473,7 @@ def read(
         for cell, protocol in protocols.items()
         for of in [None if is_one_window or slots else cell]
     }
+    # a leaderboard in the declared window once stood beside a document in the moved one
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
         confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}

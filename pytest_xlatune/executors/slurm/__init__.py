@@ -243,6 +243,8 @@ class SlurmExecutor(OnSlurm):
         ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are told, and the next call looks for the job first
+            # asked again here for 30 s, a limit on jobs kept all from being polled, and in the end
+            # the trial that ran was cancelled
             is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
             wait_s = next(waits, None) if is_again else None
             if wait_s is not None:

@@ -349,6 +349,7 @@ class Search(CellWalk["CommitStudy"]):
         """The last commit before the change and the last that may have brought it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
+        # with several small losses a single commit was accused of all
         if self.unexplained:  # several commits changed it, and the belief knows of one
             return 0, self.count - 1
         low, high = self.belief_at_last.holding(SURE)

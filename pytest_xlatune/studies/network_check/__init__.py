@@ -55,6 +55,7 @@ from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, so_far
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
 
+# a published recipe compares groups by `steps=1`: that is step 0, and all of it compilation
 MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
 BY_RACKS_FROM = 17  # nodes from which racks, or the bandwidth test, save most of the cost
 _SLUG_CHARS = 64

@@ -496,6 +496,7 @@ def _spared(
     fit = fitted(past.scored_in_blocks(until=before - 1))
     found = bounds(ranking, fit, others, kept=kept)
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
+    # M was told of the others alone, while a profile without a score could gain +4 %
     # one that lost its run in the screen has another here, and no third
     tried = {key.arm for key in past.confirm if key.block < before}
     wanted = [

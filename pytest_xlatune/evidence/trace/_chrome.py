@@ -158,6 +158,7 @@ class _ChromeReader:
 
     def _complete(self, event: dict[str, Any], args: dict[str, str]) -> None:
         pid, tid = event["pid"], event["tid"]
+        # by its process: names would make `EventWaiter` a kernel of aiter, and its host a GPU
         gpu = _GPU.search(self._processes.get(pid, ""))
         if gpu and self._threads.get((pid, tid), "").startswith("Stream"):
             self._kernel(gpu.group(), event, args, "correlation_id")

@@ -75,6 +75,7 @@ _OF_A_DUMP = "xla_dump_"
 ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
 # The path of a folder between XLA's double quotes; the names keep bash from reading the signs.
+# An apostrophe in the work directory's name had every profile dropped.
 _QUOTED = """\
 xlatune_backslash='\\' xlatune_quote='"'
 xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}

@@ -187,6 +187,8 @@ def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> 
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
+    # a recipe went unguarded to a cell where one of its flags had run out of memory: after
+    # `git apply` even the baseline there could not run
     # every part of it that was measured there counts
     parts = [
         (tuple(key[1] for key in part), verdict)

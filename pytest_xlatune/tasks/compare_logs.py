@@ -337,6 +337,7 @@ def _found(
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
+        # a copy would count as a second job, and two equal scores as a noise of nothing
         if content in mine:
             left_out.append((job, f"a copy of {seen[content]}: the same job counts once"))
             continue

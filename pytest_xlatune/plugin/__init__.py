@@ -103,6 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
+    # a refused placeholder showed `--password` on the terminal and in junit
     hide_secrets_of(os.environ)
     try:
         _register_markers(config, everyone=config.option.markers)
@@ -266,6 +267,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.said, workdir=options.workdir)
+    # "ranking only" once stood at the end of such a run, when its jobs were spent
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "

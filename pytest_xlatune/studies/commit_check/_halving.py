@@ -100,6 +100,8 @@ class Search(CellWalk["CommitStudy"]):
 
     def walk(self) -> None:
         """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
+        # whether there is a change comes first: halving alone names a commit where nothing changed,
+        # and a wrong one in 9 to 53 % of simulated searches for a loss of 3 %, by the noise
         last = self.count - 1
         self.looks = (self.study.pairs(ENDS, 0, last, range(1, PAIRS + 1)),)
         if not self.lost_ends:

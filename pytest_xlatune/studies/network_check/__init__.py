@@ -318,6 +318,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def walk(self) -> None:
         """Run rounds of pairs, then nodes that are low in them, then pairs that are."""
+        # by halves of all nodes 72 to 90 % of simulated networks with a link 5 % slow were called
+        # healthy: a ring uses two of a node's links, and rarely the slow one
         self._find_out()
         if self.is_stopped:
             return
@@ -353,6 +355,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     @property
     def accused_link(self) -> Pair | None:
         """The confirmed pair, where it is slower than both of its ends elsewhere."""
+        # slower than one end alone: that may be a slow node
         is_slow = self.ends is not None and all(each.accuses for each in self.ends)
         return self.link if is_slow else None
 
@@ -548,6 +551,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
         That is the median of all first runs of its kind: the pairs that are slow do not move it.
         """
+        # held against a mean with itself in it, a link that lost 23.1 % was shown with -19.7 %
         usual, is_across = self._usual(), self.layout.is_across
         return {
             pair: [value - usual.get(is_across(pair), math.nan) for value in own]

@@ -498,6 +498,8 @@ def _spared(
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
     found = bounds(ranking, fit, others, kept=kept)
+    # at 0.6 % noise 29 % of sweeps without an effect could say so in 50 jobs; with blocks for what
+    # may still gain 2 %, 73 % do in 65
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
     # M was told of the others alone, while a profile without a score could gain +4 %
     # one that lost its run in the screen has another here, and no third

@@ -45,6 +45,7 @@ from pytest_xlatune.tasks.read_logs import (
     score_with,
 )
 
+# jobs whose losses differ by more ran another training
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _A, _B = "A", "B"

@@ -178,6 +178,7 @@ class _File:
         return view
 
 
+# the tables of kernels and families once left the time of such a kernel out
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 _HEAD = 1 << 12  # bytes in which a plane's name stands
 

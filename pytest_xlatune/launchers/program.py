@@ -31,7 +31,8 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's.
+# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and
+# before 2025-10 crashed where some of them were missing.
 INHERIT = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_*"),

@@ -150,6 +150,7 @@ class _ChromeReader:
             self._of_kineto += event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
+            # by name: xprof numbers processes anew, so that no range of numbers is the GPUs
             self._processes[event["pid"]] = event["args"]["name"]
         elif kind == "M" and event["name"] == "thread_name":
             self._threads[event["pid"], event["tid"]] = event["args"]["name"]

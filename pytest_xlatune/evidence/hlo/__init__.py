@@ -371,6 +371,7 @@ class _Parser:
         start = self.starts.get(key)
         if start is not None:
             # a send yields nothing but its token: its size is that of what it was given
+            # off the done: the tuple that a start yields differs from release to release
             start.size_bytes = _bytes(found.group(2)) or start.size_bytes
             self.order[key[0]].append((-1, key[1]))
 

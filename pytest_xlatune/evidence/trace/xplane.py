@@ -310,7 +310,7 @@ class _XplaneReader:
             launches=launches(*map(np.concatenate, zip(*self._launches, strict=True))),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
-            # NVIDIA's collector drops what is beyond two million events of a kind
+            # NVIDIA's collector drops all beyond two million events of a kind
             truncated=next((text for text in warnings if "dropped" in text), None),
             warnings=tuple(warnings),
             foreign=_foreign([name for name, _ in planes]),

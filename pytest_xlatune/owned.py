@@ -82,6 +82,7 @@ def _group_in(folder: Path) -> int:
     scratch, where all users may make some, it is our own.
     """
     status = folder.stat()
+    # below a project's folder without setgid a second member's session was refused
     is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
     is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_ours(status.st_gid))
     return status.st_gid if is_kept else os.getegid()
@@ -173,6 +174,7 @@ class Folder:
                 return made
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            # without it a link of another user's has us make a file where it leads
             wanted &= ~os.O_CREAT
         try:
             # cut only once it is known whose it is
@@ -412,6 +414,7 @@ def open_to(workdir: Path, name: Path | str, access: str) -> Path:
 def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
+    # by a descriptor: behind a member's link the owner's next session made its target 2770
     found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     try:
         status, gid = os.fstat(found), workdir.stat().st_gid

@@ -157,6 +157,7 @@ class Follower:
             watch.got_on_s = watch.fatal_since_s = ticks_s
             return None
         reader, patience = watch.reader, self._patience
+        # not the time of the file: lines of Ray and of the system keep a hung job's log growing
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
         fatal = watch.find_fatal()
@@ -227,6 +228,7 @@ def unreadable(path: Path, error: Exception) -> Finding:
 
 def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
     """Read a file of one attempt; whatever it holds, the other attempts go on."""
+    # a number of 5,000 digits in one trial's log ended each session that read it
     try:
         return read(), None
     except (PermissionError, IsADirectoryError) as error:

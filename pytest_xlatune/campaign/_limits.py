@@ -81,6 +81,8 @@ class Packing:
             first = next((held[place] for place in places if place in held), "")
             why = f"{first} comes first on its nodes" if first else self._backs_off(state, trial)
             most = 1 if one_each else depth
+            # with eight ahead a trial that was tried again ran long after its block, as in each of
+            # 23 ledgers with a retry
             full = next((place for place in places if ahead[place] >= most), "")
             if not why and full:
                 why = f"{ahead[full]} submissions are ahead on {full}"

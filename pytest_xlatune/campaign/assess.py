@@ -217,6 +217,7 @@ def with_log(found: Assessment, log: Path) -> Assessment:
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
     """Return the steps of the metrics file, unless its writer died before the log's."""
+    # a metrics file cut short was taken for the whole run
     return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
 
 
@@ -258,6 +259,7 @@ def _settings(
             config=report.config,
             nccl={each: of for each, of in report.nccl.items() if each[:5] in _OF_NCCL},
             read={each: of for each, of in report.nccl.items() if each[:5] not in _OF_NCCL},
+            # a wrapper started a trainer again without the flags that its first start wrote down
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
@@ -281,6 +283,7 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
     )
 
 
+# a wrapper that ignored XLA_FLAGS ended green: each job ran, and each profile was dropped
 _LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
 # what to look at where nothing shows a setting, by its kind
 _LOOK_AT = {

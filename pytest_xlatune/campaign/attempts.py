@@ -300,6 +300,7 @@ class Attempts:
         if not is_running:
             return ()
         read_by, ticks_s = progress.trial.protocol, self._setup.ticks()
+        # what a person has stopped makes no step either: such a trial was called a hang
         # the second start of a job that was put back runs nothing
         is_suspended = outcome.is_suspended or outcome.is_requeued
         why = self._follower.look(
@@ -482,6 +483,7 @@ class Attempts:
             ),
         )
         left = self._left(state, submission, trial)
+        # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
             options = dumped(trial, attempt_folder)
             found = assessed(left.report, metrics=left.metrics, logged=left.logged, options=options)
@@ -492,6 +494,7 @@ class Attempts:
             found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
         secrets = setup.secrets_of(cell, setup.whole(trial).profile)
         found = with_log(found, attempt_folder / log_name(0))
+        # a library quoted a token in its exception: it reached ledger, terminal, junit and reports
         found = without_secrets(found, secrets)
         outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
@@ -629,6 +632,7 @@ _OF_SLURM = frozenset(
 )
 
 
+# for such an end a report once quoted the first lines of the log
 # what a log has no line of: a program that is killed, or stands still, says nothing of it
 _WITHOUT_A_LINE = frozenset(
     {

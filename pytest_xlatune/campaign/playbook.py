@@ -51,6 +51,7 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     # a person's word, which says nothing of the program
     FailureClass.REQUEUED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
+    # a connection reset, a hub's 503 or an ECC error of one night dropped profiles for good
     # the profile's, where it comes again; see `decide`
     **dict.fromkeys(UNKNOWN_CLASSES, RetryRule(retries=1, then=Next.DROP)),
 }
@@ -136,6 +137,8 @@ def decide(
         cause = _from_state(outcome, cause)
     rule = rule_for(policy, cause)
     cls = cause.cls
+    # by status alone: where an arm that came out below the baseline was run again and the better
+    # run kept, 18 % of simulated sweeps without an effect had a winner, not 5 %
     tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
     again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
     # with other trouble in between it did not come again

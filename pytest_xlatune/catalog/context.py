@@ -101,9 +101,11 @@ def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[st
 def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
     """Return the variables of a profile that do nothing to this program -> why."""
     found: dict[str, str] = {}
+    # NCCL asks for it in send, recv and all-to-all between nodes alone (graph/paths.cc)
     channels = "NCCL_NCHANNELS_PER_NET_PEER"
     if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
         found[channels] = "it has no send, recv or all-to-all"
+    # whatever they say, a send takes LL up to 16 KiB a channel and else Simple (enqueue.cc)
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if name in env and not shape.groups.keys() - _POINT_TO_POINT:
             found[name] = "send and recv ignore it"
@@ -127,6 +129,7 @@ def _threshold(kind: str, value: str, shape: Shape) -> str:
     computations, limit = shape.groups[kind], whole(value)
     if not computations or limit is None or limit < 0:
         return ""
+    # below the size of one tensor nothing is combined: 256 MiB to 1 GiB gave the default's program
     largest = max(max(sizes) for sizes in computations)
     sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
     # a lower limit takes combined collectives apart; a higher one joins what fits

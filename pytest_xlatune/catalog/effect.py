@@ -66,6 +66,7 @@ def examine(
         env: the deployed variables.
     """
     flags = list(dict.fromkeys((*deployed, *(flag for each in profiles for flag in each.flags))))
+    # each alone: XLA tells of a bad value before all unknown flags, and in their place
     default, *alone = ask(["", *map(str, flags)])
     known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
     below = format_flags(known.taken(deployed))
@@ -80,6 +81,7 @@ def examine(
             objections.append(_objection("refused", profile.id, answer.refused, Level.FAULT))
             continue
         taken = known.taken(profile.flags)
+        # old names, and flags with a setter of their own, have no option: 14 in jaxlib 0.12
         blind = [flag for flag in taken if not known.options_of(flag)]
         unchecked += (
             f"profile {profile.id}: --{flag.name} has no option of its own in this XLA; what "

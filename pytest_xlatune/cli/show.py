@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, laid_out
 
 if TYPE_CHECKING:
     from pytest_xlatune.report.document import Document, Table
@@ -91,10 +91,8 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_json(document: Json) -> None:
-    """Print one JSON document."""
-    import json
-
-    _say(json.dumps(document, indent=2, allow_nan=False))
+    """Print one JSON document, as it stands in the files that a run writes."""
+    _say(laid_out(document, keeps_order=True).removesuffix("\n"))
 
 
 def show_document(document: Document) -> None:

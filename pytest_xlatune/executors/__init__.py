@@ -162,7 +162,8 @@ class Executor(abc.ABC):
     Attributes:
         name: by which sweeps, ledgers and the entry point know it.
         is_here: trials are processes of this machine: its files and interpreter are theirs, and the
-            compile check may run the trainer. Elsewhere `Resources.time_limit_s` must end a trial.
+            compile check may run the trainer. Elsewhere a trial must be ended from outside after
+            `Resources.time_limit_s`, as `timeout` or Slurm does, should its payload hang.
         names_nodes: trials run on nodes that a sweep names or counts, in `Request.nodelist`; a
             sweep must do so, and may have slots. Else all run in one place.
         has_queue: each trial is a job that may wait; a plan says how long jobs waited.

@@ -161,6 +161,7 @@ def _outcome(path: Path) -> Outcome | None:
         if at == path:
             return told
         why = "it could not be read before"
+    # one torn outcome stopped every test of every session before
     except (LedgerError, OSError) as error:
         why = _fault(error).removeprefix(f"{at}: ")
     said = f"{path}: {why}; kept as {_aside(path).name}"

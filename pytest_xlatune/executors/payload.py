@@ -48,6 +48,7 @@ NotOursError = owned.NotOursError
 make_folder, close_files, write_json = owned.make_folder, owned.close_files, owned.write_json
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
+# HF_TOKEN and WANDB_API_KEY once stood in clear in each spec, which others could read
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
@@ -128,6 +129,7 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     # our files are open to whom their folder is; the trainer keeps its own umask
     umask = os.umask(0o777 & ~where.mode)
     claim = {**identity(os.getpid()), "at_s": time.time()}
+    # a session that is killed while it submits, and the next one, may both get a job accepted
     if not where.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
@@ -171,6 +173,7 @@ def end_leftovers(started: Mapping[str, Any]) -> None:
     session, ticks, token = started["pid"], started["start_ticks"], started.get("token", "")
     if not token or boot() != (started["host"], started["boot_id"]):
         return
+    # a forged record once named a process of ours, and it was killed: no number alone is believed
     mark = _bytes(f"{TOKEN}={token}")
     is_ours = False
     until_s = time.monotonic() + _REAP_LIMIT_S
@@ -300,6 +303,7 @@ def _train(
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
+    # a cancel that came as the trainer ended made a measured trial a cancelled one
     if ended_by_itself and (code == 0 or not stop.reason):
         state, reason = ("completed" if code == 0 else "failed"), ""
     elif stop.reason:
@@ -595,6 +599,7 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
                 yield False
                 return
         left = file.read(_PATH_BYTES)
+        # a file that only bears the lock's name would be emptied below
         if left and not left.startswith(b"/"):
             raise NotOursError(f"{lock} holds {left[:60]!r}: it is no lock of ours; name another")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -618,6 +623,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def filled(text: str, folder: Path, rank: int) -> bytes:
     """Return a word or a value with what only the node knows in it."""
+    # behind an apostrophe in the folder's name XLA read no further: the profile was dropped
     escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     text = text.replace("{xlatune.quoted_folder}", escaped)
     text = text.replace("{xlatune.folder}", str(folder))

@@ -192,6 +192,7 @@ class MaxTextSlurmLauncher(Launcher):
             )
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
         # a name that is too long loses the profile's id first, then its longest keys
+        # these reach MaxText as variables: a profile of many keys was refused at its slot before
         movable = [key for key in named if not key.startswith(_OF_AN_ENV)]
         movable.sort(key=lambda each: len(each) + len(named[each]))
         while len(name := _job_name(cell, words := _words(tag, named))) > JOB_NAME_BYTES:

@@ -31,7 +31,8 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's.
+# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and
+# before 2025-10 crashed where some of them were missing.
 INHERIT = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_*"),
@@ -75,6 +76,7 @@ _OF_A_DUMP = "xla_dump_"
 ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
 # The path of a folder between XLA's double quotes; the names keep bash from reading the signs.
+# An apostrophe in the work directory's name had every profile dropped.
 _QUOTED = """\
 xlatune_backslash='\\' xlatune_quote='"'
 xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}

@@ -513,6 +513,7 @@ class Ledger:
                 if self._inode is None:
                     return ()
                 raise
+            # by the inode too: another ledger may have outgrown what was read of this one
             if self._inode not in (None, status.st_ino) or status.st_size < self._offset_bytes:
                 raise LedgerError(
                     f"{self.path} was replaced while this session was using it (started afresh by "
@@ -552,6 +553,7 @@ class Ledger:
                     f"found {line[:40]!r}; choose another work directory, or "
                     f"{UnreadableLedgerError.ADVICE}"
                 )
+            # by its newline alone: a full disk once cut a line just behind its last brace
             if not line.endswith(b"\n"):
                 break  # torn, or another process is writing it now
             number += 1
@@ -643,6 +645,7 @@ def _append(path: Path, text: bytes) -> None:
             text = _TORN + text
         while text:  # a full disk first writes a part; the next write says why
             text = text[os.write(descriptor, text) :]
+        # a kill loses nothing that was written, a power cut all that was not synced
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

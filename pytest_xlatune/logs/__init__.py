@@ -51,6 +51,7 @@ _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
 STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
 _MOST_STEPS = 100_000
+# left out one by one, a log of 100,000 steps took time that grew with its square
 _MORE_STEPS = 1 << 13  # so many of them are left out at once
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
@@ -650,6 +651,7 @@ class LogReader:
             self._start.nccl = settings_of.nccl
         self._cancelled = False
         self._fatal = None
+        # the OOM of a first start once stood beside the score of the second
         self._findings = {
             key: replace(each, action=Action.NONE) for key, each in self._findings.items()
         }

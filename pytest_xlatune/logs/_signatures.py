@@ -28,6 +28,7 @@ _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
 _SEVERITY = re.compile(r"\b([IWEF])\d{4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
+# its `{k}` once stood as the evidence in the place of the key
 # source that a traceback quotes:      raise ValueError(f"Key {k} was passed at the command line but
 _SOURCE = re.compile(r"\s{2,}(?:raise\b|f?['\"])")
 # jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
@@ -182,6 +183,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
     known = table()
     places = {at: low.find(word) for word, at in known.places if word in low}
     is_last_word = _severity(evidence) == "F"
+    # lines of MSCCL++ and of LL cutoffs in good runs say NCCL WARN
     if not (places or is_last_word) or is_harmless(text) or _SOURCE.match(text):
         return None
     for at in sorted(places):
@@ -198,6 +200,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
+    # an F line without a row was no finding, although its program ends there
     if is_last_word:
         cls = FailureClass.FATAL_LINE
         finding = Finding(

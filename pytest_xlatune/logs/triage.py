@@ -16,6 +16,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
+# as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
 _SHELL_BASE = 128  # a shell's exit code of a signal, less its number
@@ -57,6 +58,7 @@ _EXPECTED = (
     "or xlatune.toml for another form, see docs/how-to/trainer.md"
 )
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
+# what the other ranks raise when one was killed
 # ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed
 _OF_OTHERS = re.compile(
     r"[\w.]*\b(?:\w*RuntimeError|Connection\w*|BrokenPipeError|TimeoutError|OSError|\w*Interrupt)\b"
@@ -84,11 +86,13 @@ def diagnose(
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
     told = report.findings
     is_ours = is_ended_by_us or stalled_s is not None
+    # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel
     # Slurm's word for a preempted job is a cancelled one, too
     is_others = outcome.state in _ENDED_BY_OTHERS and not any(map(_is_preempted, told))
     if is_others and not measured and not is_ours:
         told = _that_asks_still(told, outcome.state)
     if measured:
+        # the teardown of a whole run often ends with exit 143: such runs were thrown away
         # what the log complains of did not keep the job from its steps
         told = tuple(
             each if _is_numerical(each) else replace(each, action=Action.NONE) for each in told
@@ -144,6 +148,7 @@ def end_of(report: LogReport) -> Outcome:
     asks = any(each.action is not Action.NONE for each in report.findings)
     if asks and report.steps_after_trouble < STEPS_THAT_REFUTE:
         return Outcome(state=State.FAILED)
+    # a log that ended at step 7 of 15 was called healthy
     return Outcome(state=State.RUNNING)
 
 

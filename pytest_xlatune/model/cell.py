@@ -139,6 +139,7 @@ class Protocol(Record):
     """
 
     steps: int = 15
+    # MaxText's first steps tell 16896, 2759 and 204147 tokens a second where 7800 is true
     first_step: int = 5
     min_steps: int = 6
     profiler: str = ""

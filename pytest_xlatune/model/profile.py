@@ -47,6 +47,7 @@ ALIASES: Mapping[str, str] = {
 
 _SPACE = " \t\r\n"
 # a profile id:  overlap-2.ag_1g+rs
+# pytest's -k takes no `=`, `,` or `@`
 SLUG = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 # a flag:  --xla_gpu_autotune_level=4    --xla_gpu_ptx_file='a b'    --xla_a="\"b\""    --xla_bare
 _FLAG = re.compile(

@@ -337,7 +337,6 @@ class Why(StrEnum):
     LOAD_TRAINING = auto()
     PAIRS_FAILED = auto()
     SINGLE_RUNS_OF_PAIRS = auto()
-    CHECK_STOPPED = auto()
     FEW_PAIRS_SCORED = auto()
     SLOW_WITH_ONE = auto()
     NOT_LOW_IN_PAIRS = auto()

@@ -135,6 +135,7 @@ def read_json(text: str | bytes, *, is_ours: bool = False) -> Json:
             thousands of digits.
     """
     try:
+        # a metrics file of 100,000 `[` stopped the sweep, in each of its next runs too
         return json.loads(text, parse_constant=_refuse if is_ours else None)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
@@ -160,31 +161,31 @@ def _brief(value: object) -> str:
     return brief(value)
 
 
-def laid_out(value: Json) -> str:
-    """Return JSON text for people and for `diff`, one newline at its end; keys are sorted.
+def laid_out(value: Json, *, keeps_order: bool = False) -> str:
+    """Return JSON text for people and for `diff`, one newline at its end.
 
-    What fits on a line stands on one, and so does each element of a list, e.g. a trial.
+    What fits on a line stands on one, and so does each element of a list, e.g. a trial. Keys are
+    sorted, unless their order is kept.
 
     Raises:
         ValueError: a number is not finite.
     """
-    return _laid_out(value, depth=0, columns=_COLUMNS) + "\n"
+    return _laid_out(value, depth=0, columns=_COLUMNS, is_sorted=not keeps_order) + "\n"
 
 
-def _laid_out(value: Json, *, depth: int, columns: int) -> str:
-    line = json.dumps(value, sort_keys=True, allow_nan=False)
+def _laid_out(value: Json, *, depth: int, columns: int, is_sorted: bool) -> str:
+    line = json.dumps(value, sort_keys=is_sorted, allow_nan=False)
     is_flat = isinstance(value, list) and not any(isinstance(x, list | dict) for x in value)
     if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
         return line
+    within = functools.partial(_laid_out, depth=depth + 1, is_sorted=is_sorted)
     if isinstance(value, dict):
         opening, closing = "{}"
-        parts = [
-            f"{json.dumps(key)}: {_laid_out(value[key], depth=depth + 1, columns=_COLUMNS)}"
-            for key in sorted(value)
-        ]
+        keys = sorted(value) if is_sorted else value
+        parts = [f"{json.dumps(key)}: {within(value[key], columns=_COLUMNS)}" for key in keys]
     else:
         opening, closing = "[]"
-        parts = [_laid_out(each, depth=depth + 1, columns=_COLUMNS_OF_ELEMENT) for each in value]
+        parts = [within(each, columns=_COLUMNS_OF_ELEMENT) for each in value]
     inner, outer = "  " * (depth + 1), "  " * depth
     lines = f",\n{inner}".join(parts)
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"

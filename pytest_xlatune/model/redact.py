@@ -17,6 +17,7 @@ HIDDEN = "(hidden)"
 _LINE = 16  # characters; a shorter line of a value is no secret by itself
 _WORDS = frozenset({"key", "token"})  # of any program: Key: cuda:local_topology  token: 1024
 # what a setting of a secret's name may say that is no secret:  CACHE_KEY=default  AUTH=disabled
+# with that variable each message lost the word "default"
 _SAY_NOTHING = frozenset(
     {"default", "disable", "disabled", "enable", "enabled", "optional", "required"}
 )
@@ -269,6 +270,7 @@ def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[
         name = head["name"]
         is_word = name.lower() in but and not head["is_option"]
         # another program's trouble with a file:  /etc/munge/munge.key: Permission denied
+        # whose reason was hidden, as if it were the value of a key
         start = head.start("name")
         is_file = "." in name and text[start - 1 : start] == "/" and head[0].endswith(": ")
         if head.start() < at or not is_secret(name) or is_word or is_file:

@@ -103,6 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, read all options at once, and take this process's role."""
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
+    # a refused placeholder showed `--password` on the terminal and in junit
     hide_secrets_of(os.environ)
     try:
         _register_markers(config, everyone=config.option.markers)
@@ -266,6 +267,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.said, workdir=options.workdir)
+    # "ranking only" once stood at the end of such a run, when its jobs were spent
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "
@@ -305,6 +307,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
     if "finalist" in wanted:
         said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
+        # planned, not found: xdist ends a run whose workers collect different tests
         count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
@@ -377,6 +380,7 @@ def pytest_collection(session: pytest.Session) -> None:
     import difflib
 
     asked = set(_NAME.findall(session.config.option.markexpr)) - _OPERATORS
+    # `-m wave22` ran nothing, and said nothing
     registered = _registered(session.config)
     for name in sorted(asked - registered):
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)

@@ -80,6 +80,7 @@ class Ends:
         """Return the session's status; `said` is pytest's own, kept where no sweep says more."""
         if said == pytest.ExitCode.INTERNAL_ERROR:
             self.found.add(Exit.INTERNAL)
+        # with a wrapper that ignores XLA_FLAGS each profile was dropped, and the status was 0
         if said == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
             self.found.add(Exit.NOT_MEASURED)
         is_ours = self._is_sweep or bool(self.found - {Exit.NEGATIVE})
@@ -191,6 +192,7 @@ class Controller:
     def _show(self, lines: Iterator[str] | list[str]) -> None:
         """Print lines above the status line, which is written again until the session is over."""
         self._print(lines)
+        # while a trial ran nothing was shown: no job, no node, no step
         feeds = () if self._over.is_set() else self._feeds.values()
         self._status.write("  ".join(filter(None, (each.status() for each in feeds))))
 
@@ -215,6 +217,7 @@ class Controller:
         is_stop = excinfo.errisinstance(KeyboardInterrupt) and excinfo.type is not KeyboardInterrupt
         if not is_stop:
             self._ends.found.add(Exit.INTERRUPTED)
+            # a first Ctrl-C was silent for 12 s, and a second one ended in a traceback
             if self._named_folders() and not self._options.keep_jobs:
                 said = (
                     "xlatune: interrupted. Jobs that no other session waits for are ended now, "
@@ -260,6 +263,7 @@ class Controller:
         shown = _in_short(said)
         if said.get("xlatune.verdict") == "INCONCLUSIVE":
             return "inconclusive", "i", (shown, {"yellow": True})
+        # `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

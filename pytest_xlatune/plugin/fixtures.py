@@ -108,6 +108,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
     opening.append(sweep.name)
     try:
         nodes, looked = (_overridden(request, each) for each in ("pinned_nodes", "preflight"))
+        # as a view of the sweep's own it changed nothing: max_attempts=1 still gave two attempts
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
         opening.pop()

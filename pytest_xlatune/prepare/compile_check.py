@@ -254,6 +254,7 @@ class Step:
                 memory_limit_bytes=self._compiler.memory_limit_bytes,
                 is_away=is_away,
             )
+            # no compiler reads these: the program is the baseline's
             if is_away and compilers.sets_nccl_alone(profile):
                 found = Compiled(profile=profile, program=baseline)
             else:

@@ -475,6 +475,7 @@ def proofs_of(
 
 
 # what a compiler decides by the device: autotuned kernels, the links and estimates of their speed
+# without the device jaxlib 0.8.3 and 0.10.2 make no windowed einsum, whatever the threshold says
 _BY_DEVICE = ("autotun", "cublas", "cudnn", "einsum", "gemm", "latency_estimator", "perf_table",
               "pgle", "triton")  # fmt: skip
 

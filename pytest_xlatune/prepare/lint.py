@@ -198,6 +198,7 @@ def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
     said: str = found["said"]
     if found["options"] is not None:
         return ParsedText(options=read_options(base64.b64decode(found["options"]), schema))
+    # by its words: the process is aborted up to jaxlib 0.6, and ends with 1 from 0.7 on
     unknown = _UNKNOWN.search(said)
     if unknown:
         names = tuple(word.lstrip("-").partition("=")[0] for word in unknown[1].split())

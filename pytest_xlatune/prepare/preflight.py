@@ -247,6 +247,7 @@ def _node_faults(site: Site) -> tuple[str, ...]:
 def _busy(site: Site) -> list[str]:
     if not site.cell.nodelist or site.is_busy:
         return []
+    # as a fault it kept a sweep from being queued over night behind other jobs
     note = site.executor.busy_note(site.cell.nodelist)
     return [note] if note else []
 

@@ -247,6 +247,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
                 deployed=each.cell.environment,
                 scores=each.baseline_scores,
             )
+            # a deployed recipe makes another cell: the first one's evidence and patch were gone
             earlier = (*earlier, then)
         elif not new.explanation.facts and each.explanation.facts:
             new = replace(new, explanation=each.explanation)

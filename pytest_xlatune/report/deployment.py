@@ -201,6 +201,7 @@ def _deployed(
     in_place: bool,
 ) -> str:
     """Return the env file with a recipe in it, and above it where it was not verified."""
+    # a gate that cannot tell was told in the text, and the patch went everywhere
     guards = (*(each.guard for each in against), guard_of_unverified(cell)[0])
     tests = " && ".join(dict.fromkeys(filter(None, guards)))
     if tests or not in_place:
@@ -208,6 +209,7 @@ def _deployed(
         guarded = f"if [[ {tests} ]]; then\n{lines}fi\n" if tests else lines
         return _appended(text, _said(cell, recipe, against) + guarded)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
+    # the contrary at the end of the file left the bad line standing, with its comment
     changed = with_settings(text, recipe.flags, shown, rewrite=rewrite)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
     lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))

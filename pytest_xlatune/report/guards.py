@@ -180,12 +180,15 @@ def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> 
     whole = _verdict_on(after, other)
     is_safe = whole is not None and _excludes_a_loss(whole)
     own = settings_of(other.recipe) if has and other.recipe else {}
+    # a gain over the baseline can be a loss of what the cell's own recipe gives
     # of what others bring without a guard, each may cost a little
     against = (_verdict_on(each, other) for each in (has, own) if each)
     if whole is not None and is_safe and all(_keeps(whole, each) for each in against):
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
+    # a recipe went unguarded to a cell where one of its flags had run out of memory: after
+    # `git apply` even the baseline there could not run
     # every part of it that was measured there counts
     parts = [
         (tuple(key[1] for key in part), verdict)
@@ -400,6 +403,7 @@ _UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
 
 def sign(verdicts: Mapping[str, Verdict]) -> str:
     """Say whether an effect changes its sign from cell to cell: name of the cell -> its verdict."""
+    # "cannot run on one" stood where a setting was dropped on both
     broken = [name for name, each in verdicts.items() if _is_broken(each)]
     dead = [name for name in broken if not verdicts[name].can_run]
     for these, what in ((dead, "cannot run"), (broken, "not valid")):

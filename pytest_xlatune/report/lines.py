@@ -80,6 +80,7 @@ def effect_words(verdict: Verdict) -> str:
     """Say how well it is known that an arm's settings were in effect; a dash where none are."""
     if verdict.effect is None:
         return ABSENT
+    # in the JSON alone, "not checked" was seen by no reader of a FASTER verdict
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
     is_shown = verdict.effect in (Effect.IN_EFFECT, Effect.ACTS)
     declared = "" if names or is_shown else " (declared unseen)"

@@ -263,6 +263,7 @@ def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
         text,
         max(width, len(indent) + 1),
         subsequent_indent=indent,
+        # flags in pieces of eight letters could not be copied out of a table
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -606,7 +606,6 @@ WORDS: Mapping[Why, str] = {
     Why.LOAD_TRAINING: N_("training, steps {first} to {last} of {steps}"),
     Why.PAIRS_FAILED: N_("{pairs:+pair} with it failed, each with another partner: {why}"),
     Why.SINGLE_RUNS_OF_PAIRS: N_("single runs of its pairs"),
-    Why.CHECK_STOPPED: N_("the check was stopped: see the conclusion"),
     Why.FEW_PAIRS_SCORED: N_("too few of its pairs have a score"),
     Why.SLOW_WITH_ONE: N_("slow with one partner alone: {pair:-}"),
     Why.NOT_LOW_IN_PAIRS: N_("not low over its pairs"),

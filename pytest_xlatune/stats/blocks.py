@@ -231,6 +231,7 @@ class Line:
         A line is level past its ends: while a screen runs, two baselines of a busy machine that
         lie side by side would tell any figure of a profile far behind them.
         """
+        # a live line once showed a profile at +46638.3 %
         first, last = self.ends
         return self.level + self.slope * (min(max(slot, first), last) - self.centre)
 
@@ -323,6 +324,8 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         return sorted(found)[len(groups) :] or [0.0]
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
+    # not the MAD of all: where a third does harm it is the scale of the harm, and of three winners
+    # beside twelve slow flags 58 % were found instead of 93 %
     off = distances(groups)
     sd = max(off[len(off) // 4], IDENTICAL)
     for _ in range(_ROUNDS):

@@ -27,11 +27,15 @@ from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
+# without a screen a score has four times the noise where 3 % of the steps straggle
 OUTLIER_MADS = 4 * 1.4826
 GUARD_MADS = 4.0
+# a start that each job chooses is a bias of its own, and a late straggler captures it (MSER, change
+# points: 0.3 % to 4.7 % off in simulated jobs of 15 steps)
 GUARD_STEPS = 4  # the guard moves the start of the window by so many steps at most
 GUARD_TAIL = 6
 SCATTER = 0.10  # a limit this wide finds no outlier: half the window may be one
+# a false alarm in 0.4 % of simulated jobs; it finds 79 % of those that warm up for four steps
 LEAST_UNSTEADY = 0.015
 # the error of a difference of two medians of n/2 values each, 2.5 times
 UNSTEADY_ERRORS = 2.5 * 1.2533
@@ -62,6 +66,7 @@ def score(
     """
     if not steps and protocol.needs_steps:
         return NoScore(reason=Reason(Why.NO_STEP))
+    # MaxText 0.1 ends a run whose loss is NaN with exit 0
     bad = sorted({r.step for r in steps if r.loss is not None and not math.isfinite(r.loss)})
     if bad:
         return NoScore(reason=Reason(Why.LOSS_NOT_FINITE, step=bad[0]))
@@ -210,6 +215,7 @@ def _scored(
         window = {"first": late[0][0], "last": late[-1][0]}
         counts = {"steps": len(kept), "outliers": len(dropped)}
         return NoScore(reason=Reason(Why.FEW_LEFT, needed=protocol.min_steps, **counts, **window))
+    # of five runs on a loaded machine: tokens over time vary by 0.8 %, the mean of rates by 6.2 %
     tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
     flags = {
         "not-steady": _is_unsteady(timed),
@@ -231,6 +237,7 @@ def _scored(
     )
 
 
+# the step after an evaluation is absurdly fast: a mean rate was 122,578 where 5,400 was true
 _EVALUATED = 3  # an evaluation step and the two after it
 
 
@@ -297,6 +304,7 @@ def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     pieces: tuple[range, ...] = (range(first, protocol.steps),)
     if protocol.profiler:
         start = protocol.skip_first_steps + resumed_at
+        # the step behind a write-back printed 10,975 tokens a second where 1,450 was true
         after = max(start + protocol.profiler_steps + 2, first)
         pieces = (range(first, min(start, protocol.steps)), range(after, protocol.steps))
     return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)

@@ -103,6 +103,7 @@ def judged(
         defaults: flag -> every default that it is known to have had, to tell an option at its
             default from one that was lost.
     """
+    # the last one wins: profiles set before an env file ran as the baseline, unseen
     flags = effective_values((*parse_flags(deployed), *profile.flags))
     keys = overrides or profile.overrides
     of_flag = _of_flags(shown, defaults)

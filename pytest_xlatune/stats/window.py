@@ -24,6 +24,7 @@ TAIL = 6
 TOLERANCE = 0.005
 MIN_JOBS = 12  # with fewer the answer is noise
 LEVEL_STEPS = 3  # steps in a row that make a steady state: one may be level by chance
+# without it one of 105 steps of a noisy cell is late by chance, and moves the window
 ERRORS = 3.0  # standard errors of the pooled median that noise alone explains
 # of a median, in units of the scatter (1.4826 MAD) over the root of the number of jobs
 _MEDIAN_ERROR = 1.2533 * 1.4826

@@ -108,6 +108,8 @@ class Orders:
 
         Blocks that mirror each other would add up what has the period of two blocks.
         """
+        # baselines are drawn too: one always first and 0.5 % slower gave 32.6 % false winners, and
+        # mirrored orders 9.6 % under a drift whose period is two blocks
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
         return tuple(
             self._trial(profile, CONFIRM, design=design, block=number, position=position)
@@ -293,6 +295,7 @@ def _real_blocks(
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
         by_block[key.block].append(start)
+    # eight jobs were queued ahead: a retried trial ran beside a later block than the planned one
     middles = {block: median(own) for block, own in by_block.items()}
     late = {
         key: start
@@ -472,6 +475,7 @@ def read(
         for cell, protocol in protocols.items()
         for of in [None if is_one_window or slots else cell]
     }
+    # a leaderboard in the declared window once stood beside a document in the moved one
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
         confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}

@@ -139,6 +139,8 @@ def survivor_veto(
     Those that ended may be the fast ones. They forbid it where less than three are left, or where
     Fisher's exact test at 20 % says that the arm loses more runs than the reference beside it.
     """
+    # a +4 % profile that hung in half of its runs was FASTER in 205 of 300 sweeps, and losing its
+    # slow runs alone made one FASTER that gains nothing
     own, beside = lost_runs(trials), lost_runs(references)
     if own is None:
         return None

@@ -551,6 +551,7 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
     Raises:
         ConfigError: naming both numbers.
     """
+    # PP=7, and PP=4,FSDP=3, on eight nodes were planned without a word
     size = math.prod(degree for _, degree in cell.parallelism.axes)
     if not nodes or not (cell.devices % nodes if cell.devices else size % nodes and nodes % size):
         return
@@ -660,6 +661,7 @@ def load_sweep(path: Path | str) -> Sweep:
         raise ConfigError(
             f"{path} is not a sweep file{why}; name one such as sweeps/test_quickstart.py"
         )
+    # `xlatune plan trainer.py` ran the trainer
     if not _names_a_sweep(path):
         raise ConfigError(
             f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"

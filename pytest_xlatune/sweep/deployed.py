@@ -84,6 +84,7 @@ def deployed_env(
     if config_tag:
         axes[CONFIG_TAG_VARIABLE] = config_tag
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
+    # what a file prints goes to stderr: beside env's output it would be read as variables
     script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
     try:
         done = subprocess.run(
@@ -158,6 +159,7 @@ def refuse_changed(
     Raises:
         ConfigError: naming the file.
     """
+    # compared by its text, the patch that we recommend made each test of the next run an error
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
     for each in now:
@@ -252,6 +254,7 @@ def hidden_values(
 
     Those are in env files, and in variables of the login that the launcher lets through.
     """
+    # a library quotes a token in its exception, so they must be known to be hidden
     names = launcher.inside.inherit
     found = secrets_of(
         {
@@ -341,6 +344,7 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
 
 
 # without these another cell would run, or none
+# (one device restored on a CPU made the trial fail twice)
 _OF_CELL = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
 
 

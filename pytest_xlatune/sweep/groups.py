@@ -164,6 +164,7 @@ class Declared:
         cls, declared = type(self), type(self).__dict__["__dataclass_fields__"]
         for name in said:
             if name not in declared:
+                # a dataclass said TypeError for `buget=30`, and not which group has the keyword
                 raise _unknown(cls, name, frozenset(declared))
         for name, each in declared.items():
             if name in said:

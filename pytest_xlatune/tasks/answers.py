@@ -137,6 +137,7 @@ class Measured:
     def properties(self) -> list[tuple[str, str]]:
         """Return the properties for junit: short strings, and all of them as one JSON string."""
         verdict = self.verdict
+        # texts: one numpy float among the properties of a report ends a worker of xdist
         figures = {
             "profile": verdict.arm,
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",

@@ -45,6 +45,7 @@ from pytest_xlatune.tasks.read_logs import (
     score_with,
 )
 
+# jobs whose losses differ by more ran another training
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _A, _B = "A", "B"
@@ -337,6 +338,7 @@ def _found(
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
+        # a copy would count as a second job, and two equal scores as a noise of nothing
         if content in mine:
             left_out.append((job, f"a copy of {seen[content]}: the same job counts once"))
             continue

@@ -258,6 +258,7 @@ def _waits_of(ran: Iterable[_Ran]) -> Waits | None:
         if math.isnan(each.asked_s):
             continue
         wait_s = max(each.start_s - each.asked_s, 0.0)
+        # it waited for our own job, which is no time in the queue
         is_behind = each.asked_s < free_s and each.start_s - free_s < _AT_ONCE_S
         (at_most if is_behind else exact).append(wait_s)
     known = len(exact) + len(at_most)

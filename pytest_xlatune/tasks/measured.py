@@ -112,6 +112,7 @@ def _without_copies(folders: list[Path]) -> tuple[list[Path], list[str]]:
                 begin = file.read(_BEGIN_BYTES)  # with the time and the session that began it
             longer = by_begin.setdefault(begin, []) if begin else []
             own = (folder / LEDGER).read_bytes() if longer else b""
+            # of a copy that went on by itself only the begin is the same: it is shown
             whole = (each for each in longer if (each / LEDGER).read_bytes().startswith(own))
             if of := next(whole, None):
                 copies.append(f"{folder} is not shown: an earlier copy of {of}")

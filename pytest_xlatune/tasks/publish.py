@@ -354,6 +354,7 @@ class Known:
     @cached_property
     def scored(self) -> tuple[TrialResult, ...]:
         """The history as it was compared: every score in the window of all trials."""
+        # the JSON once had each trial in the protocol's window, beside a verdict in the moved one
         return in_window(self.history, self.conclusion.first_step)
 
     @property
@@ -383,10 +384,12 @@ class Known:
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
+            # looked up in the message's text, gpu1 was named for the failure of gpu12
             nodes=stop.nodes,
             evidence=stop.evidence,
             recovery=(
                 *(each.reason for each in self.state.epochs),
+                # a RESUME that Slurm refused was told as no recovery at all
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
             conclusion=self.conclusion,

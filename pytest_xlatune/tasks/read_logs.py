@@ -333,6 +333,7 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     ranks = read_outcomes(path.parent)
     failed = [each for each in ranks.values() if each.state is not State.COMPLETED]
     first = min(failed, key=lambda each: each.end_s or math.inf) if failed else ranks.get(0)
+    # the payload sees a signal alone; what Slurm printed says whose it was
     is_more_telling = told.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL)
     return told if first is None or is_more_telling else first
 
@@ -349,6 +350,7 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
     if steps_wanted(report) is None and outcome.state not in (State.COMPLETED, State.RUNNING):
+        # nothing asked for a number of steps: the last one of a killed job would count as its goal
         protocol = replace(protocol, steps=protocol.steps + 1)  # it did not come to its last step
     found = diagnose(report, outcome, protocol)
     is_complete = report.last_step is not None and report.last_step >= protocol.last_step
@@ -360,6 +362,7 @@ def _findings(
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     detail = f"the log ends {at} of {protocol.steps} without an end: killed, or still running"
     text = _last_lines(end, is_cut=report.size_bytes > len(end)) or detail
+    # such a log came out as "nothing that is known to matter", with exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *found)
 
@@ -398,6 +401,8 @@ def steps_wanted(report: LogReport) -> int | None:
 
 # how MaxText prints that no profiler is on: 0.1; the enum of 0.2; a name as YAML has it
 #   Config param profiler:       Config param profiler: ProfilerType.NONE        None
+# ProfilerType.NONE was once a profiler that is on: real logs of 0.2 were scored from step 9, not
+# 5, and two of 23 were refused
 _NO_PROFILER = frozenset({"", "none", "null", "false"})
 # the enum's member:  ProfilerType.XPLANE      <ProfilerType.XPLANE: 'xplane'>
 _PROFILER_TYPE = re.compile(r"<?ProfilerType\.(?P<name>\w+)")

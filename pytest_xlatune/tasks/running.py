@@ -27,6 +27,7 @@ from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
 
 _CHUNK_BYTES = 1 << 20
+# without it a session said "0 s left" 32 s before its end
 _AT_LEAST = 0.25  # of a trial is left while one runs that has no two steps
 _LAST = 6  # trials that tell how long one runs
 _LEAST = 0.01  # running at once, of a session that does nothing but wait

@@ -426,6 +426,7 @@ def shrink_profile(
             cell,
             folder,
             run=run,
+            # 2 % were allowed here once, whatever the sweep said
             loss_tolerance=resolved.sweep.design.loss_tolerance,
         ),
         by=_TRIALS,

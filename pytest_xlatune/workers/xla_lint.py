@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# `--help` shows about 90 of 350 flags since jaxlib 0.7: it is cut at 15 kB
 _MARK = b"\x0a\x0dxla/xla.proto"  # how the description of that file begins: its name
 _MOST = 1 << 18  # bytes from there; the description of jaxlib 0.12 has about 1 << 15
 _SAID = 1 << 14

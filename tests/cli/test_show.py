@@ -142,7 +142,7 @@ def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     assert "FASTER" in capsys.readouterr().out
     assert not (tmp_path / "reports").exists()
     assert main(["report", folder, folder, "--json"]) == 0
-    assert [each["schema"] for each in json.loads(capsys.readouterr().out)] == [2, 2]
+    assert [each["schema"] for each in json.loads(capsys.readouterr().out)] == [3, 3]
     assert not (tmp_path / "reports").exists()
     assert main(["report", folder, str(tmp_path / "gone"), "--json"]) == 3
     said = capsys.readouterr()

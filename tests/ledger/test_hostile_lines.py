@@ -94,7 +94,8 @@ def test_each_record_is_refused_with_one_kind_of_error(hostile: str) -> None:
     value = json.loads(HOSTILE[hostile])
     for cls in records():
         names = cls.__dict__.get("__dataclass_fields__")
-        if names is None:
+        # other tests bring classes of modules that are gone by now
+        if names is None or not cls.__module__.startswith("pytest_xlatune."):
             continue
         for said in (value, {"x": value}, *({name: value} for name in names)):
             try:

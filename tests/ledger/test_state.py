@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.campaign import notes_of
-from pytest_xlatune.ledger import CampaignOpened, Ledger, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger import CampaignOpened, Ledger, Noted, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import State, TrialStatus
 from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, trial
 
@@ -51,9 +51,9 @@ def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
     assert [each.cells for each in state.opened] == [(CELL,)]
     assert [each.evidence for each in state.decisions] == ["node001 died"]
     assert state.nodes_of(CELL) == ("node001", "node002")
-    assert tuple(sentence(each.said) for each in state.remarks) == (
-        "torn\nlines, \u2028 and ünïcode",
-    )
+    assert [each.said for each in state.remarks if isinstance(each, Noted)] == [
+        verbatim("torn\nlines, \u2028 and ünïcode")
+    ]
 
 
 def test_history_is_of_one_study(ledger: Ledger) -> None:

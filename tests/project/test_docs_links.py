@@ -17,7 +17,7 @@ PAGES = [
 
 
 def without_code(text: str) -> str:
-    return re.sub(r"```.*?```|(?m:^    .*$)|`[^`\n]*`", "", text, flags=re.DOTALL)
+    return re.sub(r"```.*?```|(?m:^    [^\n]*$)|`[^`\n]*`", "", text, flags=re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
@@ -65,6 +65,7 @@ def test_every_page_is_on_the_list_of_pages() -> None:
         ("[a](../elsewhere.md)", 1),
         ("[a](https://example.org/nothing)", 0),
         ("`[a](nothing.md)`", 0),
+        ("\n    [a](nothing.md)\n\n[b](nothing.md)", 1),
     ],
 )
 def test_a_dead_link_is_found(text: str, dead: int) -> None:

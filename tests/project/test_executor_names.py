@@ -44,6 +44,13 @@ def is_name_of_one(node: ast.expr) -> bool:
     )
 
 
+def is_taken_of_one(node: ast.Attribute) -> bool:
+    """Whether it takes of `runs_by` what the contract does not have."""
+    of = node.value
+    said = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
+    return said == "runs_by" and node.attr not in CONTRACT
+
+
 def faults(tree: ast.Module, file: str) -> Iterator[str]:
     """Give each place that knows an executor by its name."""
     texts = docstrings(tree)
@@ -65,12 +72,8 @@ def faults(tree: ast.Module, file: str) -> Iterator[str]:
                 yield f"{line}: compares the name of an executor"
         elif isinstance(node, ast.Match) and is_name_of_one(node.subject):
             yield f"{line}: matches the name of an executor"
-        elif isinstance(node, ast.Attribute):
-            of = node.value
-            if isinstance(of, ast.Attribute | ast.Name):
-                said = of.attr if isinstance(of, ast.Attribute) else of.id
-                if said == "runs_by" and node.attr not in CONTRACT:
-                    yield f"{line}: takes .{node.attr} of an executor"
+        elif isinstance(node, ast.Attribute) and is_taken_of_one(node):
+            yield f"{line}: takes .{node.attr} of an executor"
 
 
 def test_no_name_of_an_executor_outside_its_package() -> None:

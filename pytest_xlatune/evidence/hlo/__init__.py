@@ -97,6 +97,7 @@ class Thunks(Record):
         left = own - counted
         if counted - own or left.total() < self.unnamed:
             return False
+        # without this, kernels and conditionals of jaxlib 0.12 had a right program contradicted
         optional = (left & branches).total() if self.has_branches else 0
         return left.total() - self.unnamed <= optional
 
@@ -136,6 +137,7 @@ CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "c
 MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
 MAX_COMPUTATIONS = 1 << 20
 _MOST_BITS = 1 << 63
+# Python refuses to read more than 4,300 digits, and a dump may hold such a number
 _MOST_DIGITS = 18
 _MOST_EXECUTIONS = 1 << 63  # what a loop in a loop comes to
 
@@ -312,6 +314,7 @@ class _Parser:
         if any(map(text.__contains__, _EMITTER_WORDS)):
             own, text = _number_of(repr(_EMITTER.findall(text))), _EMITTER.sub("", text)
             self.tuned += own * (len(self.known) + 1)
+        # with numbers of the compiler in it, a digest differed where the program did not
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
         # text, name, text, name, ... text
@@ -382,6 +385,7 @@ class _Parser:
         start = self.starts.get(key)
         if start is not None:
             # a send yields nothing but its token: its size is that of what it was given
+            # off the done: the tuple that a start yields differs from release to release
             start.size_bytes = _bytes(found.group(2)) or start.size_bytes
             self.order[key[0]].append((-1, key[1]))
 
@@ -432,6 +436,7 @@ def _program(parser: _Parser, source: str) -> Program:
     for start in parser.starts.values():
         if start.wraps is None:
             held.setdefault(start.computation, []).append(start)
+    # one two levels deep was counted as synchronous, a call that jaxlib 0.12 writes
     # what an async-start calls may itself call: a fusion in a call, with the collective in it
     inner = {
         each.wraps: [

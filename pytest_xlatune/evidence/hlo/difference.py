@@ -321,7 +321,9 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
     found = change(before, after)
+    # a flag that alone moved the schedule was told as one that did not act
     is_changed = found in (Change.SCHEDULE, Change.PROGRAM)
+    # of two options in one program each "acted", one that was not even compiled in as well
     together = [each for each in names if each.startswith("xla_")]
     return tuple(
         _proof(name, before, after, found, of=together if is_changed else ()) for name in names

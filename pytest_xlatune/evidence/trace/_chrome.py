@@ -150,6 +150,7 @@ class _ChromeReader:
             self._of_kineto += event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
+            # by name: xprof numbers processes anew, so that no range of numbers is the GPUs
             self._processes[event["pid"]] = event["args"]["name"]
         elif kind == "M" and event["name"] == "thread_name":
             self._threads[event["pid"], event["tid"]] = event["args"]["name"]
@@ -158,6 +159,7 @@ class _ChromeReader:
 
     def _complete(self, event: dict[str, Any], args: dict[str, str]) -> None:
         pid, tid = event["pid"], event["tid"]
+        # by its process: names would make `EventWaiter` a kernel of aiter, and its host a GPU
         gpu = _GPU.search(self._processes.get(pid, ""))
         if gpu and self._threads.get((pid, tid), "").startswith("Stream"):
             self._kernel(gpu.group(), event, args, "correlation_id")

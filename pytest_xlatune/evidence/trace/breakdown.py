@@ -388,6 +388,7 @@ class _Work:
             return
         events = [device.events for device in devices]
         found = assign(trace, events, steps=self._window.steps)
+        # a JSON that was cut at a limit of no table was averaged as if it were whole
         if found.cut is not None and not trace.has_all and not self._window.force:
             self.excluded.append(
                 f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
@@ -439,6 +440,7 @@ class _Work:
         for device in trace.devices:
             does = kind[device.events.name] != _MEMORY
             (working if does.any() else copying).append(device)
+        # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
         self._copying += len(copying)
         if copying:
             self._warnings.append(
@@ -464,6 +466,7 @@ class _Work:
             rows = grouped(each.name, [each.duration_ps])
             total += int(rows[:, 2].sum())
             fitting += int(rows[rows[:, 1] % steps == 0, 2].sum())
+        # a wrong --steps was taken as it is, and every figure was the total divided by it
         if fitting < FITTING * total:
             raise ParseError(
                 f"{trace.source}: {1 - fitting / total:.0%} of the kernel time is of kernels whose "

@@ -44,6 +44,8 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     """
     chosen: dict[str, str] = {}
     found = sorted(set(paths))
+    # the JSON ends at a million events without a word: of 1.35 million, 29 % of the kernel time and
+    # the whole third step were missing
     for suffix in (XPLANE, *JSON, RIEGELI):
         for path in found:
             if path.endswith(suffix):

@@ -163,6 +163,7 @@ def groups_of(groups: str, devices: int) -> tuple[tuple[int, ...], ...] | None:
     if (found := _MESH.match(groups)) is not None:
         sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
         axes = _axes(found[3])
+        # collectives of a mesh in another order once counted as of all devices
         ids = _counted(found[2] or f"[{devices}]", devices)
         if ids is not None and set(axes) <= sizes.keys() and math.prod(sizes.values()) == devices:
             others = [each for each in sizes if each not in axes]

@@ -243,6 +243,8 @@ class SlurmExecutor(OnSlurm):
         ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are told, and the next call looks for the job first
+            # asked again here for 30 s, a limit on jobs kept all from being polled, and in the end
+            # the trial that ran was cancelled
             is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
             wait_s = next(waits, None) if is_again else None
             if wait_s is not None:
@@ -388,13 +390,17 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / 60),
         "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
+        # without it the ranks wait in a collective for one that is dead, up to the time limit
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
+        # a list of names in `export` cuts a value at its comma, and says nothing
         # ALL is next to nothing, for sbatch itself is given no more; the script logs in. A warning
         # signal that no program minds takes the place of USR2.
         "additional_parameters": {
             "chdir": str(folder),
             "export": "ALL",
+            # a requeued job begins anew with its log appended: two starts in one measurement
             "no-requeue": True,
+            # submitit's own USR2 reaches the trainer too, and ends one that has no handler
             "signal": "CONT@1",
             **options,
         },

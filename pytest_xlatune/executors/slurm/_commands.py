@@ -61,6 +61,8 @@ class Trouble(StrEnum):
         return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW, Trouble.UNCLEAR)
 
 
+# What ended a sweep at the first try, and passed by itself when it was injected on a real Slurm:
+# munge's errors, `I/O error writing script`, `Unspecified error`.
 # Slurm's words -> what they mean here; the first row with a match decides
 _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     # scancel: error: Kill job error on job id 4711: Invalid job id specified
@@ -189,6 +191,7 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
             "SubmitTime", "ExitCode")  # fmt: skip
 
+# submitit reads SUSPENDED, CONFIGURING, RESIZING, SIGNALING and STAGE_OUT as the end of a job.
 # Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
 # says otherwise is over: after COMPLETING the nodes still run the job's processes.
 STATES: Mapping[str, State] = {
@@ -211,10 +214,12 @@ STATES: Mapping[str, State] = {
     **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "RECONFIG_FAIL"), State.NODE_FAIL),
 }  # fmt: skip
 
+# bounded: Python refuses to read a number of more than 4,300 digits, which ended a session
 # `0:15` of ExitCode
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 # a job state with what may follow it:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
+# possessive: a long word in an answer took seconds
 # where a field of `scontrol show job -o` begins, the one before ends:  JobName=ag combine WorkDir=
 _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 # why a job waits for nodes that are drained, down or reserved:
@@ -232,6 +237,7 @@ _OTHER_SIZE = (
     "name nodes, or a QOS, that have so much"
 )
 _LIST = "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
+# Such a job was waited for without end.
 # Why Slurm will not start a job as it was asked for -> what to change. These are limits on one job,
 # and what the job names; limits on all jobs of a user, an account or a QOS end with other jobs. The
 # reasons are those of slurm.schedmd.com/job_reason_codes.html; the first row with a match decides.

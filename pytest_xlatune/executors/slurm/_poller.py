@@ -54,7 +54,10 @@ from pytest_xlatune.model.result import Outcome, State
 ROUND_S = 3.0
 PATIENCE_S = 900.0
 EMPTY_ROUNDS = 3
+# nine seconds of empty answers had each running trial called lost, cancelled and submitted again
 ALL_EMPTY_ROUNDS = 20  # where no job of ours is known
+# `scontrol show job -o` without a number is the whole table: 1.5 MB a round beside 1,500 jobs of
+# others
 QUEUE_ROUNDS = 10  # rounds between two questions about the jobs that wait behind one that runs
 _ONE_BY_ONE = 8  # more jobs are asked for together
 _LITTLE_BYTES = 1 << 16
@@ -241,6 +244,7 @@ def ended(job: SlurmJob, folder: Path) -> Outcome:
     ranks = list(read_outcomes(folder).values())
     if (requeued := _requeued(job, folder, ranks)) is not None:
         return requeued
+    # signal 9 alone is tried again: such a trial ran out of the host's memory three times
     if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
         # Slurm tells it of the step alone; the job failed with the signal that ended it
         job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))

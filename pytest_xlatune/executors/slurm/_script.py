@@ -75,8 +75,10 @@ def submit(
     names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
     dropped = [word for name in names for word in ("-u", name)]
     # flock itself holds it: what sbatch may leave running does not
+    # a session that was killed left its sbatch running, whose job came when the next had asked
     held = ["flock", "-o", str(scripts / HELD)] if shutil.which("flock") else []
     reply = _answer([*held, "env", *dropped, "sbatch", str(path)])
+    # an error behind "Submitted batch job 4711" was taken for a refusal, and the trial ran twice
     if (named := _NAMED.search(reply.out)) is None:
         return reply
     kept = scripts / f"{named['id']}_submission.sh"
@@ -110,6 +112,7 @@ def _answer(argv: Sequence[str]) -> Reply:
             is_late = False
         except subprocess.TimeoutExpired:
             is_late = process.poll() is None
+            # where a site's sbatch is a script, what hangs is its child, which keeps the pipe open
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             out, err = _rest(process)

@@ -563,6 +563,7 @@ class AllocationExecutor(OnSlurm):
             if ended_s > until_s - _BEFORE_S or said.state is State.REQUEUED:
                 cut = _with_allocation(folder, taken, said)
                 is_begun = any(folder.glob("claimed*.json"))
+                # read as a person's cancel it would stop the sweep
                 if cut.state is State.CANCELLED and not is_begun and not self._stands(held, said):
                     why = f"allocation {job_id} was over before it began: {said.reason}"
                     return dataclasses.replace(cut, state=State.PREEMPTED, reason=why)
@@ -672,6 +673,7 @@ def _failed(folder: Path, taken: Mapping[str, Any], word: Mapping[str, Any]) -> 
         return Outcome(state=State.TIMEOUT, reason="TIMEOUT: the step's limit", **at)
     if cancelled and _BY_SRUN not in said and not is_own:
         return Outcome(state=State.CANCELLED, reason=f"CANCELLED: {cancelled[0]}", **at)
+    # as a failure of the program the second one would drop the profile
     if not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
         lines = [each.strip() for each in said.splitlines() if each.strip()]
         own = [each for each in lines if not each.startswith("srun: ")] or lines or [""]

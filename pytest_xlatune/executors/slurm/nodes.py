@@ -23,6 +23,7 @@ from pytest_xlatune.model.text import counted
 _log = logging.getLogger("pytest_xlatune.executors")
 # how long a resumed node may take to answer, before the second try and before the verdict
 _RESUME_WAITS_S = (2.0, 10.0)
+# after a restart of the controller all nodes are silent for seconds, and none is at fault
 # how long a node may be silent that was just resumed, or whose daemon missed a ping
 _SILENT_WAITS_S = (2.0, 3.0, 5.0)
 _FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
@@ -172,6 +173,7 @@ def resume_nodes(
     )
 
 
+# RESUME once put a node back to work whose drain said "ADMIN: hardware swap"
 # what Slurm itself writes as the reason of a node that it takes out, as it begins
 _SLURMS_REASON = re.compile(
     r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
@@ -249,6 +251,7 @@ def node_faults(
 
 # a node on which a job is just ending is idle in a moment, and a trial that is queued waits for it
 _IDLE = frozenset({"idle", "completing"})
+# nodes at work were a fault once, so that no sweep could be queued over night
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
 _SHOWN = 3  # jobs of others that a note names

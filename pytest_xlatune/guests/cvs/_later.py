@@ -198,6 +198,7 @@ def _target(draft: Draft, root: Path, place: Path) -> float | None:
         return None
     every = typed(draft.source.get(*root, "maxtext_config", "eval_interval"))
     evaluates = isinstance(every, int | float) and every > 0
+    # eval_loss was once read as the loss of the steps
     if metric not in ("train_loss", "loss", *(() if evaluates else ("auto",))):
         draft.notes.append(
             f"convergence.target_metric is {metric!r}: only the loss of a step is told here"
@@ -293,6 +294,7 @@ def _sweeps(draft: Draft, root: Path) -> tuple[list[_Combination], list[Path]]:
     for index, name in enumerate(enabled):
         if not isinstance(name, str):
             raise source.wrong((*listed, index), name, "the name of a sweep")
+        # CVS only warns of such a name, and runs without the sweep
         if name not in found:
             where = f"{source.where}: {written((*listed, index))}"
             raise ConfigError.unknown("sweep", name, valid=found, where=where)

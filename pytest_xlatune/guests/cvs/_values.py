@@ -313,6 +313,7 @@ def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ..
 
     def pairs(found: list[tuple[str, Json]]) -> dict[str, Json]:
         made = dict(found)
+        # a published cluster file has one key three times
         if len(made) != len(found):
             names = [name for name, _ in found]
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -324,6 +325,7 @@ def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ..
 
     try:
         data = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
+    # a published cluster file lacks a comma: line and column find it
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{where}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg}"

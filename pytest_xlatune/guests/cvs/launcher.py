@@ -21,6 +21,7 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 CONFIG_FILE = "maxtext_config.yml"
 _CONFIG = "base_config: base.yml\n"
 # exit code 78 is EX_CONFIG of sysexits.h
+# exec and no pipe: behind CVS' `| tee` the trainer's exit status is lost
 _FIRST = """\
 for script in {scripts}; do
   [ -f "$script" ] && exec {python} "$script" "$@"
@@ -96,6 +97,7 @@ def overrides_of(cell: CvsCell) -> dict[str, str]:
 def deployed_of(file: CvsFile) -> dict[str, str]:
     """Return the environment of a run: what CVS adds, what the file sets, the flags of XLA."""
     flags = format_flags(Flag(name=name, value=text) for name, text in file.xla_flags.items())
+    # the path alone: CVS writes the token into a script and its log
     token = {"HF_TOKEN_PATH": file.token_file} if file.token_file else {}
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 

@@ -134,6 +134,7 @@ def _sights(
 def sights_verdict(found: Sequence[MatchedLine], *, jobs: int) -> tuple[Verdict, list[str]]:
     """Return our verdict on the patterns of a file, and its lines: the first tells the verdict."""
     early = [each for each in found if not each.is_late]
+    # core dumps on shutdown, after the last step, are common
     late = [each for each in found if each.is_late]
     failed = tuple(dict.fromkeys(each.job for each in early))
     if failed:

@@ -22,6 +22,7 @@ from pytest_xlatune.guests.megascale.digest import (
 _STRAY_LINES = 2000  # lines of others between two lines of a digest
 _MOST_LINES = 20_000  # of one digest
 _MOST_MESSAGE = 1 << 16
+# libtpu prints this launch for a core whose program is over, and this time for "not given"
 _IDLE_LAUNCH = -(1 << 31)
 _NEVER = "1970-01-01T00:00:00"
 
@@ -36,6 +37,7 @@ KEY = re.compile(
     r"|Fingerprint|Module):(?P<value>.*)"
 )
 # key -> the part of the table that it begins
+# documents write "TPU stats"; the binaries of four libtpu versions hold "TPU states" only
 _MODES = {
     "TPU states": "states",
     "TPU stats": "states",
@@ -326,6 +328,7 @@ class DigestBuilder:
         is_open = at_the_end and self._mode == "message"
         made = Digest(
             layout=self._layout(),
+            # the prose differs by a word from version to version, the word behind the key does not
             cause=word or self._prose,
             word=self._word,
             culprits=tuple(dict.fromkeys(culprits.workers)) if culprits else (),

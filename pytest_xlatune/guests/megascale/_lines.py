@@ -42,6 +42,7 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
     text = text.strip()
     if not text:
         return WorkerList()
+    # the location of a core holds commas: worker@(x,y,z):core
     parts = re.split(r", ?(?![^()]*\))", text)
     found: list[Worker] = []
     more, whole = 0, True

@@ -59,6 +59,7 @@ def _megascale(arguments: argparse.Namespace) -> int:
         told = told or bool(lines)
         show(lines)
     chips = accused_chips(read)
+    # one digest proves no bad chip: XLA or a Pallas kernel may be at fault
     if chips and sum(len(each.report.digests) for each in read) > 1:
         show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
         show([f"  {host}: {count} digest{'s' if count != 1 else ''}" for host, count in chips])

@@ -329,6 +329,7 @@ def judged(digest: Digest) -> Digest:
         notes.append(f"{said}; the number that libtpu prints behind them is one too large")
     if cause is not None and len(launches) > 1:
         is_mixed = len(set().union(*modules)) > 1
+        # libtpu 0.0.40 calls an inconsistent launch order a fingerprint mismatch
         if cause.enum == "FINGERPRINT_MISMATCH" and is_mixed and not _has_mismatch(digest):
             cause = cause_of_word("LAUNCHES_ORDER_INCONSISTENT")
             notes.append(
@@ -338,6 +339,7 @@ def judged(digest: Digest) -> Digest:
         elif cause.enum == "DIFFERENT_MODULE" and all(len(each) > 1 for each in modules):
             notes.append("each launch id has different modules: perhaps the launch order differs")
     notes += _behind(digest)
+    # to libtpu a whole host at pc 0 is a bad chip, and it may only wait for its input
     if cause is not None and cause.enum == "BAD_TPU_CHIP":
         accused = {each.host for each in digest.culprits}
         waits = [e for e in digest.states if e.pc == 0 and not e.is_idle and accused & set(e.hosts)]

@@ -688,6 +688,7 @@ class BatchWalk(CellWalk[BatchStudy]):
         ranked = sorted(able, key=lambda at: (-self.scores[at], at))
         if self.study.changes_loss or not ranked:
             return ()
+        # the best of the single runs alone loses more than 1 % of TGS in 28 % of simulated curves
         cut = self.scores[ranked[0]] - max(CUT_SIGMAS * self.sigma, CUT_AT)
         near = [at for at in ranked if self.scores[at] >= cut][:_MOST_LEADERS]
         if self.study.asked.sigma is None:

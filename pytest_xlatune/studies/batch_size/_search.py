@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_xlatune.model.errors import ConfigError
 
 UP, DOWN = 1.5, 1.6  # factors while all sizes fit, while none does
+# by halves more of the jobs ran out of memory, and none of those tells a speed
 GAP = 1 / 3  # of the way from the largest that ran to the smallest that did not, as ratios
 BRACKET = 1.12  # ratio at which the largest that fits is known well enough
 ASIDE = 1.35  # from the best down, where no smaller size is known

@@ -190,9 +190,11 @@ class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
                 "commits: no commit is named; name them (--xlatune-commits main..HEAD)"
             )
         least = 4 * _halving.PAIRS + 1 if self.is_search else len(self.cells)
-        what = "a search" if self.is_search else counted(len(self.cells), "first run")
-        first = f"commits: {what} takes {least} jobs or more"
-        refuse_budget(first, budget=self.budget, least=least, most=self.most_jobs)
+        what = (
+            f"commits: {'a search' if self.is_search else counted(len(self.cells), 'first run')} "
+            f"takes {least} jobs or more"
+        )
+        refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property
     def name(self) -> str:

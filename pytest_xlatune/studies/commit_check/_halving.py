@@ -100,6 +100,8 @@ class Search(CellWalk["CommitStudy"]):
 
     def walk(self) -> None:
         """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
+        # whether there is a change comes first: halving alone names a commit where nothing changed,
+        # and a wrong one in 9 to 53 % of simulated searches for a loss of 3 %, by the noise
         last = self.count - 1
         self.looks = (self.study.pairs(ENDS, 0, last, range(1, PAIRS + 1)),)
         if not self.lost_ends:
@@ -349,6 +351,7 @@ class Search(CellWalk["CommitStudy"]):
         """The last commit before the change and the last that may have brought it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
+        # with several small losses a single commit was accused of all
         if self.unexplained:  # several commits changed it, and the belief knows of one
             return 0, self.count - 1
         low, high = self.belief_at_last.holding(SURE)

@@ -38,6 +38,8 @@ PAIRS = 4
 ALPHA = 0.05
 SLOWER_AT = math.log1p(-0.02)  # a loss that counts
 FASTER_AT = -SLOWER_AT
+# these only choose what runs again: by one run and -2 %, 28 % of simulated tables of ten healthy
+# loads accused one, where 3 % of the jobs are bad
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
 PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # of a gain: it accuses no commit, and may wait
 BROKEN_MODELS = 2  # that ran on the commit before: the rest of the commit is not submitted
@@ -115,6 +117,7 @@ class CommitTable(CellWalk["CommitStudy"]):
         wanted = []
         for load in range(len(self.models)):
             order = range(self.study.commits)
+            # with one commit's runs before the other's in all loads, a drift is a regression of all
             for commit in reversed(order) if load % 2 else order:
                 trial = self.first_of(load, commit)
                 if self.over(trial) is not None or not self.is_given_up(commit):

@@ -55,6 +55,7 @@ from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, so_far
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
 
+# a published recipe compares groups by `steps=1`: that is step 0, and all of it compilation
 MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
 BY_RACKS_FROM = 17  # nodes from which racks, or the bandwidth test, save most of the cost
 _SLUG_CHARS = 64
@@ -169,8 +170,8 @@ class NetworkStudy(CellArms["NetworkWalk"]):
                 "first_step=3, min_steps=5); a single step is compilation"
             )
         least = sum(map(len, self.layout.inside[:FIRST_ROUNDS]))
-        first = f"{least} jobs to begin with ({FIRST_ROUNDS} rounds of pairs)"
-        what = f"{len(names)} nodes need {first}"
+        rounds = FIRST_ROUNDS
+        what = f"{len(names)} nodes need {least} jobs to begin with ({rounds} rounds of pairs)"
         refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property
@@ -317,6 +318,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def walk(self) -> None:
         """Run rounds of pairs, then nodes that are low in them, then pairs that are."""
+        # by halves of all nodes 72 to 90 % of simulated networks with a link 5 % slow were called
+        # healthy: a ring uses two of a node's links, and rarely the slow one
         self._find_out()
         if self.is_stopped:
             return
@@ -352,6 +355,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     @property
     def accused_link(self) -> Pair | None:
         """The confirmed pair, where it is slower than both of its ends elsewhere."""
+        # slower than one end alone: that may be a slow node
         is_slow = self.ends is not None and all(each.accuses for each in self.ends)
         return self.link if is_slow else None
 
@@ -547,6 +551,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
         That is the median of all first runs of its kind: the pairs that are slow do not move it.
         """
+        # held against a mean with itself in it, a link that lost 23.1 % was shown with -19.7 %
         usual, is_across = self._usual(), self.layout.is_across
         return {
             pair: [value - usual.get(is_across(pair), math.nan) for value in own]

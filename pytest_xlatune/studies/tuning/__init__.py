@@ -151,6 +151,7 @@ class TuningStudy(OneCell):
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
+        # on one slot such a wave changed which profiles became finalists
         if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
             raise ConfigError(
                 f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "

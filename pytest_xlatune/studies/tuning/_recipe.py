@@ -86,6 +86,7 @@ def contrasts(
         if not gains:
             continue
         n = len(gains)
+        # below three differences their spread says nothing of their noise
         spread = stdev(gains) if n >= _OWN else 0.0
         error = max(fit.sigma * math.sqrt(2), spread) / math.sqrt(n)
         found.append(Contrast(arm=arm, without=other, estimate=fmean(gains), error=error, n=n))
@@ -148,6 +149,8 @@ def recipe(
         others = (each for each in valid if is_part(settings[each], settings[arm]))
         return bool(parts[arm]) or next(others, None) is None
 
+    # every stack with the one setting that helps looks as good: 60 % of the recommended ones held
+    # a setting that does nothing, where one of 25 profiles gained 4 %
     # a stack without a part beside it gives way to the best arm that has none
     able = [arm for arm in faster if may_lead(arm)] or list(faster)
     largest = max(able, key=lambda arm: (faster[arm], arm))
@@ -302,6 +305,7 @@ def largest(
         arms: what the claim is about.
         kept: the arms that stayed to the last deciding block.
     """
+    # one fast profile of another loss held M at 12.6 %, beside a winner at [+5.6, +6.8]
     if any(each.kind is VerdictKind.FASTER for each in verdicts):
         return None
     claimed = {each.arm: each for each in verdicts if each.arm in arms and not is_out(each)}

@@ -325,6 +325,7 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
         )
 
 
+# without it a cluster that became slower over night dropped leaders
 ANOTHER_SESSION = 4.0  # times the median time between starts: what follows is another session
 
 

@@ -123,6 +123,7 @@ def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False)
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     lines: list[Line] = []
+    # a line for each wave rests on two baselines: four waves found 71.6 % of winners, not 79.7
     for epoch in _by_epoch(past, list(segments)):
         for line, group in _lined(epoch):
             lines.append(line)
@@ -421,6 +422,8 @@ def confirm(
             chosen = entering(able, width, profiles=named, frozen=frozen)
             if len(chosen) < width and ALIAS.id in ranked and ALIAS.id not in chosen:
                 chosen.append(ALIAS.id)
+            # a dropped arm can never win: with the critical value of all that entered, the cut
+            # needs no alpha of its own
             kept = tuple(each for each in ranked if each in chosen)
         trials += block(number, first)
     look, is_won, added = None, False, None
@@ -495,7 +498,10 @@ def _spared(
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
     found = bounds(ranking, fit, others, kept=kept)
+    # at 0.6 % noise 29 % of sweeps without an effect could say so in 50 jobs; with blocks for what
+    # may still gain 2 %, 73 % do in 65
     high = [] if is_won else sorted(found, key=lambda arm: (-found[arm], arm))
+    # M was told of the others alone, while a profile without a score could gain +4 %
     # one that lost its run in the screen has another here, and no third
     tried = {key.arm for key in past.confirm if key.block < before}
     wanted = [

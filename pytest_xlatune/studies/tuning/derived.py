@@ -587,6 +587,7 @@ class Effective:
 
 def _is_candidate(profile: Profile) -> bool:
     """Whether a profile may be a part of another: no control, and not the image alone."""
+    # the image alone beside a flag was recommended, while that flag alone gained as much
     return profile.id != NO_ENV_ID and not profile.is_control
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record
 
 _COMMIT = 40  # characters of a full hash
@@ -145,7 +146,7 @@ class RunRecord(Record):
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
-    changes: tuple[str, ...] = ()
+    changes: tuple[Reason, ...] = ()
     differing: tuple[str, ...] = ()
     image: str = ""
     commands: tuple[str, ...] = ()

@@ -384,9 +384,9 @@ class Known:
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
             nodes=stop.nodes,
-            evidence=stop.evidence,
+            evidence=sentence(stop.proof),
             recovery=(
-                *(each.reason for each in self.state.epochs),
+                *(sentence(each.why) for each in self.state.epochs),
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
             conclusion=self.conclusion,
@@ -498,7 +498,7 @@ def was_compiled(
 ) -> Section | None:
     """Return the section on compiled profiles and their consequences; None without one."""
     why = {
-        each.trial.profile.id: finding.text
+        each.trial.profile.id: sentence(finding.said)
         for each in history
         for finding in each.findings
         if finding.cls == FailureClass.COMPILE_CHECK

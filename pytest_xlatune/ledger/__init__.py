@@ -429,7 +429,7 @@ class EpochBegan(Event):
         faults: what Slurm could not mend before the hook did.
         cell_digest: the one cell whose trials ran elsewhere; "" is every cell on one of `nodes`.
         were: the nodes that this cell's trials ran on before.
-        changes: everything that is not as it was, one phrase each.
+        changes: everything that is not as it was.
     """
 
     kind: ClassVar[str] = "epoch-began"
@@ -440,7 +440,7 @@ class EpochBegan(Event):
     faults: tuple[str, ...] = ()
     cell_digest: str = ""
     were: tuple[str, ...] = ()
-    changes: tuple[str, ...] = field(default=(), metadata=LATER)
+    changes: tuple[Reason, ...] = field(default=(), metadata=LATER)
 
     @property
     def why(self) -> Reason:

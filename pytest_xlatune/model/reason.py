@@ -540,6 +540,9 @@ class Why(StrEnum):
     # nodes that are not what they were
     NOT_COMPARED = auto()
     NODES_CHANGED = auto()
+    VERSION_CHANGED = auto()
+    CODE_CHANGED = auto()
+    COMMIT_CHANGED = auto()
     NODES_SWAPPED = auto()
     NODES_RESUMED = auto()
     NODES_FIT_AGAIN = auto()

@@ -947,6 +947,9 @@ WORDS: Mapping[Why, str] = {
     # nodes that are not what they were
     Why.NOT_COMPARED: N_("{why}: scores before and after are not compared"),
     Why.NODES_CHANGED: N_("on {nodes:, } changed: {changes:; }"),
+    Why.VERSION_CHANGED: N_("{name} {was:or absent} -> {now:or absent}"),
+    Why.CODE_CHANGED: N_("the trainer's Python files in {folder}"),
+    Why.COMMIT_CHANGED: N_("the commit of {folder} {was} -> {now}"),
     Why.NODES_SWAPPED: N_("nodes are {nodes:, }, were {were:, }"),
     Why.NODES_RESUMED: N_("{cls}: resumed {nodes:, }"),
     Why.NODES_FIT_AGAIN: N_("{cls}: {nodes:, } are fit again"),

@@ -78,7 +78,7 @@ from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
 from pytest_xlatune.sweep.registry import KINDS
 
-__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest", "notes_of"]
+__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
@@ -111,13 +111,8 @@ def versions() -> dict[str, str]:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            found[package] = "not installed"
+            found[package] = "absent"
     return found
-
-
-def _slots_text(lists: Sequence[tuple[str, ...]]) -> str:
-    named = "; ".join(compress(each) or "nodes of the scheduler's choice" for each in lists)
-    return f"{counted(len(lists), 'node slot')} ({named})"
 
 
 def _refuse_words(trial: Trial) -> None:
@@ -160,7 +155,7 @@ class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harne
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One moment: the ledger's state and what the study makes of it.
+    """One moment: the ledger's state, what the study makes of it, why it was stopped, if it was.
 
     Not slotted: the history is put together at the first use.
     """
@@ -168,27 +163,12 @@ class View:
     state: LedgerState
     study: Study
     pending: tuple[Trial, ...]
-    stopped: str = ""
+    stopped: Reason | None = None
 
     @functools.cached_property
     def history(self) -> tuple[TrialResult, ...]:
         """The results of the study's trials, in plan order."""
         return history_of(self.state, self.study)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader should know, as sentences."""
-        return notes_of(self.state)
-
-
-def notes_of(state: LedgerState) -> tuple[str, ...]:
-    """Return what a ledger's reader should know, as sentences."""
-    return tuple(
-        sentence(each.said)
-        if isinstance(each, Noted)
-        else f"{each.reason}: scores before and after are not compared"
-        for each in state.remarks
-    )
 
 
 class Campaign:
@@ -256,7 +236,7 @@ class Campaign:
                 return
             lost = () if opened else lost_runs(setup.folder)
             if lost and not (fresh or rebuild):
-                raise ConfigError(refusal_of(setup.folder, lost))
+                raise refusal_of(setup.folder, lost)
             again = lost[0] if lost and not fresh else None
             notes = setup.check(self._state) if setup.check is not None else ()
             secrets = self._secrets(self.view().history)
@@ -336,22 +316,34 @@ class Campaign:
         if not state.opened:
             return
         before, now = state.opened[0].cells, tuple(setup.cells.values())
-        found = family_differences(before, now) or self._other_slots(now)
+        if found := family_differences(before, now):
+            raise self._another_cell(found)
+        if (were := self._other_slots(now)) is not None:
+            first, then = (
+                [compress(each) or "nodes of the scheduler's choice" for each in lists]
+                for lists in (were, [each.nodelist for each in now])
+            )
+            raise self._another_cell(
+                f"it was on {counted(len(first), 'node slot')} ({'; '.join(first)}), and is on "
+                f"{counted(len(then), 'node slot')} ({'; '.join(then)})"
+            )
         asked = setup.resources.nodes
         for nodes in map(state.nodes_of, filter(setup.picks_nodes, now)):
-            if not found and len(nodes) not in (0, asked):
-                found = f"{len(nodes)} nodes were picked, {asked} are asked for"
-        if found:
-            names = dict.fromkeys(name for nodes in state.pinned.values() for name in nodes)
-            picked = f" (the scheduler picked {', '.join(names)})" if names else ""
-            raise ConfigError(
-                f"the trials in {setup.folder} were measured on another cell: {found}{picked}. "
-                "Numbers of two cells cannot be compared. Go back to what it was, or start over "
-                "with --xlatune-fresh (nothing measured is deleted)"
-            )
+            if len(nodes) not in (0, asked):
+                raise self._another_cell(f"{len(nodes)} nodes were picked, {asked} are asked for")
 
-    def _other_slots(self, now: Sequence[Cell]) -> str:
-        """Say how the nodes differ from those of a study on slots before; "" where none does.
+    def _another_cell(self, found: str) -> ConfigError:
+        """Return the error where the ledger is of other cells; `found` is in what they differ."""
+        names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
+        picked = f" (the scheduler picked {', '.join(names)})" if names else ""
+        return ConfigError(
+            f"the trials in {self.setup.folder} were measured on another cell: {found}{picked}. "
+            "Numbers of two cells cannot be compared. Go back to what it was, or start over "
+            "with --xlatune-fresh (nothing measured is deleted)"
+        )
+
+    def _other_slots(self, now: Sequence[Cell]) -> list[tuple[str, ...]] | None:
+        """Return the nodes of a study on other slots before; None where there was none.
 
         A study of the cell itself has the nodes of one of the slots, as an evidence run has, or of
         all of them and more, as a calibration may.
@@ -366,8 +358,8 @@ class Campaign:
             else:  # a calibration may look at more slots than a sweep has
                 is_same = set(lists) <= set(were) or set(were) <= set(lists)
             if not is_same:
-                return f"it was on {_slots_text(were)}, and is on {_slots_text(lists)}"
-        return ""
+                return were
+        return None
 
     def _refuse_changed_files(self) -> None:
         before, setup, where = self._state.files, self.setup, str(self.setup.folder)
@@ -406,7 +398,7 @@ class Campaign:
                 state=state,
                 study=self.study,
                 pending=self._proposed,
-                stopped=sentence(state.stop.why) if state.stop is not None else "",
+                stopped=state.stop.why if state.stop is not None else None,
             )
         return self._view
 
@@ -455,8 +447,8 @@ class Campaign:
                     continue
                 if is_ready(view):
                     return view
-                if view.stopped:
-                    raise CampaignStopped(view.stopped)
+                if view.stopped is not None:
+                    raise CampaignStopped(sentence(view.stopped))
                 if not view.pending:
                     raise CampaignStopped("nothing is left to run that could answer this")
                 self.turn()
@@ -601,7 +593,7 @@ class Campaign:
         check, view = self.setup.compile_check, self.view()
         asked = frozenset(map(self._compiled_as, view.pending))
         # waves that follow from earlier ones ask for profiles that were not there before
-        is_done = asked <= self._compiled or view.stopped
+        is_done = asked <= self._compiled or view.stopped is not None
         if check is None or is_done or self._packing.is_full(view.state):
             return False
         with self._turns.taking_long():
@@ -619,8 +611,8 @@ class Campaign:
     def _submit(self) -> None:
         """Submit what the nodes have a place for, in the order that the study proposed."""
         view = self.view()
-        if view.stopped:
-            self._packing.tell("stop", f"nothing is submitted: {view.stopped}")
+        if view.stopped is not None:
+            self._packing.tell("stop", f"nothing is submitted: {sentence(view.stopped)}")
             return
         limits, spending = self.setup.limits, self._spending
         alone = self.study.policy.compiled_stage

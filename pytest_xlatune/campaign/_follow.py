@@ -30,6 +30,7 @@ from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged, Metric
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
 
@@ -217,13 +218,10 @@ class Follower:
 
 def unreadable(path: Path, error: Exception) -> Finding:
     """Return the finding of an attempt whose file cannot be read."""
-    why = str(error) or type(error).__name__
-    return Finding(
-        cls=FailureClass.LOG_UNREADABLE,
-        action=Action.RETRY,
-        text=f"its log cannot be read: {why[:_REASON_CHARS]} ({path})",
-        detail=f"{why[:_REASON_CHARS]} ({path})",
-    )
+    said = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
+    cls = FailureClass.LOG_UNREADABLE
+    why = Reason(Why.FILE_UNREADABLE, cls=cls, said=said)
+    return Finding(cls=cls, action=Action.RETRY, detail=said, why=why)
 
 
 def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:

@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry, Spent, TrialPlanned
+from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptIntended,
+    Decided,
+    LedgerEntry,
+    Spent,
+    TrialPlanned,
+)
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.result import Outcome, State
@@ -64,12 +71,12 @@ class Packing:
         logged, once until it changes.
         """
         ahead = self._ahead(state, with_running=one_each)
-        held: dict[str, str] = {}  # node -> the first trial that waits for it
+        held: set[str] = set()  # nodes that a trial waits for
         every = {
             place for cell in self._setup.cells.values() for place in self._places(state, cell)[0]
         }
         for trial in pending:
-            if held.keys() >= every:
+            if held >= every:
                 return
             known = state.trials.get(trial.id)
             if known is not None and not known.is_to_run:
@@ -78,19 +85,21 @@ class Packing:
                 self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
                 return
             places, depth = self._places(state, self._setup.cell_of(trial, state))
-            first = next((held[place] for place in places if place in held), "")
-            why = f"{first} comes first on its nodes" if first else self._backs_off(state, trial)
+            if not held.isdisjoint(places):  # behind one of which the log says why it waits
+                held.update(places)
+                continue
             most = 1 if one_each else depth
             # with eight ahead a trial that was tried again ran long after its block, as in each of
             # 23 ledgers with a retry
             full = next((place for place in places if ahead[place] >= most), "")
-            if not why and full:
+            last = self._backs_off(state, trial)
+            if last is not None or full:
                 why = f"{ahead[full]} submissions are ahead on {full}"
-            if why:
-                # the first that waits says why its nodes get no more; the others wait behind it
-                if not first:
-                    self.tell(",".join(places), f"{trial.id} is not submitted yet: {why}")
-                held.update((place, held.get(place, trial.id)) for place in places)
+                if last is not None:
+                    until = datetime.fromtimestamp(last.not_before_s, UTC)
+                    why = f"it waits after {last.cls} until {until:%H:%M:%S UTC}"
+                self.tell(",".join(places), f"{trial.id} is not submitted yet: {why}")
+                held.update(places)
                 continue
             self._said.pop(",".join(places), None)
             ahead.update(places)
@@ -122,19 +131,16 @@ class Packing:
             return (f"the nodes of {cell.digest}",), 1
         return _HERE, depth
 
-    def _backs_off(self, state: LedgerState, trial: Trial) -> str:
-        """Say that the back-off of a trial's last decision is not over, "" where it is."""
+    def _backs_off(self, state: LedgerState, trial: Trial) -> Decided | None:
+        """Return a trial's last decision while its back-off is not over; None where it is."""
         decisions = state.decided_on(trial.id)
         not_before_s = decisions[-1].not_before_s if decisions else 0.0
         if not not_before_s:
-            return ""
+            return None
         # measured once, from here on by a clock that does not jump
         key, left_s = (trial.id, not_before_s), not_before_s - self._setup.now()
         until_s = self._waits_until.setdefault(key, self._setup.ticks() + left_s)
-        if self._setup.ticks() >= until_s:
-            return ""
-        until = datetime.fromtimestamp(not_before_s, UTC).strftime("%H:%M:%S UTC")
-        return f"it waits after {decisions[-1].cls} until {until}"
+        return decisions[-1] if self._setup.ticks() < until_s else None
 
 
 @dataclass(slots=True, kw_only=True)

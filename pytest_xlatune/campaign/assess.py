@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.catalog.entries import history
-from pytest_xlatune.catalog.rules import did_you_mean
+from pytest_xlatune.catalog.rules import nearest
 from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
@@ -24,7 +24,7 @@ from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import append_flags
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -82,8 +82,15 @@ class Assessment:
 def finding_without_secrets(found: Finding, secrets: frozenset[str]) -> Finding:
     """Return a finding as it may be written down."""
     return replace(
-        found, text=hide_quoted(found.text, secrets), detail=hide_quoted(found.detail, secrets)
+        found,
+        text=hide_quoted(found.text, secrets),
+        detail=hide_quoted(found.detail, secrets),
+        why=_without(found.why, secrets),
     )
+
+
+def _without(why: Reason | None, secrets: frozenset[str]) -> Reason | None:
+    return None if why is None else why.changed(lambda text: hide_quoted(text, secrets))
 
 
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
@@ -93,15 +100,22 @@ def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
         found,
         findings=tuple(finding_without_secrets(each, secrets) for each in findings),
         settings=tuple(
-            replace(each, asked=HIDDEN, seen="")
+            replace(each, asked=HIDDEN, seen="", why=None)
             if is_secret(each.name)
-            else replace(each, asked=hide(each.asked, secrets), seen=hide(each.seen, secrets))
+            else replace(
+                each,
+                asked=hide(each.asked, secrets),
+                seen=hide(each.seen, secrets),
+                why=_without(each.why, secrets),
+            )
             for each in found.settings
         ),
         decision=replace(
             said,
             detail=hide_quoted(said.detail, secrets),
             evidence=hide_quoted(said.evidence, secrets),
+            found=_without(said.found, secrets),
+            shown=_without(said.shown, secrets),
         ),
     )
 
@@ -164,10 +178,9 @@ def assess(
         if isinstance(found, Score):
             scored = replace(found, memory_gb=report.memory_gb)
         else:
-            cls, why = FailureClass.NO_SCORE, sentence(found.reason)
-            cause = Finding(cls=cls, action=Action.RETRY, text=why, detail=why)
+            cause = Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=found.reason)
             findings = (*findings, cause)
-            decision = rules(cause)
+            decision = replace(rules(cause), found=found.reason)
     is_first = is_reference and not reference_runs
     if is_reference and trial.protocol.is_scored and _is_of_all(decision, is_first=is_first):
         cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
@@ -196,23 +209,24 @@ def with_log(found: Assessment, log: Path) -> Assessment:
     """
     said = found.decision
     if said.cls == FailureClass.UNKNOWN_FLAG:
-        meant = (
-            did_you_mean(each.removeprefix("--").partition("=")[0], history().flags, dashes="--")
-            for each in said.detail.split()
-        )
-        said = replace(said, detail=said.detail + "".join(meant))
-        found = replace(found, decision=said)
+        names = (each.removeprefix("--").partition("=")[0] for each in said.detail.split())
+        meant = [f"--{near}" for each in names if (near := nearest(each, history().flags))]
+        if meant:
+            said = replace(said, found=Reason(Why.DID_YOU_MEAN, flags=said.detail, meant=meant))
+            found = replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
         lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
-        detail = said.detail if is_silent else f"{said.detail}: {lines[-1]}"
+        why: Reason | None = verbatim(said.detail)
+        if not is_silent:
+            why = Reason(Why.AND_LAST_LINE, said=said.detail, line=lines[-1])
     elif said.cls == FailureClass.NO_STEPS or said.cannot is not None:
         if said.cls == FailureClass.NOT_STARTED:  # it has none
             return found
-        detail = said.detail or said.evidence
+        why = said.found or (verbatim(said.detail) if said.detail else said.proof)
     else:
         return found
-    return replace(found, decision=replace(said, detail=f"{detail}; its log: {log}"))
+    return replace(found, decision=replace(said, found=Reason(Why.SEE_LOG, why=why, log=str(log))))
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -277,7 +291,7 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
     drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, contradictions(settings))
     notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(
-        Finding(cls=cls, action=action, text=sentence(why))
+        Finding(cls=cls, action=action, why=why)
         for cls, action, found in (drops, notes)
         for why in found
     )
@@ -325,7 +339,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         next=Next.STOP,
         cls=FailureClass.FLAGS_NOT_EFFECTIVE,
         found=Reason(Why.SETTINGS_OF_NONE, profiles=sorted(lost)),
-        evidence=sentence(lost_here[0]),
+        shown=lost_here[0],
     )
     _LOG.warning("%s", sentence(told.why))
     return (*silent, told)
@@ -350,7 +364,7 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         next=Next.STOP,
         cls=FailureClass.FLAGS_UNVERIFIED,
         found=Reason(Why.NO_FLAG_SEEN, profiles=lost),
-        evidence=sentence(unproved(result.own_settings)[0]),
+        shown=unproved(result.own_settings)[0],
     )
     _LOG.warning("%s", sentence(told.why))
     return told

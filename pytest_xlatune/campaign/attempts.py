@@ -233,7 +233,7 @@ class Attempts:
         secrets = setup.secrets_of(cell, trial.profile)
         forget_secrets(request.folder)
         said = hide_quoted(str(error), secrets)
-        outcome = Outcome(state=State.FAILED, reason=f"not submitted: {said}")
+        outcome = Outcome(state=State.FAILED, reason=said)
         told = Decided(
             trial_id=trial.id,
             attempt=number,
@@ -258,7 +258,7 @@ class Attempts:
         forget_secrets(request.folder)
         cls, said = FailureClass.CHECKOUT_FAIL, str(error)
         finding = Finding(cls=cls, action=Action.RETRY, text=said, detail=said)
-        outcome = Outcome(state=State.FAILED, reason=f"not submitted: {said}")
+        outcome = Outcome(state=State.FAILED, reason=said)
         earlier = _earlier(state, trial, number)
         decision = decide(outcome, finding, earlier=earlier, policy=self._rules)
         wait_s = decision.backoff_s
@@ -388,8 +388,9 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], told: Decided, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
-        done = self._revive(nodes)
-        if done.faults:
+        revived = self._resumed_in_vain(nodes)
+        done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
+        if done.faults or revived:
             sick = done.unfit or nodes
             told = dataclasses.replace(
                 told,
@@ -397,6 +398,7 @@ class Attempts:
                 faults=done.faults,
                 nodes=sick,
                 resumed=done.tried,
+                revived=revived,
             )
             return self._away(state, told, outcome)
         if not done.nodes:
@@ -417,11 +419,16 @@ class Attempts:
         )
         return _ended(state, told, outcome, finding)
 
+    def _resumed_in_vain(self, nodes: tuple[str, ...]) -> int:
+        """Return how often nodes were resumed, once that is enough; 0 before.
+
+        Nodes that fail again and again are not fit.
+        """
+        times = self._revivals.get(nodes, 0)
+        return times if times >= _REVIVALS else 0
+
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
-        """Bring nodes back, a few times at most: one that fails again and again is not fit."""
-        if self._revivals.get(nodes, 0) >= _REVIVALS:
-            said = f"resumed {_REVIVALS} times without a measured trial since"
-            return Resumed(faults=(said,), unfit=nodes)
+        """Bring nodes back."""
         done = self._setup.executor.resume(nodes)
         done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
@@ -510,8 +517,7 @@ class Attempts:
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
-            evidence = self._evidence(decision, outcome, left.report, trial, is_cut=cut is not None)
-            decision = dataclasses.replace(decision, evidence=evidence)
+            decision = self._proved(decision, outcome, left.report, trial, is_cut=cut is not None)
             wait_s = decision.backoff_s
             not_before_s = setup.now() + wait_s if wait_s else 0.0
             told = decision.told(trial.id, number, not_before_s=not_before_s)
@@ -555,7 +561,7 @@ class Attempts:
         found = tuple(self._shown(each, state, trial) for each in left.report.findings)
         return dataclasses.replace(left, report=dataclasses.replace(left.report, findings=found))
 
-    def _evidence(
+    def _proved(
         self,
         decision: Decision,
         outcome: Outcome,
@@ -563,14 +569,15 @@ class Attempts:
         trial: Trial,
         *,
         is_cut: bool,
-    ) -> str:
-        """Return what proves a decision: the log's line, or how far it came and who ended it."""
-        last = _last_step(report, trial)
+    ) -> Decision:
+        """Return a decision with its proof: the log's line, or who ended it and how far it came."""
         if outcome.state in _OF_SLURM and not is_cut:
-            return f"{outcome.reason}; {last}"
-        if decision.cls in _WITHOUT_A_LINE:
-            return f"{last}; {self._setup.executor.name}: {outcome.reason or decision.detail}"
-        return decision.evidence
+            evidence = outcome.reason
+        elif decision.cls in _WITHOUT_A_LINE:
+            evidence = f"{self._setup.executor.name}: {outcome.reason or decision.detail}"
+        else:
+            return decision
+        return dataclasses.replace(decision, evidence=evidence, shown=_last_step(report, trial))
 
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]
@@ -579,10 +586,11 @@ class Attempts:
         needed = decision.before
         if decision.next is not Next.RETRY or needed not in (Action.HOOK, Action.RESUME_NODE):
             return decision, ()
-        done = Resumed()
+        done, revived = Resumed(), 0
         if needed is Action.RESUME_NODE:
-            done = self._revive(nodes)
-            if not done.faults:
+            revived = self._resumed_in_vain(nodes)
+            done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
+            if not (done.faults or revived):
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
@@ -603,6 +611,7 @@ class Attempts:
             faults=done.faults,
             nodes=done.unfit or decision.nodes,
             resumed=done.tried,
+            revived=revived,
         )
         return stop, ()
 
@@ -647,11 +656,11 @@ _WITHOUT_A_LINE = frozenset(
 )
 
 
-def _last_step(report: LogReport, trial: Trial) -> str:
-    """Say how far an attempt came, for the evidence of its end."""
+def _last_step(report: LogReport, trial: Trial) -> Reason:
+    """Return how far an attempt came, for the evidence of its end."""
     if report.last_step is None:
-        return f"no step, {report.phase}"
-    return f"the last step is {report.last_step} of {trial.protocol.last_step}"
+        return Reason(Why.NO_STEP_IN, phase=report.phase)
+    return Reason(Why.LAST_STEP, step=report.last_step, steps=trial.protocol.last_step)
 
 
 def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:

@@ -19,6 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
@@ -106,5 +107,5 @@ def _told(
     began = EpochBegan(
         cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=said
     )
-    _LOG.warning("%s; no score before compares with one after", began.reason)
+    _LOG.warning("%s", sentence(began.said))
     return (seen, began)

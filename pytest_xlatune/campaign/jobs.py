@@ -27,7 +27,7 @@ from pytest_xlatune.executors.named import executor_in, release
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.errors import LedgerError, shown
+from pytest_xlatune.model.errors import ConfigError, LedgerError, shown
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -184,10 +184,10 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
     )
 
 
-def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> str:
-    """Return the message where attempts lie beside no ledger: what was found, what can be done."""
+def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
+    """Return the error where attempts lie beside no ledger: what was found, what can be done."""
     more = f" (and of {counted(len(lost) - 1, 'earlier one')})" if len(lost) > 1 else ""
-    return (
+    return ConfigError(
         f"{folder} holds {sentence(lost[0].told)}{more}, and no {LEDGER} that knows them: it was "
         "deleted or emptied. Put it back; or say --xlatune-rebuild to read their results again "
         "from their own files and go on; or --xlatune-fresh to measure everything again. Nothing "

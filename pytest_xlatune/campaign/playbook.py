@@ -130,7 +130,13 @@ def decide(
     """
     policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
-        return Decision(next=Next.ACCEPT, cls=cause.cls, evidence=cause.text, detail=cause.detail)
+        return Decision(
+            next=Next.ACCEPT,
+            cls=cause.cls,
+            evidence=cause.text,
+            shown=cause.why,
+            detail=cause.detail,
+        )
     if cause is None or cause.action is Action.NONE:
         if outcome.state is State.COMPLETED:
             return Decision(next=Next.ACCEPT)
@@ -149,7 +155,8 @@ def decide(
         cls=cause.cls,
         detail=cause.detail,
         tried=tried,
-        evidence=cause.text or outcome.reason,
+        evidence=cause.text or ("" if cause.why else outcome.reason),
+        shown=cause.why,
         backoff_s=rule.backoff_s if again else 0.0,
         before=rule.before if again else Action.NONE,
         is_of_node=cause.cls in NODE_CLASSES or cause.action in (Action.RESUME_NODE, Action.HOOK),
@@ -158,7 +165,7 @@ def decide(
 
 def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
     cls, action = STATE_CLASSES.get(outcome.state, (FailureClass.UNKNOWN_DEATH, Action.RETRY))
-    told = f"exit code {outcome.exit_code}" if outcome.exit_code else outcome.reason
+    told = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
     if outcome.signal and outcome.state is State.FAILED:
         # at a deadline or a cancel the signal was ours
         told = f"signal {outcome.signal}"

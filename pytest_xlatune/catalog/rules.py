@@ -319,8 +319,13 @@ def _unknown(case: Case) -> Iterator[str]:
 
 def did_you_mean(name: str, known: Iterable[str], *, dashes: str = "") -> str:
     """Return `; did you mean ...?` for the nearest of known names; "" where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=_NEAR)
-    return f"; did you mean {dashes}{near[0]}?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean {dashes}{near}?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the one of known names that was probably meant; "" where none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_NEAR)), "")
 
 
 _NEAR = 0.88  # of 1: one letter wrong in ten

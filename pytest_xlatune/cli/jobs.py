@@ -43,7 +43,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
             if not state.opened:
                 from pytest_xlatune.campaign.jobs import lost_runs, refusal_of
 
-                problems += [refusal_of(folder, lost)] if (lost := lost_runs(folder)) else []
+                problems += [str(refusal_of(folder, lost))] if (lost := lost_runs(folder)) else []
         except LedgerError as error:  # the jobs of the other cells are ended all the same
             problems.append(str(error))
             continue

@@ -4,7 +4,7 @@ One event is one line of JSON, appended under a lock and synced before anyone ac
 killing any process at any moment loses neither a job nor a result. An event exists when its
 newline does: a line that a killed writer left unfinished is ignored, and the next writer marks it
 as torn before it goes on. Readers take no lock and read only new lines. A line holds fields that
-code decides on; the sentence that people read of an event is made of them here, at the end. This
+code decides on; the reason that an event tells is made of them here, its sentence in `report`. This
 module knows neither pytest nor executors, decides nothing and reads no clock.
 """
 
@@ -203,7 +203,11 @@ class Decided(Event):
         nodes: that failed, as far as that is known.
         faults: what ails them, and still does where they were resumed.
         resumed: those that were resumed in vain.
-        found: in the place of `detail`, where several trials show it.
+        found: in the place of `detail`, where it is more than that.
+        shown: what else proves it, where no line and no scheduler says it: how far the attempt
+            came, what a witness shows of a setting.
+        revived: how often its nodes were resumed without a measured trial since, where they were
+            not resumed again for that; else 0.
         waited_s: seconds in the queue after which the user's patience was over.
         spent: the limit that is used up.
         evidence: the line of the log, or the scheduler's words.
@@ -228,6 +232,16 @@ class Decided(Event):
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = field(default=(), metadata=LATER)
     found: Reason | None = field(default=None, metadata=LATER)
+    shown: Reason | None = field(default=None, metadata=LATER)
+    revived: int = field(default=0, metadata=LATER)
+
+    @property
+    def proof(self) -> Reason | None:
+        """What it was decided on, of an older version too; None without any."""
+        said = verbatim(self.evidence) if self.evidence else None
+        if said is None or self.shown is None:
+            return said or self.shown
+        return Reason(Why.AND_SHOWN, said=said, shown=self.shown)
 
     @property
     def why(self) -> Reason | None:
@@ -242,7 +256,7 @@ class Decided(Event):
             return follows if self.next is Next.INTERRUPTED else None
         times = Reason(Why.TIMES_IN_A_ROW, times=self.tried + 1) if self.tried else None
         if self.cls in _UNREADABLE:
-            named = {"cls": self.cls, "detail": self.detail}
+            named = {"cls": self.cls, "detail": self.found or self.detail}
             return Reason(Why.UNREADABLE, times=times, follows=follows, **named)
         is_told = self.found is not None or self.detail not in ("", self.cls)
         detail = Reason(Why.IN_BRACKETS, text=self.found or self.detail) if is_told else None
@@ -250,21 +264,24 @@ class Decided(Event):
         if self.cannot is None:
             return found
         if self.cls == FailureClass.NO_STEPS:  # the detail tells it better than the class
-            found = Reason(Why.DECIDED_FOR, detail=self.detail, follows=follows)
+            found = Reason(Why.DECIDED_FOR, detail=self.found or self.detail, follows=follows)
         return self._of_reference(found)
 
     def _trouble(self, follows: Reason) -> Reason | None:
         """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
-        faults, cls = Reason(Why.FAULTS, faults=self.faults), self.cls
+        cls, listed = self.cls, list[str | Reason](self.faults)
+        if self.revived:
+            listed.append(Reason(Why.RESUMED_IN_VAIN, times=self.revived))
+        faults = Reason(Why.FAULTS, faults=listed)
         if self.waited_s:
             waited = Reason(Why.WAITED_IN_VAIN, seconds=self.waited_s, follows=follows)
             return Reason(Why.DECIDED, cls=cls, follows=waited)
         if self.needed is not Action.NONE:
             kind = Why.FAULTS_AFTER_RESUME if self.resumed else Why.FAULTS_FOUND
-            found = Reason(kind, faults=faults) if self.faults else None
+            found = Reason(kind, faults=faults) if listed else None
             missed = Reason(Why.NOT_DONE, needed=self.needed, faults=found, follows=follows)
             return Reason(Why.DECIDED, cls=cls, follows=missed)
-        if self.faults:
+        if listed:
             kind = Why.FAULTS_STAY if self.resumed else Why.FAULTS_ARE
             return Reason(
                 Why.DECIDED, cls=cls, follows=Reason(kind, faults=faults, follows=follows)
@@ -333,7 +350,7 @@ class ProfileCompiled(Event):
 
     Attributes:
         key: digest of all that it rests on: program, settings, compiler, limits.
-        sentence: why it is of this class.
+        sentence: why it is of this class, in the words of the look at its program.
         by: what compiled it, and for which device.
         setting: digest of its program and of what acts at run time; "" where there is no program.
         later: settings that may act at run time only.
@@ -360,8 +377,8 @@ class EvidenceRecorded(Event):
     Attributes:
         dump: folder of the compiler's dump, relative to the ledger's folder; "" is none.
         captures: files of the profiler, relative to the ledger's folder.
-        facts: what they say, one sentence each.
-        problems: one sentence for each thing that could not be read.
+        facts: what they say, one sentence each, in the words of their readers.
+        problems: a reader's sentence for each thing that could not be read.
         shares: where the time of a step went; None from an older writer, or without a trace.
     """
 
@@ -412,7 +429,7 @@ class EpochBegan(Event):
         faults: what Slurm could not mend before the hook did.
         cell_digest: the one cell whose trials ran elsewhere; "" is every cell on one of `nodes`.
         were: the nodes that this cell's trials ran on before.
-        changes: everything that is not as it was, one phrase each.
+        changes: everything that is not as it was.
     """
 
     kind: ClassVar[str] = "epoch-began"
@@ -423,22 +440,29 @@ class EpochBegan(Event):
     faults: tuple[str, ...] = ()
     cell_digest: str = ""
     were: tuple[str, ...] = ()
-    changes: tuple[str, ...] = field(default=(), metadata=LATER)
+    changes: tuple[Reason, ...] = field(default=(), metadata=LATER)
 
     @property
-    def reason(self) -> str:
-        """One sentence for people."""
-        names = ", ".join(self.nodes)
-        if self.cause is EpochCause.CHANGED:
-            return f"on {names} changed: {'; '.join(self.changes)}"
-        if self.cause is EpochCause.SWAPPED:
-            return f"nodes are {names}, were {', '.join(self.were)}"
-        if self.cause is EpochCause.RESUMED:
-            return f"{self.cls}: resumed {names}"
-        if self.cause is EpochCause.FIT_AGAIN:
-            return f"{self.cls}: {names} are fit again"
-        tried = f"; after scontrol update State=RESUME: {'; '.join(self.faults)}"
-        return f"{self.cls}: the site did {self.action}{tried if self.faults else ''}"
+    def why(self) -> Reason:
+        """The change that parts scores before it from those after."""
+        nodes, cls = self.nodes, self.cls
+        match self.cause:
+            case EpochCause.CHANGED:
+                return Reason(Why.NODES_CHANGED, nodes=nodes, changes=self.changes)
+            case EpochCause.SWAPPED:
+                return Reason(Why.NODES_SWAPPED, nodes=nodes, were=self.were)
+            case EpochCause.RESUMED:
+                return Reason(Why.NODES_RESUMED, cls=cls, nodes=nodes)
+            case EpochCause.FIT_AGAIN:
+                return Reason(Why.NODES_FIT_AGAIN, cls=cls, nodes=nodes)
+        faults = Reason(Why.FAULTS, faults=self.faults)
+        tried = Reason(Why.FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
+        return Reason(Why.SITE_DID, cls=cls, action=self.action, faults=tried)
+
+    @property
+    def said(self) -> Reason:
+        """What a reader of the results should know."""
+        return Reason(Why.NOT_COMPARED, why=self.why)
 
     def covers(self, cell_digest: str, nodes: tuple[str, ...]) -> bool:
         """Whether a trial of this cell on these nodes is parted from those before the event."""
@@ -494,9 +518,9 @@ class Ledger:
         text = b"".join(_line(event, at_s) for event in events)
         if text:
             if self._inode is not None:
-                with self._explained("written"):
+                with self._explained(what="written"):
                     self.path.stat()  # where it is away, it is not begun anew
-            with self._lock(), self._explained("written"):
+            with self._lock(), self._explained(what="written"):
                 _append(self.path, text)
 
     def refresh(self) -> tuple[LedgerEntry, ...]:
@@ -506,7 +530,7 @@ class Ledger:
             LedgerError: an unreadable line, by its number, a newer schema, no ledger at all, or
                 another file in its place.
         """
-        with self._explained("read"):
+        with self._explained(what="read"):
             try:
                 status = self.path.stat()
             except FileNotFoundError:
@@ -532,7 +556,7 @@ class Ledger:
         Nothing is deleted. Raises LedgerError as `append` does.
         """
         when = datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
-        with self._lock(), self._explained("moved aside"):
+        with self._lock(), self._explained(what="moved aside"):
             if not self.path.exists():
                 return None
             numbers = itertools.chain([""], map("-{}".format, itertools.count(2)))
@@ -565,7 +589,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        with self._explained("locked"):
+        with self._explained(what="locked"):
             owned.make_folder(self.path.parent)
             # a lock by mere existence would outlive a killed writer: never fall back to it
             lock = FileLock(
@@ -628,7 +652,7 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
             f"{UnreadableLedgerError.ADVICE}"
         )
     try:
-        check_time("its time", at_s)
+        check_time(what="its time", value=at_s)
         return LedgerEntry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
     except (XlatuneError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise UnreadableLedgerError(

@@ -40,6 +40,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     EvidenceResult,
@@ -225,6 +226,11 @@ class LedgerState:
     def is_rebuilt(self) -> bool:
         """Whether it goes on with attempts of a ledger that was lost."""
         return bool(self.opened) and self.opened[0].run != ""
+
+    @property
+    def notes(self) -> tuple[Reason, ...]:
+        """What a reader of the results should know, in order."""
+        return tuple(each.said for each in self.remarks)
 
     def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
         """Return the last session's decisions on a trial, the last one for each attempt."""

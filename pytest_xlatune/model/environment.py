@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record
 
 _COMMIT = 40  # characters of a full hash
@@ -47,29 +48,31 @@ class NodeEnvironment(Record):
 _PARTS = ("node", "packages", "devices", "code", "repositories")
 
 
-def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[str, ...]:
-    """Return all that is no longer as it was on a node, one phrase each: `jaxlib 0.9.0 -> 0.10.2`.
+def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Reason, ...]:
+    """Return all that is no longer as it was on a node, e.g. `jaxlib 0.9.0 -> 0.10.2`.
 
     A commit alone is no change: it may be of a report, or of the sweep file. Where the trainer's
     own files are not known, it has to stand for them.
     """
     found = [
-        f"{name} {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
+        Reason(Why.VERSION_CHANGED, name=name, was=old.get(name), now=new.get(name))
         for part in ("node", "packages", "devices")
         if (old := getattr(before, part)) and (new := getattr(now, part))
         for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     ]
     found += [
-        f"the trainer's Python files in {folder}"
+        Reason(Why.CODE_CHANGED, folder=folder)
         for folder, said in now.code.items()
         if _digest(before.code.get(folder, said)) != _digest(said)
     ]
     if not (before.code and now.code):
+        pairs = ((top, before.repositories.get(top, said), said)
+                 for top, said in now.repositories.items())  # fmt: skip
         found += [
-            f"the commit of {top} {_commit(before.repositories[top])} -> {_commit(said)}"
-            for top, said in now.repositories.items()
-            if top in before.repositories and _commit(before.repositories[top]) != _commit(said)
+            Reason(Why.COMMIT_CHANGED, folder=top, was=_commit(was), now=_commit(said))
+            for top, was, said in pairs
+            if _commit(was) != _commit(said)
         ]
     return tuple(found)
 
@@ -145,7 +148,7 @@ class RunRecord(Record):
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
-    changes: tuple[str, ...] = ()
+    changes: tuple[Reason, ...] = ()
     differing: tuple[str, ...] = ()
     image: str = ""
     commands: tuple[str, ...] = ()

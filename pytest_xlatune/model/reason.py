@@ -11,7 +11,7 @@ a record of an older version, is kept as they said it: `Why.SAID`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum, auto
 from typing import Any, Self
 
@@ -53,6 +53,10 @@ class Why(StrEnum):
 
     # validity: settings and losses
     CONTRADICTED = auto()
+    NOT_SET = auto()
+    CUT_OFF = auto()
+    OPTION_LEFT_OUT = auto()
+    OPTION_AT_DEFAULT = auto()
     ONLY_ASKED = auto()
     NOT_SEEN = auto()
     OTHER_LOSS = auto()
@@ -512,11 +516,19 @@ class Why(StrEnum):
     IN_BRACKETS = auto()
     TIMES_IN_A_ROW = auto()
     UNREADABLE = auto()
+    FILE_UNREADABLE = auto()
+    DID_YOU_MEAN = auto()
+    AND_LAST_LINE = auto()
+    SEE_LOG = auto()
+    NO_STEP_IN = auto()
+    LAST_STEP = auto()
+    AND_SHOWN = auto()
     FAULTS = auto()
     FAULTS_FOUND = auto()
     FAULTS_AFTER_RESUME = auto()
     FAULTS_ARE = auto()
     FAULTS_STAY = auto()
+    RESUMED_IN_VAIN = auto()
     NOT_DONE = auto()
     WAITED_IN_VAIN = auto()
     HOURS_SPENT = auto()
@@ -524,6 +536,17 @@ class Why(StrEnum):
     REFERENCE_NOT_SCORED = auto()
     DEPLOYED_CANNOT_RUN = auto()
     DEPLOYED_NOT_SCORED = auto()
+
+    # nodes that are not what they were
+    NOT_COMPARED = auto()
+    NODES_CHANGED = auto()
+    VERSION_CHANGED = auto()
+    CODE_CHANGED = auto()
+    COMMIT_CHANGED = auto()
+    NODES_SWAPPED = auto()
+    NODES_RESUMED = auto()
+    NODES_FIT_AGAIN = auto()
+    SITE_DID = auto()
 
     # what a session notes
     LIMIT_UNTIL_OURS = auto()
@@ -584,6 +607,18 @@ class Reason(Record):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Reason.from_json, (self.to_json(),)
+
+    def changed(self, text: Callable[[str], str]) -> Self:
+        """Return the reason with each text of its fields changed, those of its reasons too."""
+
+        def new(value: Value) -> Value:
+            if isinstance(value, Reason):
+                return value.changed(text)
+            if isinstance(value, tuple):
+                return tuple(map(new, value))
+            return text(value) if type(value) is str else value
+
+        return type(self)(self.kind, **{name: new(value) for name, value in self._fields})
 
     def to_json(self) -> dict[str, Json]:
         """Return the kind and the fields as builtins, in one mapping."""

@@ -14,7 +14,7 @@ from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
@@ -80,10 +80,11 @@ class Finding(Record):
         cls: the failure class, e.g. "oom-gpu", "unknown-flag", "numerical-failure".
         action: what it asks for.
         line: 1-based number of the evidence line in the log; 0 where there is no line.
-        text: the evidence, at most 500 characters.
+        text: the evidence, at most 500 characters; "" where `why` says it.
         detail: the figure or name in it, e.g. "171.96 GiB" or the flag's name.
         source: which log, when an attempt has several.
         count: how often the log says it.
+        why: what was found where no line says it; None where `text` is the evidence.
     """
 
     cls: str
@@ -93,6 +94,12 @@ class Finding(Record):
     detail: str = ""
     source: str = ""
     count: int = 1
+    why: Reason | None = field(default=None, metadata=LATER)
+
+    @property
+    def said(self) -> Reason | None:
+        """The evidence, of an older version too; None without any."""
+        return self.why or (verbatim(self.text) if self.text else None)
 
 
 class State(StrEnum):
@@ -266,6 +273,7 @@ class TrialSetting(Record):
         seen: the value that it shows; "" where it shows none.
         is_deployed: it is the cell's own, and not the profile's.
         is_exempt: the sweep declares that nothing can show it.
+        why: what it shows where that is no value, or not a value alone.
     """
 
     name: str
@@ -276,6 +284,12 @@ class TrialSetting(Record):
     seen: str = ""
     is_deployed: bool = False
     is_exempt: bool = False
+    why: Reason | None = field(default=None, metadata=LATER)
+
+    @property
+    def said(self) -> Reason | None:
+        """What the witness shows, of an older version too; None where it shows nothing."""
+        return self.why or (verbatim(self.seen) if self.seen else None)
 
     @property
     def label(self) -> str:

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import Campaign, notes_of
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of
@@ -246,7 +247,7 @@ class Session:
         )
         found = preflight.Preflight(
             faults=(*found.faults, *flags.faults),
-            notes=(*notes_of(state), *found.notes, *flags.notes),
+            notes=(*map(sentence, state.notes), *found.notes, *flags.notes),
         )
         try:
             found.raise_faults(f"sweep {sweep.name!r}")

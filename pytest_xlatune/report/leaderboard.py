@@ -63,7 +63,7 @@ from pytest_xlatune.report.lines import (
     words,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
-from pytest_xlatune.report.words import joined, plainly
+from pytest_xlatune.report.words import joined, plainly, sentence
 
 SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
@@ -293,7 +293,7 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
     elif not record.nodes:
         yield say("Not recorded: no trial has told yet what it ran on")
     for each in record.changes:
-        yield say("Changed on the way: {text}: nothing compares across it", text=plain(each))
+        yield say("Changed on the way: {text}: nothing compares across it", text=plainly(each, say))
     if record.is_rebuilt:
         yield say(
             "The ledger before was lost, and its attempts were read again from their own files: "
@@ -625,7 +625,7 @@ def _invalid_row(
         for each in history
         if each.trial.profile.id == verdict.arm
         for finding in each.findings
-        if finding.text
+        if finding.said is not None
     ]
     # the one that dropped the profile, else the first
     findings.sort(key=lambda each: each.action is not Action.DROP)
@@ -633,7 +633,7 @@ def _invalid_row(
         literal(verdict.arm),
         settings.get(verdict.arm, ABSENT),
         joined(verdict.reasons) or ABSENT,
-        literal(findings[0].text) if findings else ABSENT,
+        literal(sentence(findings[0].said)) if findings else ABSENT,
         ", ".join(verdict.job_ids) or ABSENT,
     )
 

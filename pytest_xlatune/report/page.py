@@ -56,6 +56,7 @@ from pytest_xlatune.report.page_plots import (
 )
 from pytest_xlatune.report.study_plots import LimitsPlot, Matrix, RunsPlot
 from pytest_xlatune.report.tuning_document import WHY, why
+from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -269,8 +270,9 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     for result in history:
         for each in result.settings or ():
             arm = "as deployed" if each.is_deployed else literal(result.trial.arm)
-            is_quoted = len(each.seen) > 1 and each.seen[0] == each.seen[-1] == "'"
-            seen = plain(each.seen[1:-1] if is_quoted else each.seen) or ABSENT
+            shown = sentence(each.said)
+            is_quoted = len(shown) > 1 and shown[0] == shown[-1] == "'"
+            seen = plain(shown[1:-1] if is_quoted else shown) or ABSENT
             asked = plain(each.asked)
             row = (arm, literal(each.label), asked, str(each.effect), seen, plain(each.witness))
             found[row] = found.get(row, 0) + 1
@@ -292,7 +294,7 @@ def _findings(history: Sequence[TrialResult]) -> Table | None:
             str(each.action),
             plain(each.detail) or ABSENT,
             str(each.count),
-            literal(each.text) or ABSENT,
+            literal(sentence(each.said)) or ABSENT,
         )
         for result in history
         for each in result.findings

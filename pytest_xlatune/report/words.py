@@ -65,6 +65,10 @@ WORDS: Mapping[Why, str] = {
         "{setting} is {seen:or not set} in {witness}, expected {asked!r}: the profile was not "
         "in effect"
     ),
+    Why.NOT_SET: N_("not set"),
+    Why.CUT_OFF: N_("{seen:or not set}, for XLA stops reading at {at!r}"),
+    Why.OPTION_LEFT_OUT: N_("left out"),
+    Why.OPTION_AT_DEFAULT: N_("at its default"),
     Why.ONLY_ASKED: N_("asked, and nothing that reads it says that it is in effect: {names:, }"),
     Why.NOT_SEEN: N_("not seen, although what reads it was asked to say so: {names:, }"),
     Why.OTHER_LOSS: N_(
@@ -917,11 +921,19 @@ WORDS: Mapping[Why, str] = {
     Why.IN_BRACKETS: N_(" ({text})"),
     Why.TIMES_IN_A_ROW: N_(", {times} times in a row"),
     Why.UNREADABLE: N_("{cls:meaning}: {detail}{times}: {follows}"),
+    Why.FILE_UNREADABLE: N_("{cls:meaning}: {said}"),
+    Why.DID_YOU_MEAN: N_("{flags}; did you mean {meant:, }?"),
+    Why.AND_LAST_LINE: N_("{said}: {line}"),
+    Why.SEE_LOG: N_("{why}; its log: {log}"),
+    Why.NO_STEP_IN: N_("no step, {phase}"),
+    Why.LAST_STEP: N_("the last step is {step} of {steps}"),
+    Why.AND_SHOWN: N_("{said}; {shown}"),
     Why.FAULTS: N_("{faults:; }"),
     Why.FAULTS_FOUND: N_("; {faults}"),
     Why.FAULTS_AFTER_RESUME: N_("; after scontrol update State=RESUME: {faults}"),
     Why.FAULTS_ARE: N_("{faults}: {follows}"),
     Why.FAULTS_STAY: N_("{faults}, and stays so after RESUME: {follows}"),
+    Why.RESUMED_IN_VAIN: N_("resumed {times} times without a measured trial since"),
     Why.NOT_DONE: N_("the next attempt needs {needed}, which was not done{faults}: {follows}"),
     Why.WAITED_IN_VAIN: N_("no trial has started for {seconds} s: {follows}"),
     Why.HOURS_SPENT: N_(
@@ -932,6 +944,16 @@ WORDS: Mapping[Why, str] = {
     Why.REFERENCE_NOT_SCORED: N_("the reference {arm} cannot be scored: {why}"),
     Why.DEPLOYED_CANNOT_RUN: N_("the cell as deployed cannot run: {why}"),
     Why.DEPLOYED_NOT_SCORED: N_("the cell as deployed cannot be scored: {why}"),
+    # nodes that are not what they were
+    Why.NOT_COMPARED: N_("{why}: scores before and after are not compared"),
+    Why.NODES_CHANGED: N_("on {nodes:, } changed: {changes:; }"),
+    Why.VERSION_CHANGED: N_("{name} {was:or absent} -> {now:or absent}"),
+    Why.CODE_CHANGED: N_("the trainer's Python files in {folder}"),
+    Why.COMMIT_CHANGED: N_("the commit of {folder} {was} -> {now}"),
+    Why.NODES_SWAPPED: N_("nodes are {nodes:, }, were {were:, }"),
+    Why.NODES_RESUMED: N_("{cls}: resumed {nodes:, }"),
+    Why.NODES_FIT_AGAIN: N_("{cls}: {nodes:, } are fit again"),
+    Why.SITE_DID: N_("{cls}: the site did {action}{faults}"),
     # what a session notes
     Why.LIMIT_UNTIL_OURS: N_(
         "a limit on submitted jobs is reached; the next trial waits until one of ours has "

@@ -138,6 +138,7 @@ def judged(
             effect=said.effect,
             witness=said.witness,
             seen=said.seen,
+            why=said.why,
             is_deployed=not is_own,
             is_exempt=any(fnmatchcase(name, each.removeprefix("--")) for each in patterns),
         )
@@ -153,7 +154,7 @@ def contradictions(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
         Reason(
             Why.CONTRADICTED,
             setting=each.label,
-            seen=each.seen or None,
+            seen=each.said,
             witness=each.witness,
             asked=each.asked,
         )
@@ -190,14 +191,18 @@ class _Said:
     effect: Effect
     witness: Witness = Witness.NONE
     seen: str = ""
+    why: Reason | None = None
 
 
 _NOT_SEEN = _Said(effect=Effect.NOT_SEEN)
 _ASKED = _Said(effect=Effect.ASKED)
 
 
-def _told(witness: Witness, seen: str, *, is_so: bool) -> _Said:
+def _told(witness: Witness, seen: str | Why, *, is_so: bool) -> _Said:
+    """Return what follows from a value, or from the reason why none is shown."""
     effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
+    if isinstance(seen, Why):
+        return _Said(effect=effect, witness=witness, why=Reason(seen))
     return _Said(effect=effect, witness=witness, seen=seen)
 
 
@@ -213,15 +218,22 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
         if listed is not None:
             found = listed.get(name)
             if found is None or not same_value(found, value):
-                why = f", for XLA stops reading at {dropped[:40]!r}" if dropped else ""
-                text = f"{'not set' if found is None else repr(found)}"
-                where = Witness.LOG
-                return _Said(effect=Effect.CONTRADICTED, witness=where, seen=f"{text}{why}")
+                return _not_listed(found, dropped)
         if _is_silent(name, value, shown):
             return _NOT_SEEN
         return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
     return said
+
+
+def _not_listed(found: str | None, dropped: str) -> _Said:
+    """Return that a list of the environment shows another value of a flag, or none."""
+    seen = None if found is None else repr(found)
+    why = Reason(Why.NOT_SET) if found is None else None
+    if dropped:
+        why = Reason(Why.CUT_OFF, seen=seen, at=dropped[:40])
+    where = Witness.LOG
+    return _Said(effect=Effect.CONTRADICTED, witness=where, seen=seen or "", why=why)
 
 
 def _is_silent(name: str, value: str, shown: Shown) -> bool:
@@ -255,11 +267,11 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Sai
         # nothing at all is printed for an emptied list, a zero or a default
         # a field of that value is left out where it has no presence (jaxlib 0.6)
         if options.is_whole and known and value.lower() in ("", "0", "false"):
-            return _told(Witness.OPTIONS, "left out", is_so=True)
+            return _told(Witness.OPTIONS, Why.OPTION_LEFT_OUT, is_so=True)
         if options.is_whole or not known or not value or is_relative(value):
             return None
         is_so = any(same_value(value, each) for each in known)
-        return _told(Witness.OPTIONS, "at its default", is_so=is_so)
+        return _told(Witness.OPTIONS, Why.OPTION_AT_DEFAULT, is_so=is_so)
     if is_relative(value):
         is_so = _is_edited(value, found)
     elif is_alias:

@@ -16,6 +16,7 @@ from pytest_xlatune.model.redact import hide_kept, without_secrets
 from pytest_xlatune.model.result import Comparison, relative
 from pytest_xlatune.report.document import mapped
 from pytest_xlatune.report.history import ArmThenNow, Difference, PastSweep, ThenNow
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.compare import change_of_delta, two_samples
 from pytest_xlatune.stats.design import SWEEP_ALPHA
 from pytest_xlatune.tasks.publish import Known, read_known
@@ -184,4 +185,4 @@ def _notes(then: Known, now: Known) -> Iterator[str]:
         if not each.conclusion.complete:
             yield f"{name} is not over: its verdicts are preliminary"
         for change in record_of_study(each.state, each.study).changes:
-            yield f"Changed on the way in {name}: {change}"
+            yield f"Changed on the way in {name}: {sentence(change)}"

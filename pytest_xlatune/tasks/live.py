@@ -262,7 +262,7 @@ class Feed:
         elif isinstance(event, NodesPinned):
             yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
         elif isinstance(event, EpochBegan):
-            yield Landed(line=f"a new epoch: {event.reason}", sweep=sweep)
+            yield Landed(line=f"a new epoch: {sentence(event.why)}", sweep=sweep)
         elif isinstance(event, ProfileCompiled):
             said = f"compiled: {event.cls.meaning}: {event.sentence}"
             line = f"{event.profile} {said} ({event.took_s:.1f} s)"

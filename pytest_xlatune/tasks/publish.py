@@ -386,9 +386,9 @@ class Known:
             is_failure=stop.cls != FailureClass.BUDGET,
             # looked up in the message's text, gpu1 was named for the failure of gpu12
             nodes=stop.nodes,
-            evidence=stop.evidence,
+            evidence=sentence(stop.proof),
             recovery=(
-                *(each.reason for each in self.state.epochs),
+                *(sentence(each.why) for each in self.state.epochs),
                 # a RESUME that Slurm refused was told as no recovery at all
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
@@ -501,7 +501,7 @@ def was_compiled(
 ) -> Section | None:
     """Return the section on compiled profiles and their consequences; None without one."""
     why = {
-        each.trial.profile.id: finding.text
+        each.trial.profile.id: sentence(finding.said)
         for each in history
         for finding in each.findings
         if finding.cls == FailureClass.COMPILE_CHECK

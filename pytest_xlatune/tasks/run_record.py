@@ -70,7 +70,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         nodes=nodes,
         changes=tuple(
             dict.fromkeys(
-                each.reason
+                each.why
                 for each in state.epochs
                 if each.cause is EpochCause.CHANGED and each.cell_digest in digests
             )

@@ -210,8 +210,8 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
             return plain(f"{trial_id}: {sentence(why)}")
         case NodesPinned(nodes=nodes):
             return f"pinned to {', '.join(nodes)}"
-        case EpochBegan(reason=reason):
-            return plain(f"a new epoch: {reason}")
+        case EpochBegan(why=why):
+            return plain(f"a new epoch: {sentence(why)}")
         case Noted(said=said):
             return plain(f"note: {sentence(said)}")
         case ProfileCompiled(profile=profile, sentence=text):

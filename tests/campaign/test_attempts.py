@@ -261,7 +261,7 @@ def test_a_job_that_was_put_back_is_waited_for_and_then_run_again(tmp_path: Path
     )
     assert isinstance(decided, Decided)
     assert (decided.next, decided.cls) == ("retry", "requeued")
-    assert decided.evidence == "COMPLETED; put back into the queue; no step, compiling"
+    assert sentence(decided.proof) == "COMPLETED; put back into the queue; no step, compiling"
     assert isinstance(ended, AttemptEnded)
     assert ended.findings[0].cls == "requeued"
 
@@ -284,7 +284,7 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     (decided,) = (each for each in events if isinstance(each, Decided))
     assert ended.outcome.state is State.NODE_FAIL
     assert (decided.next, decided.cls) == (following, "node-fail")
-    assert decided.evidence == "NODE_FAIL (NodeDown); no step, before-memstats"
+    assert sentence(decided.proof) == "NODE_FAIL (NodeDown); no step, before-memstats"
     assert any(isinstance(each, EpochBegan) for each in events) is (following == "retry")
     if following == "stop":
         assert "node002 is down: bad nic" in sentence(decided.why)
@@ -347,7 +347,7 @@ def test_a_cancel_that_was_not_ours_is_told_as_one(tmp_path: Path) -> None:
     running(case, "nothing special")
     decided = case.look(CUT)[0]
     assert isinstance(decided, Decided)
-    assert (decided.next, decided.cls, decided.evidence) == (
+    assert (decided.next, decided.cls, sentence(decided.proof)) == (
         "give-up",
         "cancelled",
         "CANCELLED by 0; no step, before-memstats",

@@ -165,5 +165,5 @@ def test_a_full_disk_is_no_commit_s_fault(
     monkeypatch.setattr(checkouts, "_run", full)
     campaign = searching(repository, hashes, ScriptedExecutor(), tmp_path)
     run(campaign)
-    assert "No space left on device" in campaign.view().stopped
+    assert "No space left on device" in sentence(campaign.view().stopped)
     assert all(each.word != "BROKEN" for each in campaign.conclude().verdicts)

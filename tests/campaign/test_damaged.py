@@ -10,6 +10,7 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run
@@ -78,7 +79,9 @@ def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str
     again = campaign(work_dir, executor, session="second", fresh=True)
     (aside,) = path.parent.glob("ledger-*.jsonl")
     assert aside.read_bytes() == content
-    assert any("cannot read its job ids" in note for note in again.view().notes)
+    assert any(
+        "cannot read its job ids" in note for note in map(sentence, again.view().state.notes)
+    )
     run(again)
     assert again.conclude().complete
     assert campaign(work_dir, executor, session="second", fresh=True).view().pending == ()

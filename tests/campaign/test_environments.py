@@ -13,7 +13,9 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers import scripted
 
@@ -56,6 +58,11 @@ def views(made: Campaign, folder: Path) -> tuple[dict[str, Any], str]:
     return board["record"], " ".join(text.replace("\\", "").split())
 
 
+def said_of(record: dict[str, Any]) -> list[str]:
+    """The sentences of what changed on the way."""
+    return [sentence(Reason.from_json(each)) for each in record["changes"]]
+
+
 def epochs(made: Campaign) -> list[int]:
     return [each.epoch for each in made.view().history]
 
@@ -85,7 +92,7 @@ def test_one_node_of_many_that_is_upgraded_begins_an_epoch(tmp_path: Path) -> No
 
     made = swept(tmp_path, tells)
     record, text = views(made, tmp_path)
-    (change,) = record["changes"]
+    (change,) = said_of(record)
     assert change == "on n2 changed: kernel 6.8 -> 6.9"
     assert record["differing"] == ["kernel: 6.8 on n1, 6.9 on n2"]
     assert f"Changed on the way: {change}" in text
@@ -103,7 +110,7 @@ def test_a_node_that_tells_nothing_once_is_as_it_was(is_upgraded: bool, tmp_path
 
     made = swept(tmp_path, tells, nodes=("n1", "n2"))
     record, _ = views(made, tmp_path)
-    assert record["changes"] == (["on n2 changed: jaxlib 0.9 -> 0.10"] if is_upgraded else [])
+    assert said_of(record) == (["on n2 changed: jaxlib 0.9 -> 0.10"] if is_upgraded else [])
     assert set(epochs(made)) == ({0, 1} if is_upgraded else {0})
 
 
@@ -115,7 +122,7 @@ def test_another_nccl_than_before_begins_an_epoch(tmp_path: Path) -> None:
         head=lambda number: NCCL.format("2.26.2" if number < 5 else "2.27.3"),
     )
     record, _ = views(made, tmp_path)
-    assert record["changes"] == ["on n1 changed: NCCL 2.26.2+cuda12.8 -> 2.27.3+cuda12.8"]
+    assert said_of(record) == ["on n1 changed: NCCL 2.26.2+cuda12.8 -> 2.27.3+cuda12.8"]
     assert record["nodes"][0]["packages"]["NCCL"] == "2.27.3+cuda12.8"
 
 
@@ -131,7 +138,7 @@ def test_a_profile_that_asks_for_other_libraries_begins_no_epoch(
 
     made = swept(tmp_path, tells, profiles=(*scripted.PROFILES, other))
     record, _ = views(made, tmp_path)
-    assert record["changes"] == []
+    assert said_of(record) == []
     assert set(epochs(made)) == {0}
     assert record["nodes"][0]["packages"] == {"jaxlib": "0.9.0"}
 
@@ -144,4 +151,4 @@ def test_a_driver_that_changes_below_such_a_profile_still_does(tmp_path: Path) -
         profiles=(*scripted.PROFILES, other),
     )
     record, _ = views(made, tmp_path)
-    assert record["changes"] == ["on n1 changed: kernel 6.8 -> 6.9"]
+    assert said_of(record) == ["on n1 changed: kernel 6.8 -> 6.9"]

@@ -40,7 +40,7 @@ def test_a_work_directory_that_is_away_is_waited_for(tmp_path: Path, for_s: int)
     each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
     away(each, cluster, for_s=for_s)
     run(each, cluster)
-    assert each.view().stopped == ""
+    assert each.view().stopped is None
     assert [result.status for result in each.view().history] == [TrialStatus.MEASURED] * 3
     assert len(cluster.submitted) == 3, "a trial that ended meanwhile is read, not run again"
 

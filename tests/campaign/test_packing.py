@@ -326,7 +326,7 @@ def test_an_arm_that_cannot_run_stops_the_study_only_where_it_is_the_reference(
     run(each, cluster)
     view = each.view()
     if compared_with:
-        assert view.stopped.startswith("the reference second cannot run: unknown-flag")
+        assert sentence(view.stopped).startswith("the reference second cannot run: unknown-flag")
         return
     assert not view.stopped
     ended = {(result.trial.arm, result.status) for result in view.history}

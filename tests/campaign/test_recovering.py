@@ -39,7 +39,7 @@ def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
     assert len(result.job_ids) == 2
     (decision,) = each.view().state.decisions
     assert (decision.next, decision.cls) == ("retry", "killed")
-    assert re.fullmatch(r"the last step is 2 of \d+; local: signal 9", decision.evidence)
+    assert re.fullmatch(r"local: signal 9; the last step is 2 of \d+", sentence(decision.proof))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
     executor = ScriptedExecutor(failing(BASELINE_ID, UNKNOWN_FLAG + "\n", FAILED))
     each = campaign(tmp_path, executor)
     run(each)
-    assert each.view().stopped.startswith("the cell as deployed cannot run: unknown-flag")
+    assert sentence(each.view().stopped).startswith("the cell as deployed cannot run: unknown-flag")
     with pytest.raises(CampaignStopped, match="cannot run"):
         awaiting.baseline(each, lambda: None)
     assert len(executor.submitted) == 1
@@ -171,7 +171,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
     executor = ScriptedExecutor(failing(BASELINE_ID, text, outcome))
     each = campaign(tmp_path, executor)
     run(each)
-    assert re.match(f"the cell as deployed cannot {why}", each.view().stopped)
+    assert re.match(f"the cell as deployed cannot {why}", sentence(each.view().stopped))
     with pytest.raises(CampaignStopped, match=why):
         awaiting.baseline(each, lambda: None)
     assert {trial.rpartition("-")[0] for trial in executor.submitted} == {
@@ -206,7 +206,7 @@ def test_a_retry_that_needs_the_site_waits_for_it(tmp_path: Path, *, is_done: bo
     executor = ScriptedExecutor(failing("same-wave", nic, FAILED, times=1))
     each = campaign(tmp_path, executor, recover=is_done)
     run(each)
-    assert bool(each.view().stopped) is not is_done
+    assert (each.view().stopped is None) is is_done
 
 
 def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) ->
     executor.refusal = "Invalid account"
     each = campaign(tmp_path, executor)
     run(each)
-    assert each.view().stopped == "submission-refused (Invalid account): the sweep stops"
+    assert sentence(each.view().stopped) == "submission-refused (Invalid account): the sweep stops"
     executor.refusal = ""
     later = campaign(tmp_path, executor, session="second")
     run(later)

@@ -101,7 +101,7 @@ def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
     cluster = Limited(at_most)
     each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=4))
     took_s = run(each, cluster)
-    assert each.view().stopped == ""
+    assert each.view().stopped is None
     assert [result.status for result in each.view().history] == [TrialStatus.MEASURED] * 4
     assert len(cluster.submitted) == 4
     assert took_s < 4 * 60 + 10, "the next is submitted as soon as a place is free"
@@ -127,7 +127,7 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
     for _ in range(600):
         each.turn()
         cluster.now_s += 1
-    assert each.view().stopped == ""
+    assert each.view().stopped is None
     assert len(cluster.submitted) == 1
     assert "waits until others of yours have ended: Job violates" in notes(each)[-1]
     cluster.others = 0
@@ -138,7 +138,7 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
     refused = never.setup.executor
     assert isinstance(refused, Limited)
     assert run(never, refused) < 60, "a job that no limit allows is told at once"
-    assert "job submit limit" in never.view().stopped
+    assert "job submit limit" in sentence(never.view().stopped)
 
 
 def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_refused_node_list_is_a_verdict_and_the_other_nodes_go_on(tmp_path: Pa
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
     view = each.view()
-    assert view.stopped == ""
+    assert view.stopped is None
     assert not view.pending
     for result in view.history:
         is_refused = result.trial.cell_digest == FOUR[1].digest
@@ -160,7 +160,7 @@ def test_a_refusal_that_stops_a_study_without_the_policy_still_does(tmp_path: Pa
     cluster = Refusing("node002", words="invalid node name specified: node002")
     each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR, repeats=3))
     run(each, cluster)
-    assert "invalid node name specified: node002" in each.view().stopped
+    assert "invalid node name specified: node002" in sentence(each.view().stopped)
 
 
 def test_a_refusal_that_is_not_about_the_nodes_stops_the_study(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_refusal_that_is_not_about_the_nodes_stops_the_study(tmp_path: Path) -
     study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure.VERDICT)
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
-    assert "Invalid account" in each.view().stopped
+    assert "Invalid account" in sentence(each.view().stopped)
     assert cluster.asked <= 4, "not once for each of 36 trials"
 
 

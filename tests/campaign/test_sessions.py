@@ -90,7 +90,7 @@ def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_on
     executor = ScriptedExecutor(own)
     first = campaign(tmp_path, executor)
     run(first)
-    assert "step_pattern=" in first.view().stopped
+    assert "step_pattern=" in sentence(first.view().stopped)
     protocol = replace(
         CELL.protocol,
         step_pattern=r"my iteration (?P<step>\d+), seconds: (?P<seconds>[\d.]+), .*"
@@ -242,7 +242,7 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert ledger.read_bytes() == old
 
     second = campaign(tmp_path, executor, session="second", fresh=True)
-    (note,) = second.view().notes
+    (note,) = map(sentence, second.view().state.notes)
     assert "cannot read its job ids and ended none of its jobs" in note
     assert "End them with scancel" in note
     assert f"their names begin with {OWN_JOBS}" in note

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
@@ -27,7 +28,7 @@ def test_trials_that_have_begun_count_against_the_node_hours(
     each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.201))  # twelve trials
     run(each, cluster)
     assert len(cluster.submitted) == trials
-    assert each.view().stopped.startswith("budget: ")
+    assert sentence(each.view().stopped).startswith("budget: ")
 
 
 def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None:
@@ -40,6 +41,6 @@ def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None
     ran = Counter(nodes for _, nodes in cluster.submitted)
     assert ran[TWENTY[0].nodelist] == ran[TWENTY[19].nodelist] == 6
     assert ran[big.nodelist] == 1
-    assert each.view().stopped.startswith("budget: ")
+    assert sentence(each.view().stopped).startswith("budget: ")
     used_h = sum(count * len(nodes) for nodes, count in ran.items()) / 60
     assert used_h <= 0.6

@@ -128,7 +128,7 @@ def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
 ) -> None:
     made = campaign(tmp_path, ScriptedExecutor(lambda *_: ("epoch 1 done\nbye\n", OK)))
     run(made)
-    said = made.view().stopped
+    said = sentence(made.view().stopped)
     assert said.startswith("the cell as deployed cannot be scored: it ran but printed no step line")
     for part in ("`completed step: 7, seconds:", "epoch 1 done | bye", "log.0.txt", "trainer.md"):
         assert part in said

@@ -3,8 +3,10 @@
     python -m tests.helpers.sentences [FOLDER]        functions, lines and sentences of each package
 
 State is fields, and `report/words.py` makes sentences of it: no function of a study, of the
-statistics or of a campaign holds one. None is a docstring, what is raised, what an error or a
-warning is made of, what names the place of an error (`where=`, `what=`), or a line of the log.
+statistics, of a campaign or of the ledger holds one, or has one made. None is a docstring, what is
+raised, what an error or a warning is made of, what names the place of an error (`where=`, `what=`),
+or a line of the log. Nor is a text that a function keeps in a variable of which errors and the log
+alone are made.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _EXEMPT = re.compile(
     r"(Error|Warning)(\.unknown)?$|^(_LOG|_log|log|warnings)\.\w+$|^self(\._packing)?\.tell$"
 )
 _OF_ERRORS = ("where", "what", "metadata")
+# what makes a sentence of a reason
+_MADE = ("sentence", "plainly", "joined")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -42,22 +47,20 @@ def sentences(path: Path) -> Iterator[Held]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found: dict[ast.AST, list[tuple[int, str]]] = defaultdict(list)
 
-    def look(node: ast.AST, within: ast.AST) -> None:
-        if _is_exempt(node):
+    def look(node: ast.AST, within: ast.AST, passed: frozenset[str]) -> None:
+        if _is_exempt(node) or _is_kept_in(node, passed):
             return
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            within = node
+        if isinstance(node, _FUNCTIONS):
+            within, passed = node, passed | _for_errors(node)
         text = _text(node)
-        if text is not None:
-            if _WORDS.search(text):
-                found[within].append((getattr(node, "lineno", 0), text))
-            return
+        if _makes_one(node) or (text is not None and _WORDS.search(text)):
+            found[within].append((getattr(node, "lineno", 0), text or ast.unparse(node)))
         for child in _children(node):
-            look(child, within)
+            look(child, within, passed)
 
-    look(tree, tree)
+    look(tree, tree, frozenset())
     for within, own in found.items():
-        is_function = isinstance(within, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_function = isinstance(within, _FUNCTIONS)
         last = getattr(within, "end_lineno", 0) - getattr(within, "lineno", 0) + 1
         yield Held(
             file=path,
@@ -65,6 +68,34 @@ def sentences(path: Path) -> Iterator[Held]:
             lines=last if is_function else len(own),
             sentences=tuple(own),
         )
+
+
+def _for_errors(function: ast.AST) -> frozenset[str]:
+    """Return the variables of a function that are read in an error or a line of the log alone."""
+    ways: dict[str, list[bool]] = defaultdict(list)
+
+    def look(node: ast.AST, is_error: bool) -> None:
+        is_error = is_error or _is_exempt(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            ways[node.id].append(is_error)
+        for child in ast.iter_child_nodes(node):
+            look(child, is_error)
+
+    look(function, is_error=False)
+    return frozenset(name for name, way in ways.items() if all(way))
+
+
+def _is_kept_in(node: ast.AST, names: frozenset[str]) -> bool:
+    """Whether a statement gives a value to these variables alone."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    of = [each for target in targets for each in getattr(target, "elts", [target])]
+    return all(isinstance(each, ast.Name) and each.id in names for each in of)
+
+
+def _makes_one(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in _MADE and isinstance(node.ctx, ast.Load)
 
 
 def _is_exempt(node: ast.AST) -> bool:
@@ -78,7 +109,10 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.keyword) and node.arg in _OF_ERRORS:
         return
     is_place = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in _OF_ERRORS
-    for child in () if is_place else ast.iter_child_nodes(node):
+    of = [*ast.iter_child_nodes(node)]
+    if isinstance(node, ast.JoinedStr):  # its words were looked at as one text
+        of = [each for each in of if isinstance(each, ast.FormattedValue)]
+    for child in () if is_place else of:
         is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
         if not (is_text and isinstance(node, _DEFINED)):
             yield child

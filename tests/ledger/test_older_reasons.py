@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.ledger import Ledger, TrialEnded
+from pytest_xlatune.ledger import Decided, EpochBegan, EpochCause, Ledger, TrialEnded
+from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    StudyRecord,
+    TrialResult,
+    TrialSetting,
+)
 from pytest_xlatune.report.words import joined, sentence
 from pytest_xlatune.studies.batch_size import BatchRecord
 from tests.helpers.finished import CONCLUSION, HISTORY
@@ -70,6 +79,90 @@ def test_a_field_that_has_another_name_now_is_found() -> None:
     read = StudyRecord.from_json(old)
     assert isinstance(read, BatchRecord)
     assert read.answer == verbatim("recommended: per_device_batch_size=8")
+
+
+# a text of an older version, as the ledger holds it, and where it is read
+OLDER = [
+    pytest.param(
+        Decided.from_json(
+            {"trial_id": "t", "attempt": 1, "next": "retry", "cls": "killed",
+             "evidence": "the last step is 2 of 15; local: signal 9",
+             "detail": "signal 9; its log: w/log.0.txt"}
+        ).proof,
+        "the last step is 2 of 15; local: signal 9",
+        id="how far an attempt came",
+    ),
+    pytest.param(
+        Finding.from_json(
+            {"cls": "no-score", "action": "retry", "text": "no step was logged"}
+        ).said,
+        "no step was logged",
+        id="a finding that no line of a log shows",
+    ),
+    pytest.param(
+        TrialSetting.from_json(
+            {"name": "a", "kind": "flag", "asked": "1", "effect": "contradicted",
+             "witness": "the log", "seen": "not set, for XLA stops reading at 'b'"}
+        ).said,
+        "not set, for XLA stops reading at 'b'",
+        id="what a witness shows of a setting",
+    ),
+    pytest.param(
+        EpochBegan.from_json(
+            {"cause": "changed", "nodes": ["n1"],
+             "changes": ["jaxlib 0.9 -> 0.10", "driver 1 -> 2"]}
+        ).why,
+        "on n1 changed: jaxlib 0.9 -> 0.10; driver 1 -> 2",
+        id="what changed on a node",
+    ),
+    pytest.param(
+        RunRecord.from_json({"changes": ["on n1 changed: jaxlib 0.9 -> 0.10"]}).changes[0],
+        "on n1 changed: jaxlib 0.9 -> 0.10",
+        id="the same in the JSON of a document",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("read", "said"), OLDER)
+def test_a_text_of_an_older_version_is_said_as_it_stands(read: Reason | None, said: str) -> None:
+    assert sentence(read) == said
+    assert "{" not in sentence(read)
+
+
+@pytest.mark.parametrize(
+    ("event", "why", "said"),
+    [
+        pytest.param(
+            Decided(trial_id="t", attempt=1, next=Next.RETRY, evidence="local: signal 9",
+                    shown=Reason(Why.LAST_STEP, step=2, steps=15)),
+            "proof", "local: signal 9; the last step is 2 of 15",
+            id="a scheduler's words, and how far it came",
+        ),
+        pytest.param(
+            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain", revived=2),
+            "why", "node-drain: resumed 2 times without a measured trial since: the sweep stops",
+            id="nodes that were resumed in vain",
+        ),
+        pytest.param(
+            EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
+                       faults=("n1 is down",)),
+            "said",
+            "nic-fault: the site did hook; after scontrol update State=RESUME: n1 is down: scores "
+            "before and after are not compared",
+            id="what a site did",
+        ),
+        pytest.param(
+            EpochBegan(cause=EpochCause.SWAPPED, nodes=("n2",), were=("n1",)),
+            "why", "nodes are n2, were n1", id="other nodes",
+        ),
+    ],
+)  # fmt: skip
+def test_an_event_tells_reasons_and_is_the_same_after_a_way_through_json(
+    event: Decided | EpochBegan, why: str, said: str
+) -> None:
+    again = type(event).from_json(json.loads(json.dumps(event.to_json())))
+    assert again == event
+    assert sentence(getattr(again, why)) == said
 
 
 @pytest.mark.parametrize("result", HISTORY[:3])

@@ -116,7 +116,7 @@ def test_a_test_of_collectives_is_a_trial_without_a_step(
     logged = read(text, protocol.scored_by)
     found = assess(trial, cell, outcome, read_log([text.encode()]), logged=logged)
     assert found.decision.next is next_
-    assert detail in found.decision.detail
+    assert detail in sentence(found.decision.why)
     if next_ is Next.ACCEPT:
         assert found.score is not None
         assert found.score.value == pytest.approx(math.log(360.97))

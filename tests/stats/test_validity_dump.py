@@ -6,6 +6,8 @@ import pytest
 
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.result import Effect
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options, Shown, contradictions, judged
 
@@ -90,7 +92,11 @@ def test_a_dump_contradicts_what_was_asked_for(
 def test_what_xla_silently_drops_was_not_in_effect() -> None:
     overlap = profile("o", "--xla_gpu_autotune_level=0")
     shown = Shown(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
-    (reason,) = contradictions(judged(overlap, shown, deployed=""))
+    settings = judged(overlap, shown, deployed="")
+    (setting,) = (each for each in settings if each.effect is Effect.CONTRADICTED)
+    assert setting.why == Reason(Why.CUT_OFF, seen=None, at=", --xla_gpu_autotune_level=0")
+    assert setting.seen == ""
+    (reason,) = contradictions(settings)
     assert "not set" in sentence(reason)
     assert "XLA stops reading at ', --xla_gpu_autotune_level=0'" in sentence(reason)
 

@@ -19,6 +19,7 @@ from pytest_xlatune.model import redact
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, secrets_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import check_unique, profile
+from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import (
     HIDDEN,
     SHORTEST,
@@ -28,10 +29,19 @@ from pytest_xlatune.model.redact import (
     secrets_of,
 )
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.result import (
+    Action,
+    Effect,
+    Finding,
+    Outcome,
+    SettingKind,
+    State,
+    TrialSetting,
+)
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import plan
+from pytest_xlatune.report.words import sentence
 from tests.helpers import secrets_planted as planted
 
 SECRET = "hush-hush'\"$hush"
@@ -165,11 +175,22 @@ def test_the_plan_shows_commands_without_secrets() -> None:
 def test_what_a_log_quotes_is_hidden_before_it_is_written_down() -> None:
     said = f"401 for token {SECRET}"
     finding = Finding(cls="other", action=Action.DROP, text=said, detail=SECRET)
-    decision = Decision(next=Next.DROP, cls="other", detail=said, evidence=said)
-    found = without_secrets(Assessment(findings=(finding,), decision=decision), frozenset({SECRET}))
+    why = Reason(Why.SEE_LOG, why=Reason(Why.AND_LAST_LINE, said="exit 2", line=said), log="log")
+    decision = Decision(
+        next=Next.DROP, cls="other", detail=said, evidence=said, found=why, shown=verbatim(said)
+    )
+    cut = Reason(Why.CUT_OFF, seen=None, at=said)
+    setting = TrialSetting(
+        name="xla_a", kind=SettingKind.FLAG, asked="1", effect=Effect.CONTRADICTED, why=cut
+    )
+    findings = (finding, replace(finding, text="", why=why))
+    found = without_secrets(
+        Assessment(findings=findings, decision=decision, settings=(setting,)), frozenset({SECRET})
+    )
     assert found.findings[0].text == f"401 for token {HIDDEN}"
+    assert sentence(found.findings[1].said) == f"exit 2: 401 for token {HIDDEN}; its log: log"
     assert found.findings[0].detail == HIDDEN
-    assert "hush" not in f"{found.decision}"
+    assert "hush" not in f"{found}"
 
 
 PROXY = "http://ada:hunter2hunter2@proxy.example:3128"

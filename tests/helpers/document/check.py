@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.report.words import sentence
 from tests.helpers.document.attempts import first_steps_of, seconds_of
 from tests.helpers.document.code import CodeCheck
 from tests.helpers.document.complaints import Complaints
@@ -291,8 +293,8 @@ class _Check:
         began = [each for each in books.lines if each["event"] == "epoch-began"]
         changed = [each for each in began if each["cause"] == "changed"]
         for each in changed:
-            phrases = f"on {', '.join(each['nodes'])} changed: {'; '.join(each['changes'])}"
-            yield "Changed on the way", phrases
+            phrases = "; ".join(sentence(Reason.from_json(what)) for what in each["changes"])
+            yield "Changed on the way", f"on {', '.join(each['nodes'])} changed: {phrases}"
         opened = [each for each in books.lines if each["event"] == "campaign-opened"]
         commands = dict.fromkeys(each.get("command", "") for each in opened)
         yield "Command", ", ".join(f"`{each}`" for each in commands if each)

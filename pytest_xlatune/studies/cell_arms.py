@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.result import Action, Conclusion, State, TrialResult
+from pytest_xlatune.model.result import Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
     NEVER,
@@ -67,6 +68,16 @@ class CellArms(StagedStudy[W]):
         """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
         return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
 
+    @cached_property
+    @abstractmethod
+    def every_arm(self) -> tuple[Arm, ...]:
+        """All that it may compare."""
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return all that it compares."""
+        del history
+        return self.every_arm
+
     def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, once everything is over."""
         if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
@@ -109,12 +120,22 @@ def refuse_unless_positive(what: str, **values: float | None) -> None:
             raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
 
 
-def refuse_twice(names: Sequence[str]) -> None:
-    """Refuse a node list that names a node twice, in whatever case.
+def refuse_nodes(what: str, names: Sequence[str], *, least: int) -> None:
+    """Refuse a node list of fewer nodes, or that names one twice, in whatever case.
+
+    Args:
+        what: compares which of them with each other, e.g. `a node study compares nodes`.
+        names: the list.
+        least: how many are needed.
 
     Raises:
         ConfigError: with the list.
     """
+    if len(names) < least:
+        raise ConfigError(
+            f"{what} with each other: {len(names)} nodes are named, at least {least} are needed "
+            "(--xlatune-nodelist 'node[001-008]')"
+        )
     if len({each.lower() for each in names}) < len(names):
         raise ConfigError(
             f"the node list {','.join(names)} names a node twice; name each node once"
@@ -169,26 +190,42 @@ def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     return max(free.values(), default=0)
 
 
-# a trial that ended so says nothing of its node
-_NOT_THE_NODE = frozenset(
+# what ends a trial and says nothing of its cell, whatever its arms are
+_OF_THE_SITE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
         *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
-        *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
     }
 )
-_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED)
+# nor does this say anything of a node, or of a commit
+OF_THE_SWEEP = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR})
+OF_THE_NODES = frozenset(
+    {
+        *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
+        *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
+    }
+)
+_STATES = {
+    State.CANCELLED: FailureClass.CANCELLED,
+    State.PREEMPTED: FailureClass.PREEMPTED,
+    State.LOST: FailureClass.LOST,
+    State.REQUEUED: FailureClass.REQUEUED,
+    State.NODE_FAIL: FailureClass.NODE_FAIL,
+}
 
 
-def is_excused(result: TrialResult) -> bool:
-    """Whether a trial without a score says nothing of its nodes."""
-    outcome = result.outcome
-    if outcome is not None and outcome.state in _NOT_THE_NODE_STATES:
+def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
+    """Whether a trial without a score says nothing of its nodes, or of what it was run for.
+
+    Args:
+        result: of the trial.
+        by: failure classes that excuse it, beside those that excuse every trial.
+    """
+    excuses = {*_OF_THE_SITE, *by}
+    if result.outcome is not None and _STATES.get(result.outcome.state) in excuses:
         return True
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    if asked:
-        return asked[-1].cls in _NOT_THE_NODE
-    return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
+    found = result.asking or result.findings
+    return bool(found) and found[-1].cls in excuses

@@ -52,7 +52,7 @@ from pytest_xlatune.studies.cell_arms import (
     CellWalk,
     arms_of,
     is_excused,
-    refuse_twice,
+    refuse_nodes,
     refuse_unless_positive,
     trial_of,
 )
@@ -224,12 +224,7 @@ class NodeStudy(CellArms["NodeWalk"]):
 
     def __post_init__(self) -> None:
         found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]
-        if len(found) < MIN_NODES:
-            raise ConfigError(
-                f"a node study compares nodes with each other: {len(found)} are named, at least "
-                f"{MIN_NODES} are needed (--xlatune-nodelist 'node[001-008]')"
-            )
-        refuse_twice(found)
+        refuse_nodes("a node study compares nodes", found, least=MIN_NODES)
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
         if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:
@@ -259,13 +254,9 @@ class NodeStudy(CellArms["NodeWalk"]):
         return len(self.cells) + self.asked.rounds * (self.most_suspects + self.asked.controls)
 
     @cached_property
-    def _arms(self) -> tuple[Arm, ...]:
+    def every_arm(self) -> tuple[Arm, ...]:
+        """The nodes, in the order of the node list."""
         return arms_of(self.cells, [each.nodelist[0].lower() for each in self.cells])
-
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list."""
-        del history
-        return self._arms
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -296,7 +287,7 @@ class NodeStudy(CellArms["NodeWalk"]):
     @cached_property
     def first_trials(self) -> tuple[Trial, ...]:
         """The first run of every node."""
-        return tuple(self._trial(arm, SCREEN, 0) for arm in self._arms)
+        return tuple(self._trial(arm, SCREEN, 0) for arm in self.every_arm)
 
     def round_of(self, number: int, names: Sequence[str]) -> tuple[Trial, ...]:
         """Return a round of these nodes in an order of its own."""
@@ -304,7 +295,7 @@ class NodeStudy(CellArms["NodeWalk"]):
         def drawn(arm: Arm) -> str:
             return digest([self.seed, number, arm.cell_digest])
 
-        arms = sorted((arm for arm in self._arms if arm.id in names), key=drawn)
+        arms = sorted((arm for arm in self.every_arm if arm.id in names), key=drawn)
         return tuple(self._trial(arm, ROUND, number) for arm in arms)
 
     def _trial(self, arm: Arm, stage: str, block: int) -> Trial:
@@ -401,7 +392,7 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def runs(self) -> Mapping[str, list[TrialResult]]:
         """Node -> its runs."""
-        return self.by_arm(self.study.arms(()))
+        return self.by_arm(self.study.every_arm)
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:

@@ -12,11 +12,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
@@ -30,33 +32,45 @@ from pytest_xlatune.studies import (
     OnNodeFailure,
     Policy,
     Question,
-    Study,
 )
-from pytest_xlatune.studies.staged import S, StagedStudy, W, Walk
+from pytest_xlatune.studies.staged import StagedStudy, W, Walk
 from pytest_xlatune.studies.trials import is_ours
 from pytest_xlatune.studies.verdicts import named, told
 
+C = TypeVar("C", bound="CellArms[Any]")
 
-class CellWalk(Walk[S]):
+
+class CellWalk(Walk[C]):
     """A walk of a study whose arms are cells.
 
     Attributes:
         results: its scored trials in a history, by id.
     """
 
-    def __init__(self, study: S, history: History) -> None:
+    def __init__(self, study: C, history: History) -> None:
         super().__init__(study)
-        self.results: Mapping[str, TrialResult] = results_of(study, history)
+        self.results: Mapping[str, TrialResult] = {
+            each.trial.id: each
+            for each in history
+            if each.trial.protocol.is_scored
+            and is_ours(each.trial, protocols=study.protocols, study=study.name)
+        }
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far; None where there is none."""
         return self.results.get(trial.id)
 
-    def by_arm(self, arms: Iterable[Arm]) -> dict[str, list[TrialResult]]:
-        """Return the results of all stages so far by arm, in the order of the stages."""
-        found: dict[str, list[TrialResult]] = {each.id: [] for each in arms}
+    def arms_of(self, trial: Trial) -> Sequence[str]:
+        """Return the arms that a trial tells of."""
+        return (trial.arm,)
+
+    @property
+    def by_arm(self) -> dict[str, list[TrialResult]]:
+        """The results of all stages so far by arm, in the order of the stages."""
+        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.every_arm}
         for each in self.of(self.planned):
-            found[each.trial.arm].append(each)
+            for arm in self.arms_of(each.trial):
+                found[arm].append(each)
         return found
 
 
@@ -68,10 +82,44 @@ class CellArms(StagedStudy[W]):
         """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
         return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
 
-    @cached_property
+    @property
     @abstractmethod
+    def ids(self) -> Sequence[str]:
+        """The ids of its arms, one for each of its cells."""
+
+    @cached_property
     def every_arm(self) -> tuple[Arm, ...]:
         """All that it may compare."""
+        return tuple(
+            Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
+            for name, cell in zip(self.ids, self.cells, strict=True)
+        )
+
+    @cached_property
+    def protocols(self) -> Mapping[str, Protocol]:
+        """Digest of a cell -> how its trials are run and scored."""
+        return {each.digest: each.protocol for each in self.cells}
+
+    def trial_of(self, arm: Arm, stage: str, *, block: int = 0, position: int = 0) -> Trial:
+        """Return the trial of an arm in a stage."""
+        return Trial(
+            arm=arm.id,
+            cell_digest=arm.cell_digest,
+            profile=arm.profile,
+            protocol=self.protocols[arm.cell_digest],
+            study=self.name,
+            stage=stage,
+            block=block,
+            position=position,
+        )
+
+    def block(self, stage: str, number: int, arms: Iterable[Arm]) -> tuple[Trial, ...]:
+        """Return a block of these arms in a random order of its own."""
+
+        def drawn(arm: Arm) -> str:
+            return digest([self.seed, number, arm.cell_digest])
+
+        return tuple(self.trial_of(arm, stage, block=number) for arm in sorted(arms, key=drawn))
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return all that it compares."""
@@ -140,41 +188,6 @@ def refuse_nodes(what: str, names: Sequence[str], *, least: int) -> None:
         raise ConfigError(
             f"the node list {','.join(names)} names a node twice; name each node once"
         )
-
-
-def results_of(study: Study, history: History) -> dict[str, TrialResult]:
-    """Return the scored trials of a study in a history, by the trial's id, as they came."""
-    protocols = {each.digest: each.protocol for each in study.cells}
-    return {
-        each.trial.id: each
-        for each in history
-        if each.trial.protocol.is_scored
-        and is_ours(each.trial, protocols=protocols, study=study.name)
-    }
-
-
-def arms_of(cells: Iterable[Cell], ids: Iterable[str]) -> tuple[Arm, ...]:
-    """Return cells as arms, run as deployed, by these ids."""
-    return tuple(
-        Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
-        for name, cell in zip(ids, cells, strict=True)
-    )
-
-
-def trial_of(
-    arm: Arm, cell: Cell, *, study: str, stage: str, block: int = 0, position: int = 0
-) -> Trial:
-    """Return the trial of an arm, by its cell's protocol, in a stage of a study."""
-    return Trial(
-        arm=arm.id,
-        cell_digest=arm.cell_digest,
-        profile=arm.profile,
-        protocol=cell.protocol,
-        study=study,
-        stage=stage,
-        block=block,
-        position=position,
-    )
 
 
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:

@@ -21,7 +21,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, above, compare
@@ -50,11 +50,9 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
-    arms_of,
     is_excused,
     refuse_nodes,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
@@ -253,10 +251,10 @@ class NodeStudy(CellArms["NodeWalk"]):
         """What it costs where as many nodes as can be are run again."""
         return len(self.cells) + self.asked.rounds * (self.most_suspects + self.asked.controls)
 
-    @cached_property
-    def every_arm(self) -> tuple[Arm, ...]:
+    @property
+    def ids(self) -> Sequence[str]:
         """The nodes, in the order of the node list."""
-        return arms_of(self.cells, [each.nodelist[0].lower() for each in self.cells])
+        return [each.nodelist[0].lower() for each in self.cells]
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -287,19 +285,11 @@ class NodeStudy(CellArms["NodeWalk"]):
     @cached_property
     def first_trials(self) -> tuple[Trial, ...]:
         """The first run of every node."""
-        return tuple(self._trial(arm, SCREEN, 0) for arm in self.every_arm)
+        return tuple(self.trial_of(arm, SCREEN) for arm in self.every_arm)
 
     def round_of(self, number: int, names: Sequence[str]) -> tuple[Trial, ...]:
-        """Return a round of these nodes in an order of its own."""
-
-        def drawn(arm: Arm) -> str:
-            return digest([self.seed, number, arm.cell_digest])
-
-        arms = sorted((arm for arm in self.every_arm if arm.id in names), key=drawn)
-        return tuple(self._trial(arm, ROUND, number) for arm in arms)
-
-    def _trial(self, arm: Arm, stage: str, block: int) -> Trial:
-        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)
+        """Return a round of these nodes."""
+        return self.block(ROUND, number, (arm for arm in self.every_arm if arm.id in names))
 
 
 class NodeWalk(CellWalk[NodeStudy]):
@@ -392,7 +382,7 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def runs(self) -> Mapping[str, list[TrialResult]]:
         """Node -> its runs."""
-        return self.by_arm(self.study.every_arm)
+        return self.by_arm
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:

@@ -20,7 +20,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Action, Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
@@ -54,9 +54,7 @@ from pytest_xlatune.studies.batch_size._search import (
 from pytest_xlatune.studies.cell_arms import (
     CellWalk,
     RankedCells,
-    arms_of,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.staged import name_of
 from pytest_xlatune.studies.trials import usable
@@ -330,11 +328,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
             return tuple(float(at + 1) for at in range(len(self.values)))
         return tuple(map(float, self.values))
 
-    @cached_property
-    def every_arm(self) -> tuple[Arm, ...]:
-        """An arm for each value that may be tried."""
+    @property
+    def ids(self) -> Sequence[str]:
+        """An id for each value that may be tried."""
         head = _SHORT.get(self.asked.key) or _slug(self.asked.key)
-        return arms_of(self.cells, [f"{head}-{_slug(text)}" for text in self.values])
+        return [f"{head}-{_slug(text)}" for text in self.values]
 
     @property
     def is_listed(self) -> bool:
@@ -375,23 +373,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
 
     def compiled(self, at: int) -> Trial:
         """Return the trial that asks a compiler for the memory of a value; it is not run."""
-        return self._trial(at, COMPILED, 0)
+        return self.trial_of(self.every_arm[at], COMPILED)
 
     def probe(self, at: int, position: int = 0) -> Trial:
         """Return the run that tells whether a value fits; a second one stands at position 1."""
-        return self._trial(at, PROBE, 0, position)
-
-    def block(self, number: int, places: Sequence[int]) -> tuple[Trial, ...]:
-        """Return a block of these values in an order of its own."""
-
-        def drawn(at: int) -> str:
-            return digest([self.seed, number, self.every_arm[at].cell_digest])
-
-        return tuple(self._trial(at, BLOCK, number) for at in sorted(places, key=drawn))
-
-    def _trial(self, at: int, stage: str, block: int, position: int = 0) -> Trial:
-        arm, cell = self.every_arm[at], self.cells[at]
-        return trial_of(arm, cell, study=self.name, stage=stage, block=block, position=position)
+        return self.trial_of(self.every_arm[at], PROBE, position=position)
 
 
 class BatchWalk(CellWalk[BatchStudy]):
@@ -416,7 +402,8 @@ class BatchWalk(CellWalk[BatchStudy]):
         places, blocks = [*self.compared], self.affordable[1]
         # what did not fit in a block is in no later one; one alone is compared with nothing
         while len(self.blocks) < blocks and len(places) > 1:
-            trials = self.study.block(len(self.blocks) + 1, places)
+            arms = (self.study.every_arm[at] for at in places)
+            trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
             self.blocks.append(trials)
             later = (blocks - len(self.blocks)) * len(self.compared)
             gone = {each.trial.arm for each in self.run(trials, later=later) if is_unfit(each)}

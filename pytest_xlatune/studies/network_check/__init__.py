@@ -43,11 +43,9 @@ from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
-    arms_of,
     is_excused,
     refuse_nodes,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
@@ -180,7 +178,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         """
         return PairLayout.of(self.cell.nodelist, self.asked.groups)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The study's word, and which check it is where that was said."""
         return name_of(KIND, *filter(None, [self.asked.key]))
@@ -191,18 +189,18 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         return tuple(replace(self.cell, nodelist=pair) for pair in self.layout.pairs)
 
     @cached_property
-    def _cell_of(self) -> Mapping[Pair, Cell]:
-        return dict(zip(self.layout.pairs, self.cells, strict=True))
+    def _pair_of(self) -> Mapping[str, Pair]:
+        return dict(zip(self.protocols, self.layout.pairs, strict=True))
 
     @cached_property
-    def _pair_of(self) -> Mapping[str, Pair]:
-        return {cell.digest: pair for pair, cell in self._cell_of.items()}
+    def _digest_of(self) -> Mapping[Pair, str]:
+        return dict(zip(self.layout.pairs, self.protocols, strict=True))
 
     @cached_property
     def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
         """The trials of all rounds."""
         return tuple(
-            tuple(self.trial(ROUND, at, pair) for pair in pairs)
+            tuple(self.trial(pair, ROUND, at) for pair in pairs)
             for at, pairs in enumerate(self.layout.rounds, start=1)
         )
 
@@ -230,11 +228,16 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         """The budget, and the one to ask for where it is too small."""
         return {"budget": self.budget, "ask": self.most_jobs}
 
+    @property
+    def ids(self) -> Sequence[str]:
+        """The nodes, in the order of the node list."""
+        return [each.lower() for each in self.cell.nodelist]
+
     @cached_property
     def every_arm(self) -> tuple[Arm, ...]:
-        """The nodes, in the order of the node list."""
-        names = [each.lower() for each in self.cell.nodelist]
-        return arms_of([self.cells[0]] * len(names), names)
+        """The nodes: what a trial runs is a pair of them."""
+        first = self.cells[0].digest
+        return tuple(Arm(id=each, cell_digest=first, profile=BASELINE) for each in self.ids)
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -281,14 +284,14 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         """Return the nodes of a trial."""
         return self._pair_of[trial.cell_digest]
 
-    def trial(self, stage: str, block: int, pair: Pair) -> Trial:
+    def trial(self, pair: Pair, stage: str, block: int) -> Trial:
         """Return the trial of a pair in a stage and block."""
-        cell, whole = self._cell_of[pair], "+".join(pair).lower()
+        whole = "+".join(pair).lower()
         # both names, shortened where they are long
         short = "+".join(each[:26] for each in pair).lower() + f".{digest([whole], length=8)}"
         slug = whole if len(whole) <= _SLUG_CHARS else short
-        arm = Arm(id=slug, cell_digest=cell.digest, profile=BASELINE)
-        return trial_of(arm, cell, study=self.name, stage=stage, block=block)
+        arm = Arm(id=slug, cell_digest=self._digest_of[pair], profile=BASELINE)
+        return self.trial_of(arm, stage, block=block)
 
 
 Key = TypeVar("Key", int, bool)
@@ -342,6 +345,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         """Run a stage; nodes that cannot communicate run no further trials."""
         able = [e for e in trials if self.over(e) or not self.out.keys() & {*self._pair(e)}]
         return super().run(able, later=later)
+
+    def arms_of(self, trial: Trial) -> Sequence[str]:
+        """Return both nodes of a pair."""
+        return [node.lower() for node in self._pair(trial)]
 
     def _pair(self, trial: Trial) -> Pair:
         return self.study.pair_of(trial)
@@ -480,7 +487,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         pairs = (pair for pair in combinations(rest, 2) if not layout.is_across(pair))
         if beside := next(pairs, None):
             wave[""] = layout.ordered(*beside)
-        return {name: self.study.trial(NODES, block, pair) for name, pair in wave.items()}
+        return {name: self.study.trial(pair, NODES, block) for name, pair in wave.items()}
 
     def _worst_partner(self, node: str) -> str:
         """Return with whom a node was slowest: that pair made it a suspect, be it a link or not."""
@@ -517,7 +524,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         # each once before any twice: few waves leave out second runs, and no suspect
         waves = _packed(suspects * LEAST_REPEATS, at_most=most - 2 * repeats)
         numbered = enumerate(waves, start=1)
-        trials = [self.study.trial(AGAIN, at, pair) for at, wave in numbered for pair in wave]
+        trials = [self.study.trial(pair, AGAIN, at) for at, wave in numbered for pair in wave]
         self.waves += len(waves)
         self.run(trials)
         for each in trials:
@@ -571,9 +578,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         for at, ends in enumerate(self._ends_of(pair)[:repeats]):
             beside = (pair, *twins[at % max(len(twins), 1) :][:1])
             # itself, its ends, its ends, itself: a drift is the same for both
-            own, others = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
-            row = [self.study.trial(LINK, own, each) for each in beside]
-            rows.append([*row, *(self.study.trial(LINK, others, each) for each in ends)])
+            its, others = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
+            row = [self.study.trial(each, LINK, its) for each in beside]
+            rows.append([*row, *(self.study.trial(each, LINK, others) for each in ends)])
         self.waves += 2 * len(rows)
         self.link = pair
         self.run(sorted((each for row in rows for each in row), key=lambda each: each.block))
@@ -620,14 +627,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             said = {"word": whole.word, "why": why} if why else {"word": whole.word}
             answer = Reason(Why.WORD_FOR if why else Why.WORD, **said)
             record = replace(record, answer=answer, is_fault=is_fault)
-        every = [(self._pair(each.trial), each) for each in self.of(self.planned)]
         level = median(self.values.values()) if self.values else math.nan
-        verdicts = [
-            at_level(
-                self._node(name, [each for pair, each in every if name in pair], record), level
-            )
-            for name in self.layout.nodes
-        ]
+        own = self.by_arm
+        nodes = (self._node(name, own[name.lower()], record) for name in self.layout.nodes)
+        verdicts = [at_level(each, level) for each in nodes]
         return Conclusion(
             verdicts=(whole, *NetworkWord.ordered(verdicts)),
             record=record,

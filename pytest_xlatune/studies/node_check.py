@@ -55,8 +55,17 @@ from pytest_xlatune.studies.cell_arms import (
     refuse_unless_positive,
 )
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
-from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NOT_FINITE, beside, measured, so_far, with_comparison
+from pytest_xlatune.studies.trials import median_loss, usable
+from pytest_xlatune.studies.verdicts import (
+    NOT_FINITE,
+    at_level,
+    beside,
+    changed,
+    measured,
+    screened,
+    so_far,
+    with_comparison,
+)
 
 KIND = "nodes"
 HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
@@ -423,9 +432,8 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def usual_loss(self) -> float | None:
         """The median loss of all runs; None where none was printed, or of too few nodes."""
-        found = (usable(each) for own in self.runs.values() for each in own)
-        losses = [score.loss for score in found if score and score.loss is not None]
-        return median(losses) if losses and len(self.values) >= MIN_NODES else None
+        every = [each for own in self.runs.values() for each in own]
+        return median_loss(every) if len(self.values) >= MIN_NODES else None
 
     # -- verdicts
 
@@ -464,11 +472,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             return None
         scored = [each for each in self.first if usable(each)]
         line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
-        if line.figure is None:
-            line = replace(line, tgs=math.exp(self.level))
-        else:
-            value = line.figure.metric.figure(self.level)
-            line = replace(line, figure=replace(line.figure, value=value))
+        line = at_level(line, self.level)
         return replace(line, job_ids=(), step_s=None, method=Reason(Why.MEDIAN_OF_FIRST))
 
     def _verdict(self, name: str) -> Verdict:
@@ -477,13 +481,13 @@ class NodeWalk(CellWalk[NodeStudy]):
         if not own:
             return base
         if name in self.values:
-            base = replace(base, delta=relative(self.values[name] - self.level))
+            base = changed(base, self.values[name] - self.level)
         if lost := [each for each in own if usable(each) is None]:
             return self._lost(base, lost)
         if wrong := self._wrong_loss(own):
             return Word.UNHEALTHY.say(base, wrong)
         if not self.is_screened:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
+            return screened(base, Reason(Why.ITS_FIRST_RUN))
         if self.is_common:
             return Word.CANNOT_TELL.say(base, Reason(Why.ALL_NODES_FAIL))
         if name in self.suspects:
@@ -540,8 +544,8 @@ class NodeWalk(CellWalk[NodeStudy]):
         df = max(_MAD_DF * (len(self.values) - 1), 1.0)
         reach = t_quantile(0.975, df) * self.sigma
         at = self.values[base.arm] - self.level
-        ends = relative(at - reach), relative(at + reach)
-        base = replace(base, ci95=ends, method=Reason(Why.FIRST_RUNS_SPREAD))
+        base = changed(base, at, (at - reach, at + reach))
+        base = replace(base, method=Reason(Why.FIRST_RUNS_SPREAD))
         return Word.HEALTHY.say(base, Reason(Why.NOT_LOW))
 
     def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -549,7 +553,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
             return Word.CANNOT_TELL.say(base, Reason(Why.LOW_NO_BUDGET, **asked))
         if not self.is_over:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
+            return screened(base, Reason(Why.ITS_FIRST_RUN_AGAIN))
         fit = self.fit
         found: Comparison | NoComparison = NoComparison(reason=Reason(Why.NO_CONTROL_BESIDE))
         if fit is not None:

@@ -260,6 +260,11 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
+def screened(base: Verdict, how: Reason) -> Verdict:
+    """Return a verdict before its arm is decided: how its figures came about so far."""
+    return replace(base, kind=VerdictKind.SCREENED, method=how)
+
+
 def changed(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
     """Return a verdict with a change and its interval: log ratios, told as relative changes."""
     if ends is None:

@@ -22,7 +22,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.resources import Next, RetryRule
-from pytest_xlatune.model.result import Action, Comparison, Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
@@ -793,8 +793,7 @@ class BatchWalk(CellWalk[BatchStudy]):
 
 def cause_of(result: TrialResult) -> str:
     """Return the class that a run without a score ended in; "" where nothing was diagnosed."""
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    return next((each.cls for each in (*asked, *reversed(result.findings))), "")
+    return next((each.cls for each in (*result.asking, *reversed(result.findings))), "")
 
 
 def _slug(text: str) -> str:

@@ -28,9 +28,11 @@ from pytest_xlatune.studies.verdicts import (
     NOT_FINITE,
     begun,
     beside,
+    changed,
     lost_runs,
     measured,
     score_flags,
+    screened,
     so_far,
 )
 
@@ -230,7 +232,7 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
     if at in found.lost:
         return _lost(base, found.lost[at])
     if at not in found.scores:
-        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.STOOD_STILL))
+        return screened(base, Reason(Why.STOOD_STILL))
     reasons = score_flags([each for each in own if usable(each)])
     base = replace(
         base, reasons=reasons, lost=lost_runs([each for each in own if each.trial.block])
@@ -243,8 +245,8 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
         return SizeWord.OTHER_LOSS.say(base, why)
     if not found.is_over or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
-        delta = relative(found.scores[at] - found.scores[lead])
-        return replace(base, kind=VerdictKind.SCREENED, delta=delta, method=Reason(Why.SO_FAR))
+        base = changed(base, found.scores[at] - found.scores[lead])
+        return screened(base, Reason(Why.SO_FAR))
     return _of_speed(found, base, at)
 
 
@@ -265,23 +267,16 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     lead = found.lead
     pair = found.against_lead(at) if is_block else None
     if isinstance(pair, Comparison):
-        low, high = pair.ci95
-        base = replace(
-            base,
-            delta=relative(pair.estimate),
-            ci95=(relative(low), relative(high)),
-            mde80=relative(pair.mde80),
-        )
+        base = changed(base, pair.estimate, pair.ci95)
+        base = replace(base, mde80=relative(pair.mde80))
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
-        base = replace(base, delta=relative(fit.arms[base.arm].estimate))
+        base = changed(base, fit.arms[base.arm].estimate)
         return SizeWord.CANNOT_TELL.say(base, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
-        base = replace(base, delta=relative(gap))
-        if found.noise:
-            reach = 1.96 * math.sqrt(2) * found.noise
-            base = replace(base, ci95=(relative(gap - reach), relative(gap + reach)))
+        reach = 1.96 * math.sqrt(2) * (found.noise or 0.0)
+        base = changed(base, gap, (gap - reach, gap + reach) if found.noise else None)
     if found.told_apart[at]:
         worse = SizeWord.WORSE.say(base)
         return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
@@ -310,12 +305,8 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
-    base = replace(
-        base,
-        delta=relative(-pair.estimate),
-        ci95=(relative(-high), relative(-low)),
-        against=Reason(Why.THE_NEXT, value=found.study.values[following]),
-    )
+    against = Reason(Why.THE_NEXT, value=found.study.values[following])
+    base = replace(changed(base, -pair.estimate, (-high, -low)), against=against)
     return SizeWord.BEST.say(base, *why)
 
 

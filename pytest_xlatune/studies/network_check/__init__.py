@@ -50,7 +50,7 @@ from pytest_xlatune.studies.cell_arms import (
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, so_far
+from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
@@ -650,7 +650,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.SINGLE_RUNS_OF_PAIRS))
+            return screened(base, Reason(Why.SINGLE_RUNS_OF_PAIRS))
         if shown := self.nodes.get(name):
             return self._confirmed(base, shown)
         is_low = name in self.nodes or name in self.low

@@ -67,7 +67,7 @@ class CellWalk(Walk[C]):
     @property
     def by_arm(self) -> dict[str, list[TrialResult]]:
         """The results of all stages so far by arm, in the order of the stages."""
-        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.every_arm}
+        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.arms(())}
         for each in self.of(self.planned):
             for arm in self.arms_of(each.trial):
                 found[arm].append(each)
@@ -89,7 +89,7 @@ class CellArms(StagedStudy[W]):
 
     @cached_property
     def every_arm(self) -> tuple[Arm, ...]:
-        """All that it may compare."""
+        """Its cells as arms: all that it may run."""
         return tuple(
             Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
             for name, cell in zip(self.ids, self.cells, strict=True)
@@ -122,7 +122,7 @@ class CellArms(StagedStudy[W]):
         return tuple(self.trial_of(arm, stage, block=number) for arm in sorted(arms, key=drawn))
 
     def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return all that it compares."""
+        """Return all that it compares: each cell that it may run."""
         del history
         return self.every_arm
 

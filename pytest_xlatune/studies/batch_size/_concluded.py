@@ -157,7 +157,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
         sigma=found.noise,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
         key=study.asked.key,
-        arm="" if chosen is None else study.every_arm[chosen].id,
+        arm="" if chosen is None else study.ids[chosen],
         value="" if chosen is None else value_of[chosen],
         same=tuple(value_of[at] for at in found.same) if is_over else (),
         largest=value_of[largest] if grows and largest is not None else "",
@@ -195,7 +195,7 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
             return Reason(Why.NO_VALUE_FITS, key=study.asked.key)
         return Reason(Why.NO_VALUE_MEASURED, key=study.asked.key)
     setting = f"{study.asked.key}={study.values[chosen]}"
-    own = next(each for each in verdicts if each.arm == study.every_arm[chosen].id)
+    own = next(each for each in verdicts if each.arm == study.ids[chosen])
     in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
     others = [
         each
@@ -220,8 +220,8 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
 
 def _verdict(found: BatchWalk, at: int) -> Verdict:
     study = found.study
-    own = found.runs_of(at)
-    arm = study.every_arm[at].id
+    own = found.by_place[at]
+    arm = study.ids[at]
     base = replace(begun(arm, own), against=_BEST)
     final = [each for each in own if each.status.is_final]
     if at in found.unfit:
@@ -256,7 +256,7 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     is_lead = at == found.lead and at in found.compared
     is_block = fit is not None and (is_lead or base.arm in fit.arms)
     if is_block:
-        blocks = [each for each in found.runs_of(at) if each.trial.block and usable(each)]
+        blocks = [each for each in found.by_place[at] if each.trial.block and usable(each)]
         n = len(blocks)
         how = Reason(Why.BLOCKS_BONFERRONI, blocks=fit.n_blocks if fit else 0)
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
@@ -335,7 +335,7 @@ def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Ver
         found.place_of[base.arm], ())) < 2:  # noqa: PLR2004  # fmt: skip
         why = head
     reasons = [why]
-    if any(usable(each) for each in found.runs_of(found.place_of[base.arm])):
+    if any(usable(each) for each in found.by_place[found.place_of[base.arm]]):
         reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
     return SizeWord.DOES_NOT_FIT.say(base, *reasons)
 

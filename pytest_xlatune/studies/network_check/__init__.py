@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations
 from statistics import fmean, median
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -109,9 +109,6 @@ class Network(DeclaredStudy):
     peak_tflops: float | None = None
     key: str = ""
 
-    def __hash__(self) -> int:
-        return hash((tuple(self.racks.items()), self.topology, self.key))
-
     def __post_init__(self) -> None:
         refuse_unless_positive("network", peak_tflops=self.peak_tflops)
         if self.racks and self.topology:
@@ -189,12 +186,22 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         return tuple(replace(self.cell, nodelist=pair) for pair in self.layout.pairs)
 
     @cached_property
-    def _pair_of(self) -> Mapping[str, Pair]:
-        return dict(zip(self.protocols, self.layout.pairs, strict=True))
+    def ids(self) -> Sequence[str]:
+        """The pairs by both names, which are shortened where they are long."""
+        whole = ["+".join(pair).lower() for pair in self.layout.pairs]
+        short = ["+".join(each[:26] for each in pair).lower() for pair in self.layout.pairs]
+        return [
+            name if len(name) <= _SLUG_CHARS else f"{head}.{digest([name], length=8)}"
+            for name, head in zip(whole, short, strict=True)
+        ]
 
     @cached_property
-    def _digest_of(self) -> Mapping[Pair, str]:
-        return dict(zip(self.layout.pairs, self.protocols, strict=True))
+    def _arm_of(self) -> Mapping[Pair, Arm]:
+        return dict(zip(self.layout.pairs, self.every_arm, strict=True))
+
+    @cached_property
+    def _pair_of(self) -> Mapping[str, Pair]:
+        return {arm.cell_digest: pair for pair, arm in self._arm_of.items()}
 
     @cached_property
     def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
@@ -228,16 +235,11 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         """The budget, and the one to ask for where it is too small."""
         return {"budget": self.budget, "ask": self.most_jobs}
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """The nodes, in the order of the node list."""
-        return [each.lower() for each in self.cell.nodelist]
-
-    @cached_property
-    def every_arm(self) -> tuple[Arm, ...]:
-        """The nodes: what a trial runs is a pair of them."""
-        first = self.cells[0].digest
-        return tuple(Arm(id=each, cell_digest=first, profile=BASELINE) for each in self.ids)
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the nodes, in the order of the node list: what is run is a pair of them."""
+        del history
+        cell, names = self.cells[0].digest, self.cell.nodelist
+        return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -286,15 +288,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
 
     def trial(self, pair: Pair, stage: str, block: int) -> Trial:
         """Return the trial of a pair in a stage and block."""
-        whole = "+".join(pair).lower()
-        # both names, shortened where they are long
-        short = "+".join(each[:26] for each in pair).lower() + f".{digest([whole], length=8)}"
-        slug = whole if len(whole) <= _SLUG_CHARS else short
-        arm = Arm(id=slug, cell_digest=self._digest_of[pair], profile=BASELINE)
-        return self.trial_of(arm, stage, block=block)
-
-
-Key = TypeVar("Key", int, bool)
+        return self.trial_of(self._arm_of[pair], stage, block=block)
 
 
 class NetworkWalk(CellWalk[NetworkStudy]):
@@ -304,7 +298,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     low: tuple[str, ...] = ()  # nodes that are low in the rounds, the lowest first
     link: Pair | None = None  # the pair that was held against its ends elsewhere
     ends: tuple[Slower, Slower] | None = None  # it against one end elsewhere, then the other
-    loss: Slower | None = None  # of it against the mean of both, the slower of which is chance
+    loss: Slower | None = None  # of it against the mean of both: the slower of them is chance
     elsewhere: Slower | None = None  # another pair of the same racks against the same
     waves = 0  # that confirmed anything
 
@@ -328,10 +322,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         self._find_out()
         if self.is_stopped:
             return
-        every = self.study.round_trials
-        spent = accumulate(map(len, every))
-        rounds = [trials for trials, jobs in zip(every, spent, strict=True)
-                  if jobs <= self.study.budget]  # fmt: skip
+        spent = accumulate(map(len, self.study.round_trials))
+        affordable = sum(jobs <= self.study.budget for jobs in spent)
+        rounds = self.study.round_trials[:affordable]
         first = min(FIRST_ROUNDS, len(self.layout.inside), len(rounds))
         self._run_rounds(rounds[:first], later=sum(map(len, rounds[first:])))
         if self._accuse_nodes(EARLY):
@@ -369,13 +362,6 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         """The confirmed pair, where it is slower than both of its ends elsewhere."""
         is_slow = self.ends is not None and all(each.accuses for each in self.ends)
         return self.link if is_slow else None
-
-    @property
-    def of_link(self) -> Slower | None:
-        """What fresh runs of the slowest pair show; None before both its ends are known."""
-        if self.ends is None:
-            return None
-        return self.loss or max(self.ends, key=lambda each: each.estimate)
 
     @cached_property
     def sigma(self) -> float:
@@ -432,7 +418,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             if len(own) >= LEAST_REPEATS and len(others) >= _LEAST_OTHERS:
                 self.known[node] = median(own) - median(others), spread_of(others)
 
-    def _usual(self) -> dict[bool, float]:
+    def _usual(self) -> dict[int, float]:
         """Return the median first run of the pairs inside racks, and of those across."""
         kinds = _grouped(self.values, self.layout.is_across)
         return {kind: median(own) for kind, own in kinds.items()}
@@ -469,7 +455,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         for name in chosen:
             both = self._differences.setdefault(name, [])
             both += paired([e.get(name) for e in values], [e.get("") for e in values])
-            self.nodes[name] = self._shown(both, but={*self.low}, family=len(chosen))
+            self.nodes[name] = self._shown(both, self.low, family=len(chosen))
         return bool(self.accused)
 
     def _wave(self, chosen: Sequence[str], at: int, block: int) -> dict[str, Trial]:
@@ -589,12 +575,13 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         both = zip(one, other, strict=True)
         mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
         # its ends are no slow nodes: their other pairs tell the noise as well
-        first, second = (self._shown(paired(own, side), but=set()) for side in (one, other))
+        first, second = (self._shown(paired(own, side)) for side in (one, other))
         if first is not None and second is not None:
             self.ends = first, second
-        self.loss = self._shown(paired(own, mean), but=set(), jobs=1.5)
+            both_ends = self._shown(paired(own, mean), jobs=1.5)
+            self.loss = both_ends or max(self.ends, key=lambda each: each.estimate)
         if twin:
-            self.elsewhere = self._shown(paired(twin[0], mean), but=set(), jobs=1.5)
+            self.elsewhere = self._shown(paired(twin[0], mean), jobs=1.5)
 
     # -- noise
 
@@ -609,8 +596,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return [*_grouped(kept, round_of.__getitem__).values()]
 
     def _shown(
-        self, differences: Sequence[float], *, but: set[str], family: int = 1, jobs: float = 2.0
-    ) -> Slower | None:
+        self, differences: Sequence[float], but: Sequence[str] = (), *, family: int = 1,
+        jobs: float = 2.0,
+    ) -> Slower | None:  # fmt: skip
         """Return what runs side by side show, noise pooled with that of healthy pairs."""
         others = self._healthy({*but, *self.accused})
         return slower(differences, others, family=family, jobs=jobs)
@@ -719,7 +707,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
                 why = Reason(Why.PAIR_DEAD, pair=pair)
                 alone = NetworkWord.UNHEALTHY.say(base, why)
                 yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(pair)}"), why
-        link, shown = self.accused_link, self.of_link
+        link, shown = self.accused_link, self.loss
         if link and shown:
             loss, of_racks = _at_least(shown), set(record.link) != set(link)
             why = Reason(Why.RACKS_SLOW, pair=link, loss=loss)
@@ -772,7 +760,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _pair_found(self, pair: Pair, fresh: Sequence[float]) -> PairFound:
         # of the slowest pair what accuses it, with as many runs: one number wherever it stands
-        shown = self.of_link if pair == self.link else None
+        shown = self.loss if pair == self.link else None
         again = shown.estimate if shown else fmean(fresh) if fresh else None
         return PairFound(
             nodes=pair,
@@ -841,8 +829,8 @@ def _level_kind(excluded: float | None) -> VerdictKind:
     return VerdictKind.EQUIVALENT if is_level else VerdictKind.SCREENED
 
 
-def _grouped(values: Mapping[Pair, float], by: Callable[[Pair], Key]) -> dict[Key, list[float]]:
-    found: dict[Key, list[float]] = {}
+def _grouped(values: Mapping[Pair, float], by: Callable[[Pair], int]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
     for pair, value in values.items():
         found.setdefault(by(pair), []).append(value)
     return found

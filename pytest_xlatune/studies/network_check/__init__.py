@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations
@@ -596,12 +596,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return [*_grouped(kept, round_of.__getitem__).values()]
 
     def _shown(
-        self, differences: Sequence[float], but: Sequence[str] = (), *, family: int = 1,
-        jobs: float = 2.0,
-    ) -> Slower | None:  # fmt: skip
-        """Return what runs side by side show, noise pooled with that of healthy pairs."""
-        others = self._healthy({*but, *self.accused})
-        return slower(differences, others, family=family, jobs=jobs)
+        self, pairs: Sequence[float], but: Iterable[str] = (), *, family: int = 1, jobs: float = 2.0
+    ) -> Slower | None:
+        """Return what pairs of runs show, noise pooled with that of healthy pairs of nodes."""
+        return slower(pairs, self._healthy({*but, *self.accused}), family=family, jobs=jobs)
 
     # -- verdicts
 
@@ -611,9 +609,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         whole = self._whole(record)
         if self.is_over:
             is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-            why = whole.reasons[0] if whole.reasons else None
-            said = {"word": whole.word, "why": why} if why else {"word": whole.word}
-            answer = Reason(Why.WORD_FOR if why else Why.WORD, **said)
+            answer = Reason(Why.WORD_FOR, word=whole.word, why=whole.reasons[0])
             record = replace(record, answer=answer, is_fault=is_fault)
         level = median(self.values.values()) if self.values else math.nan
         own = self.by_arm

@@ -148,7 +148,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
 
     def __post_init__(self) -> None:
         names, protocol = self.cell.nodelist, self.cell.protocol
-        refuse_nodes("a network study compares pairs of nodes", names, least=MIN_NODES)
+        refuse_nodes(names, least=MIN_NODES, study="network", arms="pairs of nodes")
         if CONCLUSION in (each.lower() for each in names):
             raise ConfigError(
                 f"a node is named {CONCLUSION!r}, as the verdict on the whole network is; leave "
@@ -236,7 +236,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         return {"budget": self.budget, "ask": self.most_jobs}
 
     def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list: what is run is a pair of them."""
+        """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
         cell, names = self.cells[0].digest, self.cell.nodelist
         return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)

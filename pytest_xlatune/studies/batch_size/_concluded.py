@@ -223,9 +223,8 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
     own = found.by_place[at]
     arm = study.ids[at]
     base = replace(begun(arm, own), against=_BEST)
-    final = [each for each in own if each.status.is_final]
     if at in found.unfit:
-        return _unfit(found, base, [each for each in final if is_unfit(each)])
+        return _unfit(found, base, at)
     if at not in found.probes:
         return _untried(found, base, at)
     base = replace(so_far(arm, own), against=_BEST)
@@ -318,7 +317,9 @@ _UNFIT: Mapping[str, Why] = {
 }
 
 
-def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Verdict:
+def _unfit(found: BatchWalk, base: Verdict, at: int) -> Verdict:
+    own = found.by_place[at]
+    ended = [each for each in own if is_unfit(each)]
     if not ended:
         smaller = found.study.values[min(found.unfit)]
         why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
@@ -331,11 +332,10 @@ def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Ver
     why = Reason(_UNFIT[cls]) if cls in _UNFIT else head
     if detail:
         why = Reason(Why.WITH_DETAIL, why=why, detail=detail)
-    if cls == FailureClass.HANG_SILENT_OOM and len(found.probes.get(
-        found.place_of[base.arm], ())) < 2:  # noqa: PLR2004  # fmt: skip
-        why = head
+    if cls == FailureClass.HANG_SILENT_OOM and not found.probes.get(at, [])[1:]:
+        why = head  # it stood still once
     reasons = [why]
-    if any(usable(each) for each in found.by_place[found.place_of[base.arm]]):
+    if any(map(usable, own)):
         reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
     return SizeWord.DOES_NOT_FIT.say(base, *reasons)
 

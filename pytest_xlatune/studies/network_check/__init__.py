@@ -336,15 +336,12 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
         """Run a stage; nodes that cannot communicate run no further trials."""
-        able = [e for e in trials if self.over(e) or not self.out.keys() & {*self._pair(e)}]
+        able = [e for e in trials if self.over(e) or not self.out.keys() & {*self.study.pair_of(e)}]
         return super().run(able, later=later)
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
         """Return both nodes of a pair."""
-        return [node.lower() for node in self._pair(trial)]
-
-    def _pair(self, trial: Trial) -> Pair:
-        return self.study.pair_of(trial)
+        return [node.lower() for node in self.study.pair_of(trial)]
 
     @property
     def is_stopped(self) -> bool:
@@ -375,9 +372,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         worked: Counter[str] = Counter()
         for result in over:
             if usable(result) is not None:
-                worked.update(self._pair(result.trial))
+                worked.update(self.study.pair_of(result.trial))
             elif result.status.is_final and not is_excused(result):
-                failed[self._pair(result.trial)] = result
+                failed[self.study.pair_of(result.trial)] = result
         left = dict(failed)
         while left:
             counts = Counter(node for pair in left for node in pair)
@@ -394,7 +391,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
         trials = [each for pairs in rounds for each in pairs]
-        found = {self._pair(each): self.value(each) for each in trials}
+        found = {self.study.pair_of(each): self.value(each) for each in trials}
         self.values |= {pair: value for pair, value in found.items() if value is not None}
         self._centre()
         self.run(trials, later=later)
@@ -515,7 +512,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         self.run(trials)
         for each in trials:
             value = self.value(each)
-            self.again.setdefault(self._pair(each), []).extend([] if value is None else [value])
+            self.again.setdefault(self.study.pair_of(each), []).extend(
+                [] if value is None else [value]
+            )
         self.broken = [pair for pair in self.broken if self.again.get(pair) == []]
         fresh = {pair: fmean(own) for pair, own in self.fresh().items()}
         lowest = min(fresh, key=lambda p: (fresh[p], layout.places(p)), default=None)

@@ -168,22 +168,21 @@ def refuse_unless_positive(what: str, **values: float | None) -> None:
             raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
 
 
-def refuse_nodes(names: Sequence[str], *, least: int, study: str, arms: str) -> None:
+def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
     """Refuse a node list of fewer nodes, or that names one twice, in whatever case.
 
     Args:
         names: the list.
         least: how many are needed.
         study: its kind, e.g. `node`.
-        arms: it compares them, e.g. `nodes`.
 
     Raises:
         ConfigError: with the list.
     """
     if len(names) < least:
         raise ConfigError(
-            f"a {study} study compares {arms} with each other: {len(names)} nodes are named, at "
-            f"least {least} are needed (--xlatune-nodelist 'node[001-008]')"
+            f"a {study} study compares its nodes with each other: {len(names)} nodes are named, "
+            f"at least {least} are needed (--xlatune-nodelist 'node[001-008]')"
         )
     if len({each.lower() for each in names}) < len(names):
         raise ConfigError(

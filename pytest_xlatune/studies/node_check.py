@@ -231,7 +231,7 @@ class NodeStudy(CellArms["NodeWalk"]):
 
     def __post_init__(self) -> None:
         found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]
-        refuse_nodes(found, least=MIN_NODES, study="node", arms="nodes")
+        refuse_nodes(found, least=MIN_NODES, study="node")
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
         if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:

@@ -148,7 +148,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
 
     def __post_init__(self) -> None:
         names, protocol = self.cell.nodelist, self.cell.protocol
-        refuse_nodes(names, least=MIN_NODES, study="network", arms="pairs of nodes")
+        refuse_nodes(names, least=MIN_NODES, study="network")
         if CONCLUSION in (each.lower() for each in names):
             raise ConfigError(
                 f"a node is named {CONCLUSION!r}, as the verdict on the whole network is; leave "

@@ -637,11 +637,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if shown := self.nodes.get(name):
             return self._confirmed(base, shown)
         is_low = name in self.nodes or name in self.low
-        if name in self.unaffordable:
-            why = Reason(Why.LOW_PAIRS_NO_BUDGET, **self.study.asks)
-            return NetworkWord.CANNOT_TELL.say(base, why)
         if is_low or known is None:
             why = Reason(Why.FRESH_PAIRS_MISSING if is_low else Why.FEW_PAIRS_SCORED)
+            if name in self.unaffordable:
+                why = Reason(Why.LOW_PAIRS_NO_BUDGET, **self.study.asks)
             return NetworkWord.CANNOT_TELL.say(base, why)
         link = self.accused_link or ()
         if name in link:

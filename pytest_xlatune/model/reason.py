@@ -335,7 +335,6 @@ class Why(StrEnum):
     ROUND_OF_SUSPECTS = auto()
 
     # the network between nodes
-    WORD = auto()
     WORD_FOR = auto()
     LOAD_BANDWIDTH = auto()
     LOAD_TRAINING = auto()

@@ -353,6 +353,12 @@ class TrialResult(Record):
         """The profile's settings, those of the cell left out."""
         return tuple(each for each in self.settings or () if not each.is_deployed)
 
+    @property
+    def asking(self) -> tuple[Finding, ...]:
+        """The findings that ask for something."""
+        none = (Action.NONE, Action.SUCCESS)
+        return tuple(each for each in self.findings if each.action not in none)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares(Record):

@@ -604,7 +604,6 @@ WORDS: Mapping[Why, str] = {
     Why.FIRST_RUN_OF_NODES: N_("first run of {nodes} nodes"),
     Why.ROUND_OF_SUSPECTS: N_("round {round} of {rounds}, suspects and controls"),
     # the network between nodes
-    Why.WORD: N_("{word}"),
     Why.WORD_FOR: N_("{word}: {why}"),
     Why.LOAD_BANDWIDTH: N_("a bandwidth test: bus bandwidth of one size, in GB/s"),
     Why.LOAD_TRAINING: N_("training, steps {first} to {last} of {steps}"),

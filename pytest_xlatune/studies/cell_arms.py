@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.result import Action, Conclusion, State, TrialResult
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import Conclusion, State, TrialResult
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
     NEVER,
@@ -29,33 +32,45 @@ from pytest_xlatune.studies import (
     OnNodeFailure,
     Policy,
     Question,
-    Study,
 )
-from pytest_xlatune.studies.staged import S, StagedStudy, W, Walk
+from pytest_xlatune.studies.staged import StagedStudy, W, Walk
 from pytest_xlatune.studies.trials import is_ours
 from pytest_xlatune.studies.verdicts import named, told
 
+C = TypeVar("C", bound="CellArms[Any]")
 
-class CellWalk(Walk[S]):
+
+class CellWalk(Walk[C]):
     """A walk of a study whose arms are cells.
 
     Attributes:
         results: its scored trials in a history, by id.
     """
 
-    def __init__(self, study: S, history: History) -> None:
+    def __init__(self, study: C, history: History) -> None:
         super().__init__(study)
-        self.results: Mapping[str, TrialResult] = results_of(study, history)
+        self.results: Mapping[str, TrialResult] = {
+            each.trial.id: each
+            for each in history
+            if each.trial.protocol.is_scored
+            and is_ours(each.trial, protocols=study.protocols, study=study.name)
+        }
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far; None where there is none."""
         return self.results.get(trial.id)
 
-    def by_arm(self, arms: Iterable[Arm]) -> dict[str, list[TrialResult]]:
-        """Return the results of all stages so far by arm, in the order of the stages."""
-        found: dict[str, list[TrialResult]] = {each.id: [] for each in arms}
+    def arms_of(self, trial: Trial) -> Sequence[str]:
+        """Return the arms that a trial tells of."""
+        return (trial.arm,)
+
+    @property
+    def by_arm(self) -> dict[str, list[TrialResult]]:
+        """The results of all stages so far by arm, in the order of the stages."""
+        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.arms(())}
         for each in self.of(self.planned):
-            found[each.trial.arm].append(each)
+            for arm in self.arms_of(each.trial):
+                found[arm].append(each)
         return found
 
 
@@ -66,6 +81,50 @@ class CellArms(StagedStudy[W]):
     def policy(self) -> Policy:
         """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
         return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
+
+    @property
+    @abstractmethod
+    def ids(self) -> Sequence[str]:
+        """The ids of its arms, one for each of its cells."""
+
+    @cached_property
+    def every_arm(self) -> tuple[Arm, ...]:
+        """Its cells as arms: all that it may run."""
+        return tuple(
+            Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
+            for name, cell in zip(self.ids, self.cells, strict=True)
+        )
+
+    @cached_property
+    def protocols(self) -> Mapping[str, Protocol]:
+        """Digest of a cell -> how its trials are run and scored."""
+        return {each.digest: each.protocol for each in self.cells}
+
+    def trial_of(self, arm: Arm, stage: str, *, block: int = 0, position: int = 0) -> Trial:
+        """Return the trial of an arm in a stage."""
+        return Trial(
+            arm=arm.id,
+            cell_digest=arm.cell_digest,
+            profile=arm.profile,
+            protocol=self.protocols[arm.cell_digest],
+            study=self.name,
+            stage=stage,
+            block=block,
+            position=position,
+        )
+
+    def block(self, stage: str, number: int, arms: Iterable[Arm]) -> tuple[Trial, ...]:
+        """Return a block of these arms in a random order of its own."""
+
+        def drawn(arm: Arm) -> str:
+            return digest([self.seed, number, arm.cell_digest])
+
+        return tuple(self.trial_of(arm, stage, block=number) for arm in sorted(arms, key=drawn))
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return all that it compares: each cell that it may run."""
+        del history
+        return self.every_arm
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, once everything is over."""
@@ -109,51 +168,26 @@ def refuse_unless_positive(what: str, **values: float | None) -> None:
             raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
 
 
-def refuse_twice(names: Sequence[str]) -> None:
-    """Refuse a node list that names a node twice, in whatever case.
+def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
+    """Refuse a node list of fewer nodes, or that names one twice, in whatever case.
+
+    Args:
+        names: the list.
+        least: how many are needed.
+        study: its kind, e.g. `node`.
 
     Raises:
         ConfigError: with the list.
     """
+    if len(names) < least:
+        raise ConfigError(
+            f"a {study} study compares its nodes with each other: {len(names)} nodes are named, "
+            f"at least {least} are needed (--xlatune-nodelist 'node[001-008]')"
+        )
     if len({each.lower() for each in names}) < len(names):
         raise ConfigError(
             f"the node list {','.join(names)} names a node twice; name each node once"
         )
-
-
-def results_of(study: Study, history: History) -> dict[str, TrialResult]:
-    """Return the scored trials of a study in a history, by the trial's id, as they came."""
-    protocols = {each.digest: each.protocol for each in study.cells}
-    return {
-        each.trial.id: each
-        for each in history
-        if each.trial.protocol.is_scored
-        and is_ours(each.trial, protocols=protocols, study=study.name)
-    }
-
-
-def arms_of(cells: Iterable[Cell], ids: Iterable[str]) -> tuple[Arm, ...]:
-    """Return cells as arms, run as deployed, by these ids."""
-    return tuple(
-        Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
-        for name, cell in zip(ids, cells, strict=True)
-    )
-
-
-def trial_of(
-    arm: Arm, cell: Cell, *, study: str, stage: str, block: int = 0, position: int = 0
-) -> Trial:
-    """Return the trial of an arm, by its cell's protocol, in a stage of a study."""
-    return Trial(
-        arm=arm.id,
-        cell_digest=arm.cell_digest,
-        profile=arm.profile,
-        protocol=cell.protocol,
-        study=study,
-        stage=stage,
-        block=block,
-        position=position,
-    )
 
 
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
@@ -169,26 +203,42 @@ def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     return max(free.values(), default=0)
 
 
-# a trial that ended so says nothing of its node
-_NOT_THE_NODE = frozenset(
+# what ends a trial and says nothing of its cell, whatever its arms are
+_OF_THE_SITE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
         *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
         *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
-        *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
     }
 )
-_NOT_THE_NODE_STATES = (State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED)
+# nor does this say anything of a node, or of a commit
+OF_THE_SWEEP = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR})
+OF_THE_NODES = frozenset(
+    {
+        *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
+        *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
+    }
+)
+_STATES = {
+    State.CANCELLED: FailureClass.CANCELLED,
+    State.PREEMPTED: FailureClass.PREEMPTED,
+    State.LOST: FailureClass.LOST,
+    State.REQUEUED: FailureClass.REQUEUED,
+    State.NODE_FAIL: FailureClass.NODE_FAIL,
+}
 
 
-def is_excused(result: TrialResult) -> bool:
-    """Whether a trial without a score says nothing of its nodes."""
-    outcome = result.outcome
-    if outcome is not None and outcome.state in _NOT_THE_NODE_STATES:
+def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
+    """Whether a trial without a score says nothing of its nodes, or of what it was run for.
+
+    Args:
+        result: of the trial.
+        by: failure classes that excuse it, beside those that excuse every trial.
+    """
+    excuses = {*_OF_THE_SITE, *by}
+    if result.outcome is not None and _STATES.get(result.outcome.state) in excuses:
         return True
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    if asked:
-        return asked[-1].cls in _NOT_THE_NODE
-    return bool(result.findings) and result.findings[-1].cls in _NOT_THE_NODE
+    found = result.asking or result.findings
+    return bool(found) and found[-1].cls in excuses

@@ -21,7 +21,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, above, compare
@@ -50,15 +50,22 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
-    arms_of,
     is_excused,
-    refuse_twice,
+    refuse_nodes,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
-from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NOT_FINITE, beside, measured, so_far, with_comparison
+from pytest_xlatune.studies.trials import median_loss, usable
+from pytest_xlatune.studies.verdicts import (
+    NOT_FINITE,
+    at_level,
+    beside,
+    changed,
+    measured,
+    screened,
+    so_far,
+    with_comparison,
+)
 
 KIND = "nodes"
 HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
@@ -228,12 +235,7 @@ class NodeStudy(CellArms["NodeWalk"]):
 
     def __post_init__(self) -> None:
         found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]
-        if len(found) < MIN_NODES:
-            raise ConfigError(
-                f"a node study compares nodes with each other: {len(found)} are named, at least "
-                f"{MIN_NODES} are needed (--xlatune-nodelist 'node[001-008]')"
-            )
-        refuse_twice(found)
+        refuse_nodes(found, least=MIN_NODES, study="node")
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
         if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:
@@ -262,14 +264,10 @@ class NodeStudy(CellArms["NodeWalk"]):
         """What it costs where as many nodes as can be are run again."""
         return len(self.cells) + self.asked.rounds * (self.most_suspects + self.asked.controls)
 
-    @cached_property
-    def _arms(self) -> tuple[Arm, ...]:
-        return arms_of(self.cells, [each.nodelist[0].lower() for each in self.cells])
-
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list."""
-        del history
-        return self._arms
+    @property
+    def ids(self) -> Sequence[str]:
+        """The nodes, in the order of the node list."""
+        return [each.nodelist[0].lower() for each in self.cells]
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -300,19 +298,11 @@ class NodeStudy(CellArms["NodeWalk"]):
     @cached_property
     def first_trials(self) -> tuple[Trial, ...]:
         """The first run of every node."""
-        return tuple(self._trial(arm, SCREEN, 0) for arm in self._arms)
+        return tuple(self.trial_of(arm, SCREEN) for arm in self.every_arm)
 
     def round_of(self, number: int, names: Sequence[str]) -> tuple[Trial, ...]:
-        """Return a round of these nodes in an order of its own."""
-
-        def drawn(arm: Arm) -> str:
-            return digest([self.seed, number, arm.cell_digest])
-
-        arms = sorted((arm for arm in self._arms if arm.id in names), key=drawn)
-        return tuple(self._trial(arm, ROUND, number) for arm in arms)
-
-    def _trial(self, arm: Arm, stage: str, block: int) -> Trial:
-        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)
+        """Return a round of these nodes."""
+        return self.block(ROUND, number, (arm for arm in self.every_arm if arm.id in names))
 
 
 class NodeWalk(CellWalk[NodeStudy]):
@@ -405,7 +395,7 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def runs(self) -> Mapping[str, list[TrialResult]]:
         """Node -> its runs."""
-        return self.by_arm(self.study.arms(()))
+        return self.by_arm
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
@@ -446,9 +436,8 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def usual_loss(self) -> float | None:
         """The median loss of all runs; None where none was printed, or of too few nodes."""
-        found = (usable(each) for own in self.runs.values() for each in own)
-        losses = [score.loss for score in found if score and score.loss is not None]
-        return median(losses) if losses and len(self.values) >= MIN_NODES else None
+        every = [each for own in self.runs.values() for each in own]
+        return median_loss(every) if len(self.values) >= MIN_NODES else None
 
     # -- verdicts
 
@@ -487,11 +476,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             return None
         scored = [each for each in self.first if usable(each)]
         line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
-        if line.figure is None:
-            line = replace(line, tgs=math.exp(self.level))
-        else:
-            value = line.figure.metric.figure(self.level)
-            line = replace(line, figure=replace(line.figure, value=value))
+        line = at_level(line, self.level)
         return replace(line, job_ids=(), step_s=None, method=Reason(Why.MEDIAN_OF_FIRST))
 
     def _verdict(self, name: str) -> Verdict:
@@ -500,13 +485,13 @@ class NodeWalk(CellWalk[NodeStudy]):
         if not own:
             return base
         if name in self.values:
-            base = replace(base, delta=relative(self.values[name] - self.level))
+            base = changed(base, self.values[name] - self.level)
         if lost := [each for each in own if usable(each) is None]:
             return self._lost(base, lost)
         if wrong := self._wrong_loss(own):
             return Word.UNHEALTHY.say(base, wrong)
         if not self.is_screened:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
+            return screened(base, Reason(Why.ITS_FIRST_RUN))
         if self.is_common:
             return Word.CANNOT_TELL.say(base, Reason(Why.ALL_NODES_FAIL))
         if name in self.suspects:
@@ -563,8 +548,8 @@ class NodeWalk(CellWalk[NodeStudy]):
         df = max(_MAD_DF * (len(self.values) - 1), 1.0)
         reach = t_quantile(0.975, df) * self.sigma
         at = self.values[base.arm] - self.level
-        ends = relative(at - reach), relative(at + reach)
-        base = replace(base, ci95=ends, method=Reason(Why.FIRST_RUNS_SPREAD))
+        base = changed(base, at, (at - reach, at + reach))
+        base = replace(base, method=Reason(Why.FIRST_RUNS_SPREAD))
         return Word.HEALTHY.say(base, Reason(Why.NOT_LOW))
 
     def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
@@ -572,7 +557,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
             return Word.CANNOT_TELL.say(base, Reason(Why.LOW_NO_BUDGET, **asked))
         if not self.is_over:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
+            return screened(base, Reason(Why.ITS_FIRST_RUN_AGAIN))
         fit = self.fit
         found: Comparison | NoComparison = NoComparison(reason=Reason(Why.NO_CONTROL_BESIDE))
         if fit is not None:

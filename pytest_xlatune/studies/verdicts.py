@@ -16,7 +16,6 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, first, verbatim
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
-    Action,
     Comparison,
     Conclusion,
     Effect,
@@ -119,10 +118,9 @@ def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
 
 def _cause(result: TrialResult) -> Reason:
     """Return what a run was lost to, its class where it has one."""
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    if asked:
-        is_hang = asked[-1].cls in _HANGS
-        return Reason(Why.HANG) if is_hang else Reason(Why.CLASS, cls=asked[-1].cls)
+    if result.asking:
+        cls = result.asking[-1].cls
+        return Reason(Why.HANG) if cls in _HANGS else Reason(Why.CLASS, cls=cls)
     why = result.reason or NOT_FINITE
     if "cls" in why.fields:
         return Reason(Why.CLASS, cls=why.fields["cls"])
@@ -264,6 +262,18 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
+def screened(base: Verdict, how: Reason) -> Verdict:
+    """Return a verdict before its arm is decided: how its figures came about so far."""
+    return replace(base, kind=VerdictKind.SCREENED, method=how)
+
+
+def changed(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
+    """Return a verdict with a change and its interval: log ratios, told as relative changes."""
+    if ends is None:
+        return replace(base, delta=relative(change))
+    return replace(base, delta=relative(change), ci95=(relative(ends[0]), relative(ends[1])))
+
+
 def beside(base: Verdict, level: Verdict | None) -> Verdict:
     """Return a verdict whose figures are those of another line times its change.
 
@@ -317,12 +327,9 @@ def with_comparison(
     base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[Reason]
 ) -> Verdict:
     """Return a verdict with the figures of a comparison, as relative changes."""
-    low, high = found.ci95
     return replace(
-        base,
+        changed(base, found.estimate, found.ci95),
         kind=kind,
-        delta=relative(found.estimate),
-        ci95=(relative(low), relative(high)),
         n=found.n,
         mde80=relative(found.mde80),
         method=found.method,

@@ -6,6 +6,7 @@ a conclusion per arm, no reference. A failure on a node is the answer for its ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,11 +14,10 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
-from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.studies import Asked, DeclaredStudy, History, LossRule, OnNodeFailure, Policy
-from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells, arms_of, trial_of
+from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells
 from pytest_xlatune.studies.verdicts import so_far, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
 
@@ -59,8 +59,9 @@ class ToyStudy(RankedCells["ToyWalk"]):
     def policy(self) -> Policy:
         return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.OWN_ARM)
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        return arms_of(self.cells, [cell.config_tag for cell in self.cells])
+    @property
+    def ids(self) -> Sequence[str]:
+        return [cell.config_tag for cell in self.cells]
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
@@ -76,16 +77,12 @@ class ToyWalk(CellWalk[ToyStudy]):
     """The study's question, and what a history says to it."""
 
     def walk(self) -> None:
-        arms = [*zip(self.study.arms(()), self.study.cells, strict=True)]
-        for_round = range(1, self.study.repeats + 1)
+        arms, rounds = self.study.every_arm, range(1, self.study.repeats + 1)
         # it returns the results: another stage would be planned from them, and run below
-        self.run(
-            [trial_of(*arm, study=KIND, stage="round", block=n) for n in for_round for arm in arms]
-        )
+        self.run([self.study.trial_of(arm, "round", block=n) for n in rounds for arm in arms])
 
     def conclusion(self) -> Conclusion:
-        runs = self.by_arm(self.study.arms(()))
-        verdicts = tuple(self._verdict(arm, own) for arm, own in runs.items())
+        verdicts = tuple(self._verdict(arm, own) for arm, own in self.by_arm.items())
         ranked = sorted((each for each in verdicts if each.tgs), key=lambda each: -(each.tgs or 0))
         rounds = self.study.repeats - len({each.block for each in self.pending})
         record = ToyRecord(rounds=rounds, best=ranked[0].arm if ranked else "")

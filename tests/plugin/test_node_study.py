@@ -116,7 +116,7 @@ def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:
     done.stdout.fnmatch_lines(["*compares nodes and is missing their names*"])
     done = project.run("--xlatune-nodelist", "node[001-002]")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*2 are named, at least 3 are needed*"])
+    done.stdout.fnmatch_lines(["*2 nodes are named, at least 3 are needed*"])
     done = project.run("--xlatune-nodelist=@healthy")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     (done.stdout if "@healthy" in done.stdout.str() else done.stderr).fnmatch_lines(

@@ -199,6 +199,20 @@ def test_an_end_that_never_runs_ends_the_search_at_once() -> None:
     assert (verdict.word, verdict.can_run) == ("BROKEN", False)
 
 
+def test_the_line_of_the_first_commit_counts_its_retries_as_every_other_does() -> None:
+    study = study_of(4)
+    steady = speeds(study, first=9)
+
+    def twice(trial: Trial, place: int) -> TrialResult:
+        return replace(steady(trial, place), job_ids=("1", "2"))
+
+    history, found = run(study, twice)
+    assert found.reference is not None
+    counts = {each.arm: each.retries for each in (found.reference, *found.verdicts)}
+    each_end = len(history) // 2
+    assert counts == {study.ids[0]: each_end, study.ids[-1]: each_end}
+
+
 @pytest.mark.parametrize("budget", [17, 20, 24, 30])
 def test_a_small_budget_ends_in_a_range_that_holds_the_commit(budget: int) -> None:
     study = study_of(65, budget=budget)

@@ -303,6 +303,28 @@ def test_racks_come_from_a_topology_too() -> None:
         _ = study_of(32, racks={**RACKS, "rack3": "node[025-031]"})
 
 
+def test_racks_may_name_their_nodes_in_another_order_than_the_node_list() -> None:
+    """A rack's rounds held (a, b), and fresh pairs were looked for as (b, a)."""
+    names = tuple(f"node{at:03d}" for at in (4, 2, 8, 6, 1, 3, 7, 5, *range(9, 17)))
+    racks = {"a": "node[001-008]", "b": "node[009-012]", "c": "node[013-016]"}
+    study = NetworkStudy(cell=replace(CELL, nodelist=names), asked=Network(racks=racks), budget=500)
+    slow = {("node002", "node001"): -0.1, ("node001", "node002"): -0.1}
+    concluded, _ = drive(study, speeds(links=slow))
+    assert words(concluded)[CONCLUSION] == "LINK node002-node001"
+
+
+def test_small_racks_have_a_cell_for_each_pair_of_every_round() -> None:
+    """The fourth round between racks of two and of three took a pair that no cell stood for."""
+    sizes, racks, first = (4, 2, 3, 2, 3), {}, 1
+    for at, size in enumerate(sizes):
+        racks[f"r{at}"] = f"node[{first:03d}-{first + size - 1:03d}]"
+        first += size
+    study = study_of(sum(sizes), racks=racks)
+    concluded, history = drive(study, speeds())
+    assert len(history) == study.all_pairs
+    assert words(concluded)[CONCLUSION].startswith("NO FAULT ABOVE ")
+
+
 def test_a_hundred_and_twenty_eight_nodes_in_racks_plan_at_once() -> None:
     racks = {f"r{at}": f"node[{16 * at + 1:03d}-{16 * at + 16:03d}]" for at in range(8)}
     study = study_of(128, racks=racks, budget=1200)

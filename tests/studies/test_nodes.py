@@ -411,7 +411,7 @@ def test_a_test_waits_until_everything_is_over() -> None:
 @pytest.mark.parametrize(
     ("names", "why"),
     [
-        (("node001", "node002"), "2 are named, at least 3 are needed"),
+        (("node001", "node002"), "2 nodes are named, at least 3 are needed"),
         (("node001", "node002", "Node001"), "names a node twice"),
     ],
 )

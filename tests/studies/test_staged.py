@@ -19,9 +19,9 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
-from pytest_xlatune.studies.cell_arms import CellArms, CellWalk, arms_of, trial_of
+from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
 from pytest_xlatune.studies.staged import FAILS, StagedStudy, Words, name_of, refuse_budget
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
@@ -42,15 +42,16 @@ class TwoStages(CellArms["TwoWalk"]):
     def name(self) -> str:
         return "two"
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        return arms_of(self.cells, [cell.nodelist[0] for cell in self.cells])
+    @property
+    def ids(self) -> list[str]:
+        return [cell.nodelist[0] for cell in self.cells]
 
     def begin(self, history: History) -> TwoWalk:
         return TwoWalk(self, history)
 
     def trial(self, name: str, stage: str, block: int = 0) -> Trial:
-        arm = next(each for each in self.arms(()) if each.id == name)
-        return trial_of(arm, self.cells[0], study=self.name, stage=stage, block=block)
+        arm = next(each for each in self.every_arm if each.id == name)
+        return self.trial_of(arm, stage, block=block)
 
 
 class TwoWalk(CellWalk[TwoStages]):
@@ -62,9 +63,9 @@ class TwoWalk(CellWalk[TwoStages]):
         self.run([self.study.trial(self.best, "again", block) for block in (1, 2)])
 
     def conclusion(self) -> Conclusion:
-        runs = self.by_arm(self.study.arms(()))
         verdicts = [
-            Verdict(arm=name, kind=VerdictKind.SCREENED, n=len(own)) for name, own in runs.items()
+            Verdict(arm=name, kind=VerdictKind.SCREENED, n=len(own))
+            for name, own in self.by_arm.items()
         ]
         return Conclusion(verdicts=tuple(verdicts), complete=self.is_over)
 

@@ -20,9 +20,9 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.record import written
 from pytest_xlatune.model.resources import Next, RetryRule
-from pytest_xlatune.model.result import Action, Comparison, Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
@@ -54,9 +54,7 @@ from pytest_xlatune.studies.batch_size._search import (
 from pytest_xlatune.studies.cell_arms import (
     CellWalk,
     RankedCells,
-    arms_of,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.staged import name_of
 from pytest_xlatune.studies.trials import usable
@@ -331,15 +329,20 @@ class BatchStudy(RankedCells["BatchWalk"]):
         return tuple(map(float, self.values))
 
     @cached_property
-    def every_arm(self) -> tuple[Arm, ...]:
-        """An arm for each value that may be tried."""
+    def ids(self) -> Sequence[str]:
+        """An id for each value that may be tried."""
         head = _SHORT.get(self.asked.key) or _slug(self.asked.key)
-        return arms_of(self.cells, [f"{head}-{_slug(text)}" for text in self.values])
+        return [f"{head}-{_slug(text)}" for text in self.values]
 
     @property
     def is_listed(self) -> bool:
         """Whether the values were listed by a person, and not made for a search."""
         return self.asked.names_arms
+
+    @property
+    def tries_all(self) -> bool:
+        """Whether each value is tried, in order, until one does not fit."""
+        return self.is_listed or not self.asked.grows
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the values that were listed, or those that a search has tried so far."""
@@ -375,23 +378,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
 
     def compiled(self, at: int) -> Trial:
         """Return the trial that asks a compiler for the memory of a value; it is not run."""
-        return self._trial(at, COMPILED, 0)
+        return self.trial_of(self.every_arm[at], COMPILED)
 
     def probe(self, at: int, position: int = 0) -> Trial:
         """Return the run that tells whether a value fits; a second one stands at position 1."""
-        return self._trial(at, PROBE, 0, position)
-
-    def block(self, number: int, places: Sequence[int]) -> tuple[Trial, ...]:
-        """Return a block of these values in an order of its own."""
-
-        def drawn(at: int) -> str:
-            return digest([self.seed, number, self.every_arm[at].cell_digest])
-
-        return tuple(self._trial(at, BLOCK, number) for at in sorted(places, key=drawn))
-
-    def _trial(self, at: int, stage: str, block: int, position: int = 0) -> Trial:
-        arm, cell = self.every_arm[at], self.cells[at]
-        return trial_of(arm, cell, study=self.name, stage=stage, block=block, position=position)
+        return self.trial_of(self.every_arm[at], PROBE, position=position)
 
 
 class BatchWalk(CellWalk[BatchStudy]):
@@ -416,22 +407,23 @@ class BatchWalk(CellWalk[BatchStudy]):
         places, blocks = [*self.compared], self.affordable[1]
         # what did not fit in a block is in no later one; one alone is compared with nothing
         while len(self.blocks) < blocks and len(places) > 1:
-            trials = self.study.block(len(self.blocks) + 1, places)
+            arms = (self.study.every_arm[at] for at in places)
+            trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
             self.blocks.append(trials)
             later = (blocks - len(self.blocks)) * len(self.compared)
             gone = {each.trial.arm for each in self.run(trials, later=later) if is_unfit(each)}
-            places = [at for at in places if self.study.every_arm[at].id not in gone]
+            places = [at for at in places if self.study.ids[at] not in gone]
 
     @property
     def _left_of_search(self) -> int:
         """How many trials are likely still to come while it searches, the blocks included."""
         wanted = 1 + 2 * self.study.asked.blocks
-        if self.study.is_listed or not self.study.asked.grows:
+        if self.study.tries_all:
             wanted += sum(at not in self.probes for at in range(self.known.end)) - 1
         else:
             wanted += max(5 - len(self.probes), 0)
         begun = self.next_probe is not None and self.next_probe.id in self.runs
-        return max(min(wanted, self.study.budget - self.used + begun), 1)
+        return max(min(wanted, self.study.budget - len(self.runs) + begun), 1)
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every size, the recommended one first."""
@@ -439,27 +431,32 @@ class BatchWalk(CellWalk[BatchStudy]):
 
     @cached_property
     def place_of(self) -> Mapping[str, int]:
-        return {arm.id: at for at, arm in enumerate(self.study.every_arm)}
+        return {name: at for at, name in enumerate(self.study.ids)}
 
     @cached_property
-    def probes(self) -> Mapping[int, tuple[TrialResult, ...]]:
-        """Place -> its finished runs outside blocks, the second one of a hang behind the first."""
-        found: dict[int, list[TrialResult]] = {}
-        ordered = sorted(self.runs.values(), key=lambda each: each.trial.position)
+    def by_place(self) -> Mapping[int, Sequence[TrialResult]]:
+        """Place -> its runs, blocks last; the second run of a hang stands behind the first."""
+        found: dict[int, list[TrialResult]] = {at: [] for at in self.place_of.values()}
+        ordered = sorted(self.runs.values(), key=lambda e: (e.trial.block, e.trial.position))
         for each in ordered:
-            if not each.trial.block and each.status.is_final and each.trial.arm in self.place_of:
-                found.setdefault(self.place_of[each.trial.arm], []).append(each)
-        return {at: tuple(own) for at, own in sorted(found.items())}
+            if each.trial.arm in self.place_of:
+                found[self.place_of[each.trial.arm]].append(each)
+        return found
+
+    @cached_property
+    def probes(self) -> Mapping[int, Sequence[TrialResult]]:
+        """Place -> its finished runs outside blocks, where it has any."""
+        found = {
+            at: [each for each in own if not each.trial.block and each.status.is_final]
+            for at, own in self.by_place.items()
+        }
+        return {at: own for at, own in found.items() if own}
 
     @cached_property
     def scores(self) -> Mapping[int, float]:
         """Place -> log score of its first run."""
-        found = {}
-        for at, own in self.probes.items():
-            scored = [score.value for each in own if (score := usable(each))]
-            if scored:
-                found[at] = scored[0]
-        return found
+        scored = {at: list(filter(None, map(usable, own))) for at, own in self.probes.items()}
+        return {at: own[0].value for at, own in scored.items() if own}
 
     @cached_property
     def hung(self) -> frozenset[int]:
@@ -486,9 +483,9 @@ class BatchWalk(CellWalk[BatchStudy]):
         to the ceiling as that one.
         """
         in_blocks = {
-            self.place_of[each.trial.arm]
-            for each in self.runs.values()
-            if each.trial.block and each.status.is_final and is_unfit(each)
+            at
+            for at, own in self.by_place.items()
+            if any(each.trial.block and is_unfit(each) for each in own)
         }
         found = self.unfit_probes | in_blocks
         return found | self._above(found)
@@ -590,16 +587,6 @@ class BatchWalk(CellWalk[BatchStudy]):
         return max(ran)
 
     @cached_property
-    def used(self) -> int:
-        return len(self.runs)
-
-    @cached_property
-    def reserve(self) -> int:
-        """Jobs that refining leaves for two blocks of two sizes."""
-        least = _LEAST_BLOCKS * 2
-        return least if self.study.budget >= 2 * least else 0
-
-    @cached_property
     def stopped(self) -> Reason | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
         over = [own[-1] for own in self.probes.values()]
@@ -617,34 +604,31 @@ class BatchWalk(CellWalk[BatchStudy]):
         return Reason(Why.ALL_SIZES_FAIL, sizes=count, cause=common)
 
     @cached_property
-    def next_probe(self) -> Trial | None:
-        """The run that is wanted next outside blocks; None where the search is over."""
+    def wanted(self) -> Trial | None:
+        """The run outside blocks that would tell more, whatever the budget; None: there is none."""
         if self.stopped:
             return None
-        found: int | None
-        again = min(self.hung, default=None)
-        if again is not None:
-            trial = self.study.probe(again, 1)
-        else:
-            is_whole = self.study.is_listed or not self.study.asked.grows
-            found = in_order(self.known) if is_whole else searched(self.known, self.start)
-            if found is None:
-                return None
-            trial = self.study.probe(found)
-        if trial.id in self.runs:
-            return trial
-        # the ceiling and a first figure are worth more than blocks
-        least = self.reserve if len(self.scores) > 1 else 0
-        return trial if self.used + 1 + least <= self.study.budget else None
+        if self.hung:
+            return self.study.probe(min(self.hung), 1)
+        known = self.known
+        found = in_order(known) if self.study.tries_all else searched(known, self.start)
+        return None if found is None else self.study.probe(found)
 
     @cached_property
+    def next_probe(self) -> Trial | None:
+        """The run that is wanted next outside blocks; None where the search is over."""
+        trial, least = self.wanted, 2 * _LEAST_BLOCKS
+        if trial is None or trial.id in self.runs:
+            return trial
+        # the ceiling and a first figure are worth more than two blocks of two sizes
+        is_kept = len(self.scores) > 1 and self.study.budget >= 2 * least
+        left = self.study.budget - len(self.runs) - (least if is_kept else 0)
+        return trial if left > 0 else None
+
+    @property
     def is_cut_short(self) -> bool:
         """Whether the budget ended the search."""
-        if self.stopped or self.next_probe is not None:
-            return False
-        is_whole = self.study.is_listed or not self.study.asked.grows
-        more = in_order(self.known) if is_whole else searched(self.known, self.start)
-        return more is not None or bool(self.hung)
+        return self.wanted is not None and self.next_probe is None
 
     @cached_property
     def another_loss(self) -> Mapping[int, Reason]:
@@ -669,13 +653,12 @@ class BatchWalk(CellWalk[BatchStudy]):
         """Places that may be recommended, the fastest first run first."""
         if self.study.changes_loss:
             return ()
-        fit = [at for at in self.scores if at not in self.unfit and at not in self.another_loss]
-        return tuple(sorted(fit, key=lambda at: (-self.scores[at], at)))
+        return tuple(self._fastest(self.unfit.union(self.another_loss)))
 
-    @property
-    def sigma(self) -> float:
-        """The noise by which sizes are chosen for blocks."""
-        return self.study.asked.sigma or _SIGMA
+    def _fastest(self, but: Collection[int]) -> list[int]:
+        """Return the places that ran, the fastest first run first, some left out."""
+        ran = [at for at in self.scores if at not in but]
+        return sorted(ran, key=lambda at: (-self.scores[at], at))
 
     @cached_property
     def leaders(self) -> tuple[int, ...]:
@@ -683,13 +666,11 @@ class BatchWalk(CellWalk[BatchStudy]):
         if self.next_probe is not None:
             return ()
         # by their first runs alone: a leader that fails later leaves its block, and no other enters
-        gone = self._above(self.unfit_probes).union(self.another_loss)
-        able = [at for at in self.scores if at not in gone]
-        ranked = sorted(able, key=lambda at: (-self.scores[at], at))
+        ranked = self._fastest(self._above(self.unfit_probes).union(self.another_loss))
         if self.study.changes_loss or not ranked:
             return ()
         # the best of the single runs alone loses more than 1 % of TGS in 28 % of simulated curves
-        cut = self.scores[ranked[0]] - max(CUT_SIGMAS * self.sigma, CUT_AT)
+        cut = self.scores[ranked[0]] - max(CUT_SIGMAS * (self.study.asked.sigma or _SIGMA), CUT_AT)
         near = [at for at in ranked if self.scores[at] >= cut][:_MOST_LEADERS]
         if self.study.asked.sigma is None:
             near = ranked[: max(len(near), 2)]  # the noise is known by blocks alone
@@ -710,12 +691,6 @@ class BatchWalk(CellWalk[BatchStudy]):
     def compared(self) -> tuple[int, ...]:
         return self.leaders[: self.affordable[0]]
 
-    def runs_of(self, at: int) -> list[TrialResult]:
-        """Return all runs of a place, probes first."""
-        arm = self.study.every_arm[at].id
-        own = [each for each in self.runs.values() if each.trial.arm == arm]
-        return sorted(own, key=lambda each: (each.trial.block, each.trial.position))
-
     @cached_property
     def block_scores(self) -> tuple[BlockScore, ...]:
         planned = {each.id for trials in self.blocks for each in trials}
@@ -731,7 +706,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def fitted(self) -> tuple[BlockFit, int] | None:
         """Least squares of the blocks, held against the place that leads among them."""
-        names = [self.study.every_arm[at].id for at in self.compared]
+        names = [self.study.ids[at] for at in self.compared]
         for control in names:
             first = fit_blocks(self.block_scores, control=control)
             if first is None or not first.arms:
@@ -760,7 +735,7 @@ class BatchWalk(CellWalk[BatchStudy]):
         if self.fit is None:
             return NoComparison(reason=Reason(Why.NO_BLOCK_WITH_BEST))
         family = max(len(self.compared) - 1, 1)
-        return compare(self.fit, self.study.every_arm[at].id, family=family, alpha=ALPHA)
+        return compare(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 
     @cached_property
     def noise(self) -> float | None:
@@ -807,8 +782,7 @@ class BatchWalk(CellWalk[BatchStudy]):
 
 def cause_of(result: TrialResult) -> str:
     """Return the class that a run without a score ended in; "" where nothing was diagnosed."""
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    return next((each.cls for each in (*asked, *reversed(result.findings))), "")
+    return next((each.cls for each in (*result.asking, *reversed(result.findings))), "")
 
 
 def _slug(text: str) -> str:

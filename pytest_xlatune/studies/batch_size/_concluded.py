@@ -28,9 +28,11 @@ from pytest_xlatune.studies.verdicts import (
     NOT_FINITE,
     begun,
     beside,
+    changed,
     lost_runs,
     measured,
     score_flags,
+    screened,
     so_far,
 )
 
@@ -155,7 +157,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
         sigma=found.noise,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
         key=study.asked.key,
-        arm="" if chosen is None else study.every_arm[chosen].id,
+        arm="" if chosen is None else study.ids[chosen],
         value="" if chosen is None else value_of[chosen],
         same=tuple(value_of[at] for at in found.same) if is_over else (),
         largest=value_of[largest] if grows and largest is not None else "",
@@ -193,7 +195,7 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
             return Reason(Why.NO_VALUE_FITS, key=study.asked.key)
         return Reason(Why.NO_VALUE_MEASURED, key=study.asked.key)
     setting = f"{study.asked.key}={study.values[chosen]}"
-    own = next(each for each in verdicts if each.arm == study.every_arm[chosen].id)
+    own = next(each for each in verdicts if each.arm == study.ids[chosen])
     in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
     others = [
         each
@@ -218,19 +220,18 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
 
 def _verdict(found: BatchWalk, at: int) -> Verdict:
     study = found.study
-    own = found.runs_of(at)
-    arm = study.every_arm[at].id
+    own = found.by_place[at]
+    arm = study.ids[at]
     base = replace(begun(arm, own), against=_BEST)
-    final = [each for each in own if each.status.is_final]
     if at in found.unfit:
-        return _unfit(found, base, [each for each in final if is_unfit(each)])
+        return _unfit(found, base, at)
     if at not in found.probes:
         return _untried(found, base, at)
     base = replace(so_far(arm, own), against=_BEST)
     if at in found.lost:
         return _lost(base, found.lost[at])
     if at not in found.scores:
-        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.STOOD_STILL))
+        return screened(base, Reason(Why.STOOD_STILL))
     reasons = score_flags([each for each in own if usable(each)])
     base = replace(
         base, reasons=reasons, lost=lost_runs([each for each in own if each.trial.block])
@@ -243,8 +244,8 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
         return SizeWord.OTHER_LOSS.say(base, why)
     if not found.is_over or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
-        delta = relative(found.scores[at] - found.scores[lead])
-        return replace(base, kind=VerdictKind.SCREENED, delta=delta, method=Reason(Why.SO_FAR))
+        base = changed(base, found.scores[at] - found.scores[lead])
+        return screened(base, Reason(Why.SO_FAR))
     return _of_speed(found, base, at)
 
 
@@ -254,7 +255,7 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     is_lead = at == found.lead and at in found.compared
     is_block = fit is not None and (is_lead or base.arm in fit.arms)
     if is_block:
-        blocks = [each for each in found.runs_of(at) if each.trial.block and usable(each)]
+        blocks = [each for each in found.by_place[at] if each.trial.block and usable(each)]
         n = len(blocks)
         how = Reason(Why.BLOCKS_BONFERRONI, blocks=fit.n_blocks if fit else 0)
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
@@ -265,23 +266,16 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     lead = found.lead
     pair = found.against_lead(at) if is_block else None
     if isinstance(pair, Comparison):
-        low, high = pair.ci95
-        base = replace(
-            base,
-            delta=relative(pair.estimate),
-            ci95=(relative(low), relative(high)),
-            mde80=relative(pair.mde80),
-        )
+        base = changed(base, pair.estimate, pair.ci95)
+        base = replace(base, mde80=relative(pair.mde80))
     elif fit is not None and is_block:
         # the mean of the blocks is known, its error is not
-        base = replace(base, delta=relative(fit.arms[base.arm].estimate))
+        base = changed(base, fit.arms[base.arm].estimate)
         return SizeWord.CANNOT_TELL.say(base, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
-        base = replace(base, delta=relative(gap))
-        if found.noise:
-            reach = 1.96 * math.sqrt(2) * found.noise
-            base = replace(base, ci95=(relative(gap - reach), relative(gap + reach)))
+        reach = 1.96 * math.sqrt(2) * (found.noise or 0.0)
+        base = changed(base, gap, (gap - reach, gap + reach) if found.noise else None)
     if found.told_apart[at]:
         worse = SizeWord.WORSE.say(base)
         return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
@@ -310,12 +304,8 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
-    base = replace(
-        base,
-        delta=relative(-pair.estimate),
-        ci95=(relative(-high), relative(-low)),
-        against=Reason(Why.THE_NEXT, value=found.study.values[following]),
-    )
+    against = Reason(Why.THE_NEXT, value=found.study.values[following])
+    base = replace(changed(base, -pair.estimate, (-high, -low)), against=against)
     return SizeWord.BEST.say(base, *why)
 
 
@@ -327,7 +317,9 @@ _UNFIT: Mapping[str, Why] = {
 }
 
 
-def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Verdict:
+def _unfit(found: BatchWalk, base: Verdict, at: int) -> Verdict:
+    own = found.by_place[at]
+    ended = [each for each in own if is_unfit(each)]
     if not ended:
         smaller = found.study.values[min(found.unfit)]
         why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
@@ -340,11 +332,10 @@ def _unfit(found: BatchWalk, base: Verdict, ended: Sequence[TrialResult]) -> Ver
     why = Reason(_UNFIT[cls]) if cls in _UNFIT else head
     if detail:
         why = Reason(Why.WITH_DETAIL, why=why, detail=detail)
-    if cls == FailureClass.HANG_SILENT_OOM and len(found.probes.get(
-        found.place_of[base.arm], ())) < 2:  # noqa: PLR2004  # fmt: skip
-        why = head
+    if cls == FailureClass.HANG_SILENT_OOM and not found.probes.get(at, [])[1:]:
+        why = head  # it stood still once
     reasons = [why]
-    if any(usable(each) for each in found.runs_of(found.place_of[base.arm])):
+    if any(map(usable, own)):
         reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
     return SizeWord.DOES_NOT_FIT.say(base, *reasons)
 

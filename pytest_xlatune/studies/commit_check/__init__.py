@@ -32,9 +32,7 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
-    arms_of,
     refuse_unless_positive,
-    trial_of,
     waves_in,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
@@ -247,17 +245,13 @@ class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
             return 6 * _halving.PAIRS + steps
         return len(self.cells) + 2 * _table.PAIRS * len(self.loads) * (self.commits - 1)
 
-    @cached_property
-    def _arms(self) -> tuple[Arm, ...]:
-        return arms_of(self.cells, self.ids)
-
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the loads on commits; of a search the ends, then what was measured between."""
         if not self.is_search:
-            return self._arms
+            return self.every_arm
         seen = {self.places.get(each.trial.cell_digest, 0) for each in history}
         between = sorted(seen - {0, len(self.cells) - 1})
-        return tuple(self._arms[at] for at in (0, len(self.cells) - 1, *between))
+        return tuple(self.every_arm[at] for at in (0, len(self.cells) - 1, *between))
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it."""
@@ -295,19 +289,15 @@ class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
     def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]:
         """Return pairs of two places, one first, then the other first, and so on."""
         return tuple(
-            self._trial(at, stage, block=number, position=other)
+            self.trial_of(self.every_arm[at], stage, block=number, position=other)
             for number in numbers
             for at in ((one, other) if number % 2 else (other, one))
         )
 
     def step(self, place: int, number: int) -> Trial:
         """Return a run of the search, counted from 1."""
-        return self._trial(place, _halving.STEP, block=number)
+        return self.trial_of(self.every_arm[place], _halving.STEP, block=number)
 
     def once(self, place: int) -> Trial:
         """Return the first run of a load on a commit."""
-        return self._trial(place, _ONCE)
-
-    def _trial(self, place: int, stage: str, *, block: int = 0, position: int = 0) -> Trial:
-        arm, cell = self._arms[place], self.cells[place]
-        return trial_of(arm, cell, study=self.name, stage=stage, block=block, position=position)
+        return self.trial_of(self.every_arm[place], _ONCE)

@@ -8,30 +8,24 @@ The reference note is docs/how-to/commits.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
     CommitsRecord,
+    CommitWalk,
     CommitWord,
     Found,
-    is_of_the_site,
-    loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, beside, job_ids_of, measured, so_far
-
-if TYPE_CHECKING:
-    from pytest_xlatune.studies.commit_check import CommitStudy
+from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened, so_far
 
 ENDS, STEP, CONFIRM = "ends", "search", "confirm"
 PAIRS = 4
@@ -91,10 +85,9 @@ class Sides:
         return math.sqrt(max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one)
 
 
-class Search(CellWalk["CommitStudy"]):
+class Search(CommitWalk):
     """One search as far as it came, and what it shows of where the change lies."""
 
-    study: CommitStudy
     is_compared = False  # whether the looks at the ends are over
     looks: tuple[tuple[Trial, ...], ...] = ()  # the pairs of the ends, look by look
 
@@ -177,7 +170,7 @@ class Search(CellWalk["CommitStudy"]):
         """The ends of which two runs are over and none has a score: more would say the same."""
         lost = []
         for at in (0, self.count - 1):
-            own = [self.over(e) for e in self.looks[0] if self.place(e) == at]
+            own = [self.over(e) for e in self.looks[0] if self.place_of(e) == at]
             over = [each for each in own if each is not None]
             if len(over) >= _MIN_EACH and all(usable(each) is None for each in over):
                 lost.append(at)
@@ -226,14 +219,10 @@ class Search(CellWalk["CommitStudy"]):
             done.append(found[number])
         return tuple(done)
 
-    def place(self, trial: Trial) -> int:
-        """Return which commit a trial ran, counted from the first."""
-        return self.study.places[trial.cell_digest]
-
     @cached_property
     def skipped(self) -> frozenset[int]:
         """The commits that could not be measured."""
-        return frozenset(self.place(e.trial) for e in self.steps if usable(e) is None)
+        return frozenset(self.place_of(e.trial) for e in self.steps if usable(e) is None)
 
     @cached_property
     def open_places(self) -> tuple[int, ...]:
@@ -264,7 +253,7 @@ class Search(CellWalk["CommitStudy"]):
         for each in runs:
             value = self.risen(each)
             if value is not None:
-                scores.append((self.place(each.trial), value))
+                scores.append((self.place_of(each.trial), value))
         return posterior(
             scores,
             positions=self.open_places,
@@ -360,9 +349,7 @@ class Search(CellWalk["CommitStudy"]):
 
 def conclusion(search: Search) -> Conclusion:
     study = search.study
-    by_place: dict[int, list[TrialResult]] = {}
-    for each in search.results.values():
-        by_place.setdefault(search.place(each.trial), []).append(each)
+    by_place = search.by_place
     reference = _reference(search, by_place.get(0, []))
     shown = {0: reference}
     for at in sorted({*by_place, search.count - 1} - {0}):
@@ -377,7 +364,6 @@ def conclusion(search: Search) -> Conclusion:
         first = last = ids[search.suspect]
     elif found is Found.RANGE:
         first, last = (ids[at] for at in search.range)
-    losses = [loss_finding(study, 0, at, by_place) for at in sorted(by_place) if at]
     record = CommitsRecord(
         sigma=search.sigma if known.df > 0 and known.is_enough else None,
         mde80=None,
@@ -390,8 +376,8 @@ def conclusion(search: Search) -> Conclusion:
         excluded=_excluded(search),
         commits=study.labels,
         skipped=tuple(ids[at] for at in sorted(search.skipped)),
-        losses=tuple(filter(None, losses)),
-        why=_why_not(search, by_place),
+        losses=search.other_losses((0, at) for at in sorted(by_place) if at),
+        why=_why_not(search),
         chances=search.chances,
     )
     return Conclusion(
@@ -419,32 +405,23 @@ def _excluded(search: Search) -> float | None:
     return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
 
 
-def _why_not(search: Search, by_place: Mapping[int, Sequence[TrialResult]]) -> Reason | None:
+def _why_not(search: Search) -> Reason | None:
     if search.answer is not Found.CANNOT_TELL:
         return None
     for at, kind in ((0, Why.FIRST_WITHOUT_SCORE), (search.count - 1, Why.LAST_WITHOUT_SCORE)):
-        lost = [e for e in by_place.get(at, ()) if e.status.is_final and usable(e) is None]
+        lost = [e for e in search.by_place.get(at, ()) if e.status.is_final and usable(e) is None]
         if lost:
             return Reason(kind, commit=search.study.ids[at], why=lost[0].reason)
     return Reason(Why.END_WITHOUT_SCORE)
 
 
 def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
-    base = Verdict(arm=search.study.ids[0], kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(own))
-    scored = [each for each in own if usable(each)]
-    if not scored:
+    base = so_far(search.study.ids[0], own)
+    if not base.n:
         lost = [each for each in own if each.status.is_final]
-        if not lost:
-            return base
-        return CommitWord.BROKEN_BEFORE.say(base, lost[0].reason or NO_SCORE)
-    return replace(
-        measured(base, scored),
-        kind=VerdictKind.EQUIVALENT,
-        word=str(CommitWord.OK),
-        delta=0.0,
-        method=Reason(Why.THE_REFERENCE),
-        job_ids=base.job_ids,
-    )
+        return CommitWord.BROKEN_BEFORE.say(base, lost[0].reason or NO_SCORE) if lost else base
+    base = CommitWord.OK.say(changed(base, 0.0))
+    return replace(base, kind=VerdictKind.EQUIVALENT, method=Reason(Why.THE_REFERENCE))
 
 
 def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
@@ -455,26 +432,23 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
     scored = [each for each in final if usable(each)]
     if not scored:
         why = final[0].reason or NO_SCORE
-        if is_of_the_site(final[0]):
+        if search.is_excused(final[0]):
             return CommitWord.CANNOT_TELL.say(base, Reason(Why.NOT_MEASURED_FOR, why=why))
         return (CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE).say(base, why)
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
         level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
-        base = replace(base, delta=relative(mean - level), against=Reason(Why.THE_FIRST_COMMIT))
+        base = replace(changed(base, mean - level), against=Reason(Why.THE_FIRST_COMMIT))
     if at == search.suspect and search.is_confirmed and search.confirmed is not None:
         estimate, ends = search.confirmed
-        low, high = sorted(relative(search.sign * each) for each in ends)
+        low, high = sorted(search.sign * each for each in ends)
         if search.answer is Found.FIRST:
             word = CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD
+            parent = search.study.ids[search.parent]
             return replace(
-                word.say(base),
-                delta=relative(search.sign * estimate),
+                changed(word.say(base), search.sign * estimate, (low, high)),
                 against=_PARENT,
-                ci95=(low, high),
-                method=Reason(
-                    Why.BESIDE_PARENT, parent=search.study.ids[search.parent], pairs=PAIRS
-                ),
+                method=Reason(Why.BESIDE_PARENT, parent=parent, pairs=PAIRS),
             )
     if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
         sides = search.of_ends
@@ -484,14 +458,10 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
             word = CommitWord.FASTER if search.sign > 0 else CommitWord.SLOWER
         else:
             word = CommitWord.OK
-        told = replace(
-            base,
-            delta=relative(middle),
-            ci95=(relative(middle - reach), relative(middle + reach)),
-            method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)),
-        )
+        told = changed(base, middle, (middle - reach, middle + reach))
+        told = replace(told, method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)))
         return word.say(told, *([_SLIGHT] if search.is_slight else []))
-    return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.TO_HALVE_RANGE))
+    return screened(base, Reason(Why.TO_HALVE_RANGE))
 
 
 def _notes(search: Search) -> list[Reason]:

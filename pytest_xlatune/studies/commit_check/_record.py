@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
-from pytest_xlatune.model.result import Action, State, TrialResult, VerdictKind
+from pytest_xlatune.model.result import TrialResult, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
+from pytest_xlatune.studies.cell_arms import OF_THE_NODES, CellWalk, is_excused
 from pytest_xlatune.studies.staged import FAILS, Words
-from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.trials import median_loss
 
 if TYPE_CHECKING:
-    from pytest_xlatune.studies.commit_check import CommitStudy
+    from pytest_xlatune.studies.commit_check import CommitStudy  # noqa: F401 - of CommitWalk
 
 KIND = "commits"
 
@@ -122,47 +123,33 @@ class CommitsRecord(CellsRecord):
         return (*([self._answer] if is_slower else []), *self.losses)
 
 
-# a trial that ended so says nothing of its commit
-_NOT_THE_COMMIT = frozenset(
-    {
-        *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
-        *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
-        *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
-        *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
-        *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
-        *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
-        *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
-    }
-)
-_NOT_THE_COMMIT_STATES = (
-    *(State.CANCELLED, State.PREEMPTED, State.LOST, State.REQUEUED),
-    State.NODE_FAIL,
-)
+class CommitWalk(CellWalk["CommitStudy"]):
+    """What a search and a table have in common: a place is a commit, or a load on one."""
 
+    def place_of(self, trial: Trial) -> int:
+        """Return the place that a trial ran."""
+        return self.study.places[trial.cell_digest]
 
-def is_of_the_site(result: TrialResult) -> bool:
-    """Whether a trial without a score says nothing of its commit."""
-    if result.outcome is not None and result.outcome.state in _NOT_THE_COMMIT_STATES:
-        return True
-    asked = [each for each in result.findings if each.action not in (Action.NONE, Action.SUCCESS)]
-    found = asked or list(result.findings)
-    return bool(found) and found[-1].cls in _NOT_THE_COMMIT
+    @cached_property
+    def by_place(self) -> Mapping[int, Sequence[TrialResult]]:
+        """The results of each place, as they came."""
+        found: dict[int, list[TrialResult]] = {}
+        for each in self.results.values():
+            found.setdefault(self.place_of(each.trial), []).append(each)
+        return found
 
+    def is_excused(self, result: TrialResult) -> bool:
+        """Whether a trial without a score says nothing of its commit."""
+        return is_excused(result, OF_THE_NODES)
 
-def median_of_losses(own: Sequence[TrialResult]) -> float | None:
-    """Return the median loss of scored trials; None where none was printed."""
-    losses = [s.loss for each in own if (s := usable(each)) and s.loss is not None]
-    return median(losses) if losses else None
-
-
-def loss_finding(
-    study: CommitStudy, before: int, after: int, by_place: Mapping[int, Sequence[TrialResult]]
-) -> Reason | None:
-    """Return how the loss at a commit differs from that at another; None where it does not."""
-    one, other = (median_of_losses(by_place.get(at, ())) for at in (before, after))
-    if one is None or other is None:
-        return None
-    if not different_loss(other, one, tolerance=study.loss_tolerance):
-        return None
-    named = {"commit": study.ids[after], "before": study.ids[before]}
-    return Reason(Why.COMMIT_OTHER_LOSS, loss=other, loss_before=one, **named)
+    def other_losses(self, pairs: Iterable[tuple[int, int]]) -> tuple[Reason, ...]:
+        """Return how the losses of places differ from those of the ones before."""
+        found = []
+        for before, after in pairs:
+            one, other = (median_loss(self.by_place.get(at, ())) for at in (before, after))
+            if one is None or other is None:
+                continue
+            if different_loss(other, one, tolerance=self.study.loss_tolerance):
+                named = {"commit": self.study.ids[after], "before": self.study.ids[before]}
+                found.append(Reason(Why.COMMIT_OTHER_LOSS, loss=other, loss_before=one, **named))
+        return tuple(found)

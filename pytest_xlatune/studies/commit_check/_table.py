@@ -12,26 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, relative
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies.cell_arms import CellWalk
 from pytest_xlatune.studies.commit_check._record import (
     CommitsRecord,
+    CommitWalk,
     CommitWord,
     Found,
-    is_of_the_site,
-    loss_finding,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, begun, beside, so_far
-
-if TYPE_CHECKING:
-    from pytest_xlatune.studies.commit_check import CommitStudy
+from pytest_xlatune.studies.verdicts import NO_SCORE, begun, beside, changed, screened, so_far
 
 CONFIRM = "confirm"
 PAIRS = 4
@@ -48,10 +42,9 @@ _MIN_PAIRS = 2
 _LEAST_SIGMA = 1e-5
 
 
-class CommitTable(CellWalk["CommitStudy"]):
+class CommitTable(CommitWalk):
     """One table as far as it came, and what it shows; a place is a load on a commit."""
 
-    study: CommitStudy
     is_screened = False  # whether the first runs are over
     suspects: tuple[tuple[int, int], ...] = ()  # (load, commit) that run again
 
@@ -83,7 +76,7 @@ class CommitTable(CellWalk["CommitStudy"]):
     def is_broken(self, load: int, commit: int) -> bool:
         """Whether a load cannot run on a commit, for a reason that is not the site's."""
         found = self.over(self.first_of(load, commit))
-        return found is not None and usable(found) is None and not is_of_the_site(found)
+        return found is not None and usable(found) is None and not self.is_excused(found)
 
     def runs(self, load: int, commit: int) -> bool:
         """Whether the first run of a load on a commit has a score."""
@@ -191,14 +184,6 @@ class CommitTable(CellWalk["CommitStudy"]):
         squares = math.fsum((v - fmean(each)) ** 2 for each in enough for v in each)
         return max(math.sqrt(squares / df), _LEAST_SIGMA), df
 
-    @cached_property
-    def by_place(self) -> Mapping[int, tuple[TrialResult, ...]]:
-        """The results of each place."""
-        found: dict[int, list[TrialResult]] = {}
-        for each in self.results.values():
-            found.setdefault(self.study.places[each.trial.cell_digest], []).append(each)
-        return {at: tuple(own) for at, own in found.items()}
-
 
 def conclusion(table: CommitTable) -> Conclusion:
     study = table.study
@@ -210,20 +195,19 @@ def conclusion(table: CommitTable) -> Conclusion:
             found = _verdict(table, load, commit)
             shown[commit] = found if before is None else beside(found, shown[before])
         verdicts += shown.values()
-    losses = []
-    for load in range(len(table.models)):
-        for commit in range(1, study.commits):
-            before = table.before(load, commit)
-            if before is not None:
-                at = table.place(load, before), table.place(load, commit)
-                losses.append(loss_finding(study, *at, table.by_place))
+    losses = table.other_losses(
+        (table.place(load, before), table.place(load, commit))
+        for load in range(len(table.models))
+        for commit in range(1, study.commits)
+        if (before := table.before(load, commit)) is not None
+    )
     one = table.pooled[0] if table.pooled[1] else table.sigma
     record = CommitsRecord(
         sigma=None if one is None else one / math.sqrt(2),
         found=str(Found.TABLE),
         peak_tflops=study.asked.peak_tflops,
         commits=study.labels,
-        losses=tuple(filter(None, losses)),
+        losses=losses,
         words=CommitWord.counted(verdicts),
         left_out=_left_out(table),
     )
@@ -267,7 +251,7 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
 def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int, int]) -> Verdict:
     """Return what follows from a first run that is over and has no score."""
     (load, commit), why = key, first.reason or NO_SCORE
-    if is_of_the_site(first):
+    if table.is_excused(first):
         return CommitWord.CANNOT_TELL.say(base, Reason(Why.RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
@@ -281,11 +265,10 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     if key not in table.differences:
         why = Reason(Why.IT_RUNS if commit == 0 else Why.RUNS_FIRST_TIME)
         return CommitWord.OK.say(base, why)
-    base = replace(
-        base, delta=relative(table.differences[key]), against=Reason(Why.THE_COMMIT_BEFORE)
-    )
+    first = table.differences[key]
+    base = replace(changed(base, first), against=Reason(Why.THE_COMMIT_BEFORE))
     if not table.is_screened:
-        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN))
+        return screened(base, Reason(Why.ITS_FIRST_RUN))
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
@@ -293,19 +276,15 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
             base, Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget)
         )
     if table.sigma is not None:
-        middle = table.differences[key]
         reach = t_quantile(0.975, max(0.37 * (len(table.differences) - 1), 1.0)) * table.sigma
-        base = replace(
-            base,
-            ci95=(relative(middle - reach), relative(middle + reach)),
-            method=Reason(Why.FIRST_RUNS_DIFFERENCES),
-        )
+        base = changed(base, first, (first - reach, first + reach))
+        base = replace(base, method=Reason(Why.FIRST_RUNS_DIFFERENCES))
     return CommitWord.OK.say(base, Reason(Why.NO_LOSS_AT_FIRST))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
     if not table.is_over:
-        return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.ITS_FIRST_RUN_AGAIN))
+        return screened(base, Reason(Why.ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
         return CommitWord.CANNOT_TELL.say(base, Reason(Why.PAIRS_SCORED, pairs=len(values)))
@@ -313,9 +292,7 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
     base = replace(
-        base,
-        delta=relative(middle),
-        ci95=(relative(middle - reach), relative(middle + reach)),
+        changed(base, middle, (middle - reach, middle + reach)),
         n=len(values),
         method=Reason(Why.PAIRS_BONFERRONI, pairs=len(values), family=len(table.suspects)),
     )

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, chain, combinations
 from statistics import fmean, median
 from typing import ClassVar
 
@@ -43,14 +44,13 @@ from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
     is_excused,
-    refuse_twice,
+    refuse_nodes,
     refuse_unless_positive,
-    trial_of,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, so_far
+from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
@@ -110,9 +110,6 @@ class Network(DeclaredStudy):
     peak_tflops: float | None = None
     key: str = ""
 
-    def __hash__(self) -> int:
-        return hash((tuple(self.racks.items()), self.topology, self.key))
-
     def __post_init__(self) -> None:
         refuse_unless_positive("network", peak_tflops=self.peak_tflops)
         if self.racks and self.topology:
@@ -152,12 +149,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
 
     def __post_init__(self) -> None:
         names, protocol = self.cell.nodelist, self.cell.protocol
-        if len(names) < MIN_NODES:
-            raise ConfigError(
-                f"a network study compares pairs of nodes with each other: {len(names)} nodes are "
-                f"named, at least {MIN_NODES} are needed (--xlatune-nodelist 'node[001-008]')"
-            )
-        refuse_twice(names)
+        refuse_nodes(names, least=MIN_NODES, study="network")
         if CONCLUSION in (each.lower() for each in names):
             raise ConfigError(
                 f"a node is named {CONCLUSION!r}, as the verdict on the whole network is; leave "
@@ -170,8 +162,9 @@ class NetworkStudy(CellArms["NetworkWalk"]):
                 "first_step=3, min_steps=5); a single step is compilation"
             )
         least = sum(map(len, self.layout.inside[:FIRST_ROUNDS]))
-        rounds = FIRST_ROUNDS
-        what = f"{len(names)} nodes need {least} jobs to begin with ({rounds} rounds of pairs)"
+        what = (
+            f"{len(names)} nodes need {least} jobs to begin with ({FIRST_ROUNDS} rounds of pairs)"
+        )
         refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
 
     @cached_property
@@ -184,35 +177,50 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         return PairLayout.of(self.cell.nodelist, self.asked.groups)
 
     @cached_property
-    def _by_pair(self) -> Mapping[Pair, Cell]:
-        return {pair: replace(self.cell, nodelist=pair) for pair in self.layout.pairs}
-
-    @cached_property
-    def _pairs(self) -> Mapping[str, Pair]:
-        return {cell.digest: pair for pair, cell in self._by_pair.items()}
-
-    @cached_property
-    def cells(self) -> tuple[Cell, ...]:
-        """The load on each pair that may be run."""
-        return tuple(self._by_pair.values())
-
-    @cached_property
     def name(self) -> str:
         """The study's word, and which check it is where that was said."""
         return name_of(KIND, *filter(None, [self.asked.key]))
 
     @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The load on each pair that may be run."""
+        return tuple(replace(self.cell, nodelist=pair) for pair in self.layout.pairs)
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The pairs by both names, which are shortened where they are long."""
+        whole = ["+".join(pair).lower() for pair in self.layout.pairs]
+        short = ["+".join(each[:26] for each in pair).lower() for pair in self.layout.pairs]
+        return [
+            name if len(name) <= _SLUG_CHARS else f"{head}.{digest([name], length=8)}"
+            for name, head in zip(whole, short, strict=True)
+        ]
+
+    @cached_property
+    def _arm_of(self) -> Mapping[Pair, Arm]:
+        return dict(zip(self.layout.pairs, self.every_arm, strict=True))
+
+    @cached_property
+    def _pair_of(self) -> Mapping[str, Pair]:
+        return {arm.cell_digest: pair for pair, arm in self._arm_of.items()}
+
+    @cached_property
     def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
         """The trials of all rounds."""
         return tuple(
-            tuple(self.trial(ROUND, at, pair) for pair in pairs)
+            tuple(self.trial(pair, ROUND, at) for pair in pairs)
             for at, pairs in enumerate(self.layout.rounds, start=1)
         )
+
+    @cached_property
+    def round_of(self) -> Mapping[Pair, int]:
+        """Pair -> its round, counted from 1."""
+        return {pair: at for at, pairs in enumerate(self.layout.rounds, start=1) for pair in pairs}
 
     @property
     def all_pairs(self) -> int:
         """Jobs of all rounds."""
-        return sum(map(len, self.layout.rounds))
+        return len(self.round_of)
 
     @property
     def most_jobs(self) -> int:
@@ -223,16 +231,16 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         of_a_link = (4 if self.layout.between else 3) * REPEATS
         return self.all_pairs + of_nodes + of_pairs + of_a_link
 
-    @cached_property
-    def _arms(self) -> tuple[Arm, ...]:
-        first = self.cells[0].digest
-        names = (each.lower() for each in self.cell.nodelist)
-        return tuple(Arm(id=each, cell_digest=first, profile=BASELINE) for each in names)
+    @property
+    def asks(self) -> Mapping[str, int]:
+        """The budget, and the one to ask for where it is too small."""
+        return {"budget": self.budget, "ask": self.most_jobs}
 
     def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list."""
+        """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
-        return self._arms
+        cell, names = self.cells[0].digest, self.cell.nodelist
+        return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: jobs and waves."""
@@ -251,8 +259,7 @@ class NetworkStudy(CellArms["NetworkWalk"]):
         elif nodes >= BY_RACKS_FROM:
             lines.append(Reason(Why.MANY_PAIRS, nodes=nodes, pairs=every))
         if self.budget < every:
-            asked = {"budget": self.budget, "ask": self.most_jobs}
-            lines.append(Reason(Why.BUDGET_NOT_ALL_PAIRS, **asked))
+            lines.append(Reason(Why.BUDGET_NOT_ALL_PAIRS, **self.asks))
         return tuple(lines)
 
     @property
@@ -278,16 +285,11 @@ class NetworkStudy(CellArms["NetworkWalk"]):
 
     def pair_of(self, trial: Trial) -> Pair:
         """Return the nodes of a trial."""
-        return self._pairs[trial.cell_digest]
+        return self._pair_of[trial.cell_digest]
 
-    def trial(self, stage: str, block: int, pair: Pair) -> Trial:
+    def trial(self, pair: Pair, stage: str, block: int) -> Trial:
         """Return the trial of a pair in a stage and block."""
-        cell, whole = self._by_pair[pair], "+".join(pair).lower()
-        # both names, shortened where they are long
-        short = "+".join(each[:26] for each in pair).lower() + f".{digest([whole], length=8)}"
-        slug = whole if len(whole) <= _SLUG_CHARS else short
-        arm = Arm(id=slug, cell_digest=cell.digest, profile=BASELINE)
-        return trial_of(arm, cell, study=self.name, stage=stage, block=block)
+        return self.trial_of(self._arm_of[pair], stage, block=block)
 
 
 class NetworkWalk(CellWalk[NetworkStudy]):
@@ -297,7 +299,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     low: tuple[str, ...] = ()  # nodes that are low in the rounds, the lowest first
     link: Pair | None = None  # the pair that was held against its ends elsewhere
     ends: tuple[Slower, Slower] | None = None  # it against one end elsewhere, then the other
-    loss: Slower | None = None  # of it against the mean of both, the slower of which is chance
+    loss: Slower | None = None  # of it against the mean of both: the slower of them is chance
     elsewhere: Slower | None = None  # another pair of the same racks against the same
     waves = 0  # that confirmed anything
 
@@ -307,14 +309,14 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         # nodes that cannot communicate -> the results that say so
         self.out: dict[str, list[TrialResult]] = {}
         self.broken: list[Pair] = []  # pairs that fail although their nodes work elsewhere
-        self.values: dict[Pair, tuple[int, float]] = {}  # their round, log score of the first run
-        self.centred: dict[Pair, float] = {}  # that score against the median of the round
-        # node -> the median over its pairs, the level and the spread of the others
-        self.known: dict[str, tuple[float, float, float]] = {}
+        self.values: dict[Pair, float] = {}  # log scores of first runs
+        self.centred: dict[Pair, float] = {}  # those against the median of their round
+        # node -> its pairs' median against that of the others, whose spread is second
+        self.known: dict[str, tuple[float, float]] = {}
         self.nodes: dict[str, Slower | None] = {}  # those that ran again -> what fresh pairs show
         self.again: dict[Pair, list[float]] = {}  # log scores of fresh runs
         self.unaffordable: list[str] = []  # nodes and pairs that the budget does not let run again
-        self._differences: dict[str, list[float]] = {}
+        self._differences: dict[str, list[float]] = {}  # of the nodes that ran again
 
     def walk(self) -> None:
         """Run rounds of pairs, then nodes that are low in them, then pairs that are."""
@@ -323,7 +325,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         self._find_out()
         if self.is_stopped:
             return
-        rounds = self._affordable_rounds()
+        spent = accumulate(map(len, self.study.round_trials))
+        affordable = sum(jobs <= self.study.budget for jobs in spent)
+        rounds = self.study.round_trials[:affordable]
         first = min(FIRST_ROUNDS, len(self.layout.inside), len(rounds))
         self._run_rounds(rounds[:first], later=sum(map(len, rounds[first:])))
         if self._accuse_nodes(EARLY):
@@ -335,11 +339,12 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
         """Run a stage; nodes that cannot communicate run no further trials."""
-        able = [e for e in trials if self.over(e) or not self.out.keys() & {*self._pair(e)}]
+        able = [e for e in trials if self.over(e) or not self.out.keys() & {*self.study.pair_of(e)}]
         return super().run(able, later=later)
 
-    def _pair(self, trial: Trial) -> Pair:
-        return self.study.pair_of(trial)
+    def arms_of(self, trial: Trial) -> Sequence[str]:
+        """Return both nodes of a pair."""
+        return [node.lower() for node in self.study.pair_of(trial)]
 
     @property
     def is_stopped(self) -> bool:
@@ -359,31 +364,21 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         is_slow = self.ends is not None and all(each.accuses for each in self.ends)
         return self.link if is_slow else None
 
-    @property
-    def of_link(self) -> Slower | None:
-        """What fresh runs of the slowest pair show; None before both its ends are known."""
-        if self.ends is None:
-            return None
-        return self.loss or max(self.ends, key=lambda each: each.estimate)
-
     @cached_property
     def sigma(self) -> float:
         """Spread of the pairs of the rounds, slow ones hardly counted; NaN before there are any."""
         return spread_of([*self.centred.values()]) if self.centred else math.nan
 
-    # -- failures
-
     def _find_out(self) -> None:
         """Find the nodes that cannot communicate: two failed pairs with different partners."""
+        over = self.of([each for trials in self.study.round_trials for each in trials])
         failed: dict[Pair, TrialResult] = {}
         worked: Counter[str] = Counter()
-        planned = {each.id for pairs in self.study.round_trials for each in pairs}
-        over = [r for name, r in self.results.items() if name in planned and r.status.is_final]
         for result in over:
             if usable(result) is not None:
-                worked.update(self._pair(result.trial))
-            elif not is_excused(result):
-                failed[self._pair(result.trial)] = result
+                worked.update(self.study.pair_of(result.trial))
+            elif result.status.is_final and not is_excused(result):
+                failed[self.study.pair_of(result.trial)] = result
         left = dict(failed)
         while left:
             counts = Counter(node for pair in left for node in pair)
@@ -394,25 +389,14 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             self.out[node] = [each for pair, each in left.items() if node in pair]
             left = {pair: each for pair, each in left.items() if node not in pair}
         self.broken = [pair for pair in left if not set(pair) & self.out.keys()]
-        ended = sum(usable(each) is not None for each in over)
-        self.is_common = len(failed) > ended and len(failed) >= _LEAST_OTHERS
+        self.is_common = len(failed) > worked.total() // 2 and len(failed) >= _LEAST_OTHERS
 
     # -- rounds
 
-    def _affordable_rounds(self) -> list[tuple[Trial, ...]]:
-        rounds, left = list[tuple[Trial, ...]](), self.study.budget
-        for trials in self.study.round_trials:
-            left -= len(trials)
-            if left < 0:
-                break
-            rounds.append(trials)
-        return rounds
-
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
         trials = [each for pairs in rounds for each in pairs]
-        for each in trials:
-            if (value := self.value(each)) is not None:
-                self.values[self._pair(each)] = each.block, value
+        found = {self.study.pair_of(each): self.value(each) for each in trials}
+        self.values |= {pair: value for pair, value in found.items() if value is not None}
         self._centre()
         self.run(trials, later=later)
 
@@ -421,52 +405,50 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
         A round of few pairs has no median of its own: then that of all pairs of its kind serves.
         """
-        by_round: dict[int, list[float]] = {}
-        for block, value in self.values.values():
-            by_round.setdefault(block, []).append(value)
-        usual, inside = self._usual(), len(self.layout.inside)
         least = MANY // 2 if len(self.layout.nodes) >= MANY else math.inf
-        centre = {
-            block: median(own) if len(own) >= least and block <= inside else usual[block > inside]
-            for block, own in by_round.items()
-        }
-        self.centred = {pair: value - centre[at] for pair, (at, value) in self.values.items()}
-        ordered = sorted((v, p) for p, v in self.centred.items() if not self.layout.is_across(p))
+        round_of, is_across = self.study.round_of, self.layout.is_across
+        usual, of_round = self._usual(), _grouped(self.values, round_of.__getitem__)
+        for pair, value in self.values.items():
+            own = of_round[round_of[pair]]
+            has_own = len(own) >= least and not is_across(pair)
+            self.centred[pair] = value - (median(own) if has_own else usual[is_across(pair)])
+        inside = {pair: v for pair, v in self.centred.items() if not is_across(pair)}
         for node in self.layout.nodes:
-            own = [value for value, pair in ordered if node in pair]
-            others = [value for value, pair in ordered if node not in pair]
+            own = [value for pair, value in inside.items() if node in pair]
+            others = [value for pair, value in inside.items() if node not in pair]
             if len(own) >= LEAST_REPEATS and len(others) >= _LEAST_OTHERS:
-                self.known[node] = median(own), median(others), spread_of(others)
+                self.known[node] = median(own) - median(others), spread_of(others)
 
-    def _usual(self) -> dict[bool, float]:
+    def _usual(self) -> dict[int, float]:
         """Return the median first run of the pairs inside racks, and of those across."""
-        kinds: dict[bool, list[float]] = {}
-        for pair, (_, value) in self.values.items():
-            kinds.setdefault(self.layout.is_across(pair), []).append(value)
+        kinds = _grouped(self.values, self.layout.is_across)
         return {kind: median(own) for kind, own in kinds.items()}
+
+    def _off(self, node: str) -> tuple[float, int]:
+        """Return how far a node is off the others, and its place: the least is the best partner."""
+        return abs(self.known[node][0]) if node in self.known else 1.0, self.layout.place[node]
 
     # -- nodes
 
     def _accuse_nodes(self, rule: tuple[float, float], *, blocks_before: int = 0) -> bool:
         """Run the nodes that are low in fresh pairs; whether one is accused."""
-        depth = {
-            name: own - level
-            for name, (own, level, spread) in self.known.items()
-            if name not in self.out and own - level < -max(rule[0] * spread, rule[1])
-        }
         place = self.layout.place
-        self.low = tuple(sorted(depth, key=lambda name: (depth[name], place[name])))
+        low = (
+            (depth, place[name], name)
+            for name, (depth, spread) in self.known.items()
+            if name not in self.out and depth < -max(rule[0] * spread, rule[1])
+        )
+        self.low = tuple(name for *_, name in sorted(low))
         if not self.low:
             return False
-        width, left = max(1, len(place) // SHARE), self.study.budget - len(self.planned)
-        choices = [(each, REPEATS) for each in range(min(width, len(self.low)), 0, -1)]
-        choices += [(1, each) for each in range(REPEATS - 1, LEAST_REPEATS - 1, -1)]
-        fitting = [(width, repeats) for width, repeats in choices if repeats * (width + 1) <= left]
-        if not fitting:
+        # of a small budget fewer suspects, then fewer repeats of a single one
+        left = self.study.budget - len(self.planned)
+        most = min(len(self.low), len(place) // SHARE, left // REPEATS - 1)
+        chosen = self.low[: max(most, 1)]
+        repeats = min(REPEATS, left // (len(chosen) + 1))
+        if repeats < LEAST_REPEATS:
             self.unaffordable += self.low
             return False
-        width, repeats = fitting[0]
-        chosen = self.low[:width]
         waves = [self._wave(chosen, at, blocks_before + at + 1) for at in range(repeats)]
         self.waves += repeats
         self.run([each for wave in waves for each in wave.values()])
@@ -474,54 +456,50 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         for name in chosen:
             both = self._differences.setdefault(name, [])
             both += paired([e.get(name) for e in values], [e.get("") for e in values])
-            self.nodes[name] = self._shown(both, but={*self.low}, family=width)
+            self.nodes[name] = self._shown(both, self.low, family=len(chosen))
         return bool(self.accused)
 
     def _wave(self, chosen: Sequence[str], at: int, block: int) -> dict[str, Trial]:
         """Return disjoint pairs: each suspect with a good partner, and a good pair as ""."""
         layout = self.layout
-        distance = {name: abs(own - level) for name, (own, level, _) in self.known.items()}
-        able = [n for n in self.known if n not in self.low and n not in self.out]
-        good = sorted(able, key=lambda name: (distance[name], layout.place[name]))
+        good = sorted((n for n in self.known if n not in {*self.low, *self.out}), key=self._off)
         first = at % max(len(good), 1)
         rest = [*good[first:], *good[:first]]
         wave: dict[str, Pair] = {}
         for name in chosen:
-            near = {*layout.partners(name)} - {self._worst_partner(name)}
-            if partner := next((each for each in rest if each in near and each != name), ""):
+            near = layout.partners(name) - {self._worst_partner(name)}
+            if partner := next((each for each in rest if each in near), ""):
                 rest.remove(partner)
                 wave[name] = layout.ordered(name, partner)
-        for one in rest:
-            near = set(layout.partners(one))
-            if other := next((each for each in rest if each in near), ""):
-                wave[""] = layout.ordered(one, other)
-                break
-        return {name: self.study.trial(NODES, block, pair) for name, pair in wave.items()}
+        pairs = (pair for pair in combinations(rest, 2) if not layout.is_across(pair))
+        if beside := next(pairs, None):
+            wave[""] = layout.ordered(*beside)
+        return {name: self.study.trial(pair, NODES, block) for name, pair in wave.items()}
 
     def _worst_partner(self, node: str) -> str:
         """Return with whom a node was slowest: that pair made it a suspect, be it a link or not."""
-        own = [(value, pair) for pair, value in self.centred.items() if node in pair]
+        own = [(value, self.layout.places(p), p) for p, value in self.centred.items() if node in p]
         if len(own) < LEAST_REPEATS or len(self.layout.nodes) < MANY:
             return ""
-        one, other = min(own, key=lambda each: (each[0], self.layout.places(each[1])))[1]
+        one, other = min(own)[-1]
         return other if one == node else one
 
     # -- links
 
     def _accuse_link(self) -> None:
         """Run the pairs that are low again, then the slowest beside its ends elsewhere."""
-        limit = -max(PAIR[0] * self.sigma, PAIR[1])
+        layout, limit = self.layout, -max(PAIR[0] * self.sigma, PAIR[1])
         low = sorted(
-            (value, self.layout.places(pair), pair)
+            (value, layout.places(pair), pair)
             for pair, value in self.centred.items()
             if value < limit and not set(pair) & self.out.keys()
         )
-        most = len(self.layout.nodes) // SHARE_OF_PAIRS
-        suspects = [*self.broken, *(pair for _, _, pair in low)][:most]
-        suspects = [pair for pair in suspects if self._partners_of(pair)]
+        suspects = [*self.broken, *(pair for *_, pair in low)]
+        suspects = suspects[: len(layout.nodes) // SHARE_OF_PAIRS]
+        suspects = [pair for pair in suspects if self._ends_of(pair)]
         if not suspects:
             return
-        width = 4 if self.layout.is_across(suspects[0]) else 3
+        width = 4 if layout.is_across(suspects[0]) else 3
         most = MOST_CONFIRMING_WAVES - self.waves
         wanted = REPEATS if most >= 2 * REPEATS + LEAST_REPEATS else REPEATS - 1
         left = self.study.budget - len(self.planned) - LEAST_REPEATS
@@ -533,15 +511,17 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         # each once before any twice: few waves leave out second runs, and no suspect
         waves = _packed(suspects * LEAST_REPEATS, at_most=most - 2 * repeats)
         numbered = enumerate(waves, start=1)
-        trials = [self.study.trial(AGAIN, at, pair) for at, wave in numbered for pair in wave]
+        trials = [self.study.trial(pair, AGAIN, at) for at, wave in numbered for pair in wave]
         self.waves += len(waves)
         self.run(trials)
         for each in trials:
             value = self.value(each)
-            self.again.setdefault(self._pair(each), []).extend([] if value is None else [value])
+            self.again.setdefault(self.study.pair_of(each), []).extend(
+                [] if value is None else [value]
+            )
         self.broken = [pair for pair in self.broken if self.again.get(pair) == []]
         fresh = {pair: fmean(own) for pair, own in self.fresh().items()}
-        lowest = min(fresh, key=lambda p: (fresh[p], self.layout.places(p)), default=None)
+        lowest = min(fresh, key=lambda p: (fresh[p], layout.places(p)), default=None)
         if self.broken or lowest is None or fresh[lowest] > -max(self.sigma, FRESH):
             return
         self._confirm_link(lowest, repeats)
@@ -559,19 +539,15 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             if own
         }
 
-    def _partners_of(self, pair: Pair) -> list[tuple[Pair, Pair]]:
+    def _ends_of(self, pair: Pair) -> list[tuple[Pair, Pair]]:
         """Return disjoint pairs of each end of a pair with a good partner; [] without enough."""
-        layout, is_across = self.layout, self.layout.is_across(pair)
-        bad = {*self.out, *self.accused, *pair, *(node for each in self.broken for node in each)}
-        racks = layout.racks_of(pair) if is_across else set()
-        centre = {node: own - level for node, (own, level, _) in self.known.items()}
-
-        def good(node: str) -> list[str]:
-            near = layout.partners(node, across=is_across)
-            able = [each for each in near if each not in bad and layout.rack_of[each] not in racks]
-            return sorted(able, key=lambda e: (abs(centre.get(e, 1.0)), layout.place[e]))
-
-        one, other = good(pair[0]), good(pair[1])
+        layout, across = self.layout, self.layout.is_across(pair)
+        bad = {*self.out, *self.accused, *pair, *chain(*self.broken)}
+        if across:  # a third rack tells on which end it is
+            bad |= {node for node, rack in layout.rack_of.items() if rack in layout.racks_of(pair)}
+        one, other = (
+            sorted(layout.partners(end, across=across) - bad, key=self._off) for end in pair
+        )
         chosen = []
         for at in range(REPEATS):
             a = one[at % len(one)] if one else ""
@@ -582,64 +558,52 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return chosen
 
     def _confirm_link(self, pair: Pair, repeats: int) -> None:
-        twins = self._twins(pair)
-        # itself, its ends, its ends, itself: a drift is the same for both
-        waves: list[tuple[Pair, ...]] = []
-        for at, both in enumerate(self._partners_of(pair)[:repeats]):
-            beside = (pair, *([twins[at % len(twins)]] if twins else []))
-            waves += [beside, both] if at % 2 == 0 else [both, beside]
-        trials = [
-            [self.study.trial(LINK, at, each) for each in wave]
-            for at, wave in enumerate(waves, start=1)
-        ]
-        self.waves += len(waves)
+        """Run a pair, another of the same racks where there is one, and both its ends elsewhere."""
+        racks, bad = self.layout.racks_of(pair), {*pair, *self.out}
+        alike = (
+            p for p in self.layout.pairs if self.layout.racks_of(p) == racks and not bad & {*p}
+        )
+        twins = [*alike] if len(racks) > 1 else []
+        rows = []
+        for at, ends in enumerate(self._ends_of(pair)[:repeats]):
+            beside = (pair, *twins[at % max(len(twins), 1) :][:1])
+            # itself, its ends, its ends, itself: a drift is the same for both
+            its, others = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
+            row = [self.study.trial(each, LINK, its) for each in beside]
+            rows.append([*row, *(self.study.trial(each, LINK, others) for each in ends)])
+        self.waves += 2 * len(rows)
         self.link = pair
-        self.run([each for wave in trials for each in wave])
-        values = [[self.value(each) for each in wave] for wave in trials]
-        is_own = [wave[0] == pair for wave in waves]
-        own, *twin = zip(*(v for v, it in zip(values, is_own, strict=True) if it), strict=True)
-        sides = [*zip(*(v for v, it in zip(values, is_own, strict=True) if not it), strict=True)]
+        self.run(sorted((each for row in rows for each in row), key=lambda each: each.block))
+        values = zip(*(map(self.value, row) for row in rows), strict=True)
+        own, *twin, one, other = values
+        both = zip(one, other, strict=True)
+        mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
         # its ends are no slow nodes: their other pairs tell the noise as well
-        first, second = (self._shown(paired(own, side), but=set()) for side in sides)
+        first, second = (self._shown(paired(own, side)) for side in (one, other))
         if first is not None and second is not None:
             self.ends = first, second
-        mean = [
-            None if a is None or b is None else (a + b) / 2 for a, b in zip(*sides, strict=True)
-        ]
-        self.loss = self._shown(paired(own, mean), but=set(), jobs=1.5)
+            both_ends = self._shown(paired(own, mean), jobs=1.5)
+            self.loss = both_ends or max(self.ends, key=lambda each: each.estimate)
         if twin:
-            self.elsewhere = self._shown(paired(twin[0], mean), but=set(), jobs=1.5)
-
-    def _twins(self, pair: Pair) -> list[Pair]:
-        """Return other pairs between the same two racks."""
-        layout, bad = self.layout, {*pair, *self.out}
-        if not layout.is_across(pair):
-            return []
-        racks = layout.racks_of(pair)
-        found = (each for each in layout.across if layout.racks_of(each) == racks)
-        return sorted((each for each in found if not bad & {*each}), key=layout.places)
+            self.elsewhere = self._shown(paired(twin[0], mean), jobs=1.5)
 
     # -- noise
 
-    def pooled(self, *, but: set[str]) -> tuple[float, int]:
-        """Return sum of squares and degrees of freedom inside rounds, these nodes left out."""
-        return pooled(self._healthy(but))
-
     def _healthy(self, but: set[str]) -> list[list[float]]:
-        by_round: dict[int, list[float]] = {}
-        is_small = len(self.layout.nodes) < MANY
-        for pair, (block, value) in self.values.items():
-            is_suspect = pair == self.link or set(pair) & but
-            if not is_suspect and not self.layout.is_across(pair):
-                by_round.setdefault(0 if is_small else block, []).append(value)
-        return list(by_round.values())
+        """Return the first runs inside racks, round by round, these nodes left out."""
+        kept = {
+            pair: value
+            for pair, value in self.values.items()
+            if pair != self.link and not set(pair) & but and not self.layout.is_across(pair)
+        }
+        round_of = self.study.round_of if len(self.layout.nodes) >= MANY else dict.fromkeys(kept, 0)
+        return [*_grouped(kept, round_of.__getitem__).values()]
 
     def _shown(
-        self, differences: Sequence[float], *, but: set[str], family: int = 1, jobs: float = 2.0
+        self, pairs: Sequence[float], but: Iterable[str] = (), *, family: int = 1, jobs: float = 2.0
     ) -> Slower | None:
-        """Return what runs side by side show, noise pooled with that of healthy pairs."""
-        others = self._healthy({*but, *self.accused})
-        return slower(differences, others, family=family, jobs=jobs)
+        """Return what pairs of runs show, noise pooled with that of healthy pairs of nodes."""
+        return slower(pairs, self._healthy({*but, *self.accused}), family=family, jobs=jobs)
 
     # -- verdicts
 
@@ -649,13 +613,12 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         whole = self._whole(record)
         if self.is_over:
             is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-            record = replace(record, answer=_answer(whole), is_fault=is_fault)
-        results: dict[str, list[TrialResult]] = {node: [] for node in self.layout.nodes}
-        for each in self.of(self.planned):
-            for node in self._pair(each.trial):
-                results[node].append(each)
-        level = median(value for _, value in self.values.values()) if self.values else math.nan
-        verdicts = [at_level(self._node(name, own, record), level) for name, own in results.items()]
+            answer = Reason(Why.WORD_FOR, word=whole.word, why=whole.reasons[0])
+            record = replace(record, answer=answer, is_fault=is_fault)
+        level = median(self.values.values()) if self.values else math.nan
+        own = self.by_arm
+        nodes = (self._node(name, own[name.lower()], record) for name in self.layout.nodes)
+        verdicts = [at_level(each, level) for each in nodes]
         return Conclusion(
             verdicts=(whole, *NetworkWord.ordered(verdicts)),
             record=record,
@@ -668,35 +631,32 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         """Return the verdict on a node: the gravest case first."""
         base, known = so_far(name.lower(), own), self.known.get(name)
         if known is not None:
-            base = replace(base, delta=relative(known[0] - known[1]))
+            base = changed(base, known[0])
         if failed := self.out.get(name):
             why = Reason(Why.PAIRS_FAILED, pairs=len(failed), why=failed[0].reason or NO_SCORE)
             return NetworkWord.UNHEALTHY.say(base, why)
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
-            return replace(base, kind=VerdictKind.SCREENED, method=Reason(Why.SINGLE_RUNS_OF_PAIRS))
+            return screened(base, Reason(Why.SINGLE_RUNS_OF_PAIRS))
         if shown := self.nodes.get(name):
             return self._confirmed(base, shown)
-        if name in self.nodes or name in self.low or known is None:
-            return NetworkWord.CANNOT_TELL.say(base, self._unknown(name))
-        link = self.accused_link
-        if link is not None and name in link:
+        is_low = name in self.nodes or name in self.low
+        if is_low or known is None:
+            why = Reason(Why.FRESH_PAIRS_MISSING if is_low else Why.FEW_PAIRS_SCORED)
+            if name in self.unaffordable:
+                why = Reason(Why.LOW_PAIRS_NO_BUDGET, **self.study.asks)
+            return NetworkWord.CANNOT_TELL.say(base, why)
+        link = self.accused_link or ()
+        if name in link:
             found = NetworkWord.LINK.say(base, Reason(Why.SLOW_WITH_ONE, pair=link))
         else:
             found = NetworkWord.NO_FAULT.say(base, Reason(Why.NOT_LOW_IN_PAIRS))
         return replace(found, kind=_level_kind(record.node_loss))
 
-    def _unknown(self, name: str) -> Reason:
-        if name in self.unaffordable:
-            asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return Reason(Why.LOW_PAIRS_NO_BUDGET, **asked)
-        is_low = name in self.nodes or name in self.low
-        return Reason(Why.FRESH_PAIRS_MISSING if is_low else Why.FEW_PAIRS_SCORED)
-
     def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
         method = Reason(Why.FRESH_PAIRS, pairs=shown.n)
-        base = replace(_told(base, shown), n=shown.n, method=method)
+        base = replace(changed(base, shown.estimate, shown.ci95), n=shown.n, method=method)
         if shown.accuses:
             return NetworkWord.NODE.say(base, _at_least(shown))
         if shown.is_open:
@@ -715,15 +675,12 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             cluster = Reason(Why.LOOK_AT_CLUSTER, least=STOP_AT, nodes=out)
             common = Reason(Why.ALL_PAIRS_FAIL) if self.is_common else cluster
             return NetworkWord.CLUSTER.say(base, common)
-        faults = self._faults(record)
+        faults = list(self._faults(base, record))
         if len(faults) > 1:
-            all_of_them = Reason(Why.SEVERAL, reasons=[each.among for each in faults])
-            return NetworkWord.SEVERAL.say(base, all_of_them)
+            reasons = [why for _, why in faults]
+            return NetworkWord.SEVERAL.say(base, Reason(Why.SEVERAL, reasons=reasons))
         if faults:
-            (fault,) = faults
-            found = fault.word.say(base, fault.alone)
-            found = _told(found, fault.shown) if fault.shown else found
-            return replace(found, word=fault.text)
+            return faults[0][0]
         if why := self._open(record):
             return NetworkWord.CANNOT_TELL.say(base, why)
         losses = [x for x in (record.node_loss, record.link_loss) if x is not None]
@@ -732,41 +689,35 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         kind = _level_kind(max(losses, default=None))
         return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
 
-    def _faults(self, record: NetworkRecord) -> list[_Fault]:
-        """Return all that is wrong, the gravest first."""
-        found = [
-            _Fault(
-                NetworkWord.UNHEALTHY,
-                f"{NetworkWord.UNHEALTHY} {name}",
-                alone=Reason(Why.CANNOT_COMMUNICATE),
-                among=Reason(Why.NODE_UNHEALTHY, node=name),
-            )
-            for name in self.out
-        ]
+    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[tuple[Verdict, Reason]]:
+        """Yield all that is wrong, the gravest first: the verdict on it alone, why among others."""
+        for name in self.out:
+            alone = NetworkWord.UNHEALTHY.say(base, Reason(Why.CANNOT_COMMUNICATE))
+            word = f"{NetworkWord.UNHEALTHY} {name}"
+            yield replace(alone, word=word), Reason(Why.NODE_UNHEALTHY, node=name)
         for name in self.accused:
             if shown := self.nodes[name]:
                 among = Reason(Why.NODE_SLOW, node=name, loss=_at_least(shown))
-                text, alone = f"{NetworkWord.NODE} {name}", _at_least(shown)
-                found.append(_Fault(NetworkWord.NODE, text, alone=alone, among=among, shown=shown))
+                alone = NetworkWord.NODE.say(base, _at_least(shown))
+                alone = changed(alone, shown.estimate, shown.ci95)
+                yield replace(alone, word=f"{NetworkWord.NODE} {name}"), among
         for pair in self.broken:
             if self.again.get(pair) == []:
                 why = Reason(Why.PAIR_DEAD, pair=pair)
-                text = f"{NetworkWord.LINK} {'-'.join(pair)}"
-                found.append(_Fault(NetworkWord.UNHEALTHY, text, alone=why, among=why))
-        link, shown = self.accused_link, self.of_link
+                alone = NetworkWord.UNHEALTHY.say(base, why)
+                yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(pair)}"), why
+        link, shown = self.accused_link, self.loss
         if link and shown:
             loss, of_racks = _at_least(shown), set(record.link) != set(link)
             why = Reason(Why.RACKS_SLOW, pair=link, loss=loss)
             why = why if of_racks else Reason(Why.LINK_SLOW, loss=loss)
-            text = f"{NetworkWord.LINK} {'-'.join(record.link)}"
-            found.append(_Fault(NetworkWord.LINK, text, alone=why, among=why, shown=shown))
-        return found
+            alone = changed(NetworkWord.LINK.say(base, why), shown.estimate, shown.ci95)
+            yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(record.link)}"), why
 
     def _open(self, record: NetworkRecord) -> Reason | None:
         """Return why nothing is excluded; None where it is."""
         if self.unaffordable:
-            asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return Reason(Why.SLOW_NO_BUDGET, nodes=self.unaffordable[:4], **asked)
+            return Reason(Why.SLOW_NO_BUDGET, nodes=self.unaffordable[:4], **self.study.asks)
         doubtful = [n for n, shown in self.nodes.items() if shown is None or shown.is_open]
         if doubtful:
             return Reason(Why.LOSS_OF_OPEN, names=doubtful)
@@ -780,7 +731,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _record(self) -> NetworkRecord:
         study, layout, fresh = self.study, self.layout, self.fresh()
-        squares, df = self.pooled(but={*self.low, *self.accused})
+        squares, df = pooled(self._healthy({*self.low, *self.accused}))
         sigma = math.sqrt(squares / df) if df else (None if math.isnan(self.sigma) else self.sigma)
         link: Pair | tuple[()] = self.accused_link or ()
         if link and self.elsewhere is not None and self.elsewhere.accuses:
@@ -808,7 +759,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _pair_found(self, pair: Pair, fresh: Sequence[float]) -> PairFound:
         # of the slowest pair what accuses it, with as many runs: one number wherever it stands
-        shown = self.of_link if pair == self.link else None
+        shown = self.loss if pair == self.link else None
         again = shown.estimate if shown else fmean(fresh) if fresh else None
         return PairFound(
             nodes=pair,
@@ -820,7 +771,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     def _excluded(self, fresh: Mapping[Pair, Sequence[float]]) -> tuple[float | None, float | None]:
         """Return the loss that no node that is not accused has, and no link, at 95 % over all."""
         bad = {*self.accused, *self.out}
-        squares, df = self.pooled(but={*bad, *self.low})
+        squares, df = pooled(self._healthy({*bad, *self.low}))
         good = {p: v for p, v in self.centred.items() if not set(p) & bad and p != self.link}
         if df < LEAST_REPEATS or not good:
             return None, None
@@ -866,33 +817,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return notes
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """A node or a link that is wrong: its word, and why, told alone or among others."""
-
-    word: NetworkWord
-    text: str
-    _: KW_ONLY
-    alone: Reason
-    among: Reason
-    shown: Slower | None = None
-
-
-def _told(verdict: Verdict, shown: Slower) -> Verdict:
-    """Return a verdict with the change that is shown, and its 95 % interval."""
-    low, high = shown.ci95
-    return replace(verdict, delta=relative(shown.estimate), ci95=(relative(low), relative(high)))
-
-
 def _at_least(shown: Slower) -> Reason:
     change, loss = relative(shown.estimate), -relative(shown.bound)
     return Reason(Why.LOSS_AT_LEAST, change=change, loss=loss)
-
-
-def _answer(verdict: Verdict) -> Reason:
-    if not verdict.reasons:
-        return Reason(Why.WORD, word=verdict.word)
-    return Reason(Why.WORD_FOR, word=verdict.word, why=verdict.reasons[0])
 
 
 def _level_kind(excluded: float | None) -> VerdictKind:
@@ -901,15 +828,17 @@ def _level_kind(excluded: float | None) -> VerdictKind:
     return VerdictKind.EQUIVALENT if is_level else VerdictKind.SCREENED
 
 
+def _grouped(values: Mapping[Pair, float], by: Callable[[Pair], int]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for pair, value in values.items():
+        found.setdefault(by(pair), []).append(value)
+    return found
+
+
 def _packed(pairs: Sequence[Pair], *, at_most: int) -> list[list[Pair]]:
     """Put pairs into waves in which no node stands twice; what no wave takes is left out."""
-    waves: list[list[Pair]] = []
+    waves: list[list[Pair]] = [[] for _ in range(at_most)]
     for pair in pairs:
-        for wave in waves:
-            if not any(set(pair) & set(other) for other in wave):
-                wave.append(pair)
-                break
-        else:
-            if len(waves) < at_most:
-                waves.append([pair])
-    return waves
+        free = (wave for wave in waves if not set(pair) & {*chain(*wave)})
+        next(free, []).append(pair)
+    return [wave for wave in waves if wave]

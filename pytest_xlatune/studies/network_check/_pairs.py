@@ -6,9 +6,10 @@ all: what lies between two racks is shared by their nodes. Names in, pairs out; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, combinations, zip_longest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -22,20 +23,14 @@ MIN_NODES, MIN_RACKS = 4, 3
 def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
     """Return rounds of disjoint pairs that hold every pair once; of an odd number one sits out.
 
-    The circle method: one stays, the others move on by one each round.
+    The circle method: places on a circle meet their mirror images, and the mirror turns each round.
     """
-    if len(names) < 2:  # noqa: PLR2004 - a pair
-        return ()
-    places: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
-    order = {name: at for at, name in enumerate(names)}
-    fixed, ring, rounds = places[-1], places[:-1], list[Round]()
-    for turn in range(len(ring)):
-        first, *others = ring[turn:] + ring[:turn]
-        half = len(others) // 2
-        both = [(fixed, first), *zip(others[:half], reversed(others[half:]), strict=True)]
-        told = [(a, b) for a, b in both if a is not None and b is not None]
-        pairs = [(a, b) if order[a] < order[b] else (b, a) for a, b in told]
-        rounds.append(tuple(sorted(pairs, key=lambda pair: order[pair[0]])))
+    circle = (len(names) - 1) | 1  # of an even number the last stands in the middle
+    rounds = []
+    for turn in range(circle):
+        meet = [((turn + k) % circle, (turn - k) % circle) for k in range(1, circle // 2 + 1)]
+        meet += [(turn, circle)] if circle < len(names) else []
+        rounds.append(tuple((names[a], names[b]) for a, b in sorted(map(sorted, meet))))
     return tuple(rounds)
 
 
@@ -45,7 +40,7 @@ class PairLayout:
 
     Attributes:
         nodes: all of them, in the order of the node list.
-        racks: name -> its nodes; empty where every pair is run.
+        racks: name -> its nodes, in that order; empty where every pair is run.
     """
 
     nodes: tuple[str, ...]
@@ -59,7 +54,7 @@ class PairLayout:
             ConfigError: a node is in no rack or in two, or no rack has pairs enough.
         """
         listed = {rack: expand(text) for rack, text in groups.items()}
-        known = {rack: tuple(n for n in each if n in names) for rack, each in listed.items()}
+        known = {rack: tuple(n for n in names if n in each) for rack, each in listed.items()}
         racks = {rack: own for rack, own in known.items() if own}
         told = [node for own in racks.values() for node in own]
         missing = [node for node in names if node not in told] if groups else []
@@ -82,20 +77,37 @@ class PairLayout:
         return cls(nodes=names, racks=racks)
 
     @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Node -> its place in the node list, which decides between equals, not the name."""
+        return {name: at for at, name in enumerate(self.nodes)}
+
+    def ordered(self, a: str, b: str) -> Pair:
+        """Return two nodes as a pair."""
+        return (a, b) if self.place[a] < self.place[b] else (b, a)
+
+    def places(self, pair: Iterable[str]) -> tuple[int, ...]:
+        """Return the places of a pair: between equals the first one counts."""
+        return tuple(self.place[node] for node in pair)
+
+    @cached_property
     def rack_of(self) -> Mapping[str, str]:
         """Node -> its rack; one rack of all where none was told."""
-        told = {node: rack for rack, nodes in self.racks.items() for node in nodes}
-        return told or dict.fromkeys(self.nodes, "")
+        racks = self.racks or {"": self.nodes}
+        return {node: rack for rack, nodes in racks.items() for node in nodes}
+
+    def racks_of(self, pair: Pair) -> set[str]:
+        """Return the racks of both."""
+        return {self.rack_of[node] for node in pair}
+
+    def is_across(self, pair: Pair) -> bool:
+        """Whether the two stand in different racks."""
+        return len(self.racks_of(pair)) > 1
 
     @cached_property
     def inside(self) -> tuple[Round, ...]:
         """The rounds of pairs inside racks; all racks have theirs at the same time."""
-        groups = [every_pair_once(each) for each in (self.racks or {"": self.nodes}).values()]
-        longest = max(map(len, groups), default=0)
-        return tuple(
-            tuple(pair for rounds in groups for pair in (rounds[at] if at < len(rounds) else ()))
-            for at in range(longest)
-        )
+        of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
+        return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
 
     @cached_property
     def between(self) -> tuple[Round, ...]:
@@ -111,56 +123,20 @@ class PairLayout:
         return (*self.inside, *self.between)
 
     @cached_property
-    def across(self) -> frozenset[Pair]:
-        """All pairs between racks that may be run: each node has one partner in each other rack."""
-        names = list(self.racks)
-        return frozenset(
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every pair that may be run: beside those of the rounds each node with others across."""
+        more = (
             self._across(a, b, turn)
-            for at, a in enumerate(names)
-            for b in names[at + 1 :]
+            for a, b in combinations(self.racks, 2)
             for turn in range(max(len(self.racks[a]), len(self.racks[b])))
         )
+        return tuple(sorted({*chain(*self.rounds), *more}, key=self.places))
 
     def _across(self, a: str, b: str, turn: int) -> Pair:
         one, other = self.racks[a], self.racks[b]
         return self.ordered(one[turn % len(one)], other[turn % len(other)])
 
-    @cached_property
-    def place(self) -> Mapping[str, int]:
-        """Node -> its place in the node list."""
-        return {name: at for at, name in enumerate(self.nodes)}
-
-    def ordered(self, a: str, b: str) -> Pair:
-        """Return two nodes as a pair."""
-        return (a, b) if self.place[a] < self.place[b] else (b, a)
-
-    def places(self, pair: Pair) -> tuple[int, int]:
-        """Return the places of both: they decide between equals, not the names."""
-        return self.place[pair[0]], self.place[pair[1]]
-
-    @cached_property
-    def pairs(self) -> tuple[Pair, ...]:
-        """Every pair that may be run."""
-        inside = {pair for pairs in self.inside for pair in pairs}
-        return tuple(sorted(inside | self.across, key=self.places))
-
-    def racks_of(self, pair: Pair) -> set[str]:
-        """Return the racks of both."""
-        return {self.rack_of[node] for node in pair}
-
-    def is_across(self, pair: Pair) -> bool:
-        """Whether the two stand in different racks."""
-        return len(self.racks_of(pair)) > 1
-
-    def partners(self, node: str, *, across: bool = False) -> tuple[str, ...]:
+    def partners(self, node: str, *, across: bool = False) -> set[str]:
         """Return the nodes that may stand beside one, inside its rack or in other racks."""
-        return tuple(self._partners.get((node, across), ()))
-
-    @cached_property
-    def _partners(self) -> Mapping[tuple[str, bool], list[str]]:
-        found: dict[tuple[str, bool], list[str]] = {}
-        for a, b in self.pairs:
-            is_across = self.is_across((a, b))
-            found.setdefault((a, is_across), []).append(b)
-            found.setdefault((b, is_across), []).append(a)
-        return found
+        own = (each for each in self.pairs if node in each and self.is_across(each) is across)
+        return {*chain(*own)} - {node}

@@ -62,6 +62,21 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     assert looks["is_by"] <= len(history), "each trial is looked at once, not once for each test"
 
 
+def test_the_whole_history_is_walked_once_however_many_waves_are_asked_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waves = [f"wave{number}" for number in range(1, 7)]
+    declared = [profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves]
+    history = drive(study(profiles=tuple(declared)), cluster({}))
+    asked = study(profiles=tuple(declared))
+    walks = counted(monkeypatch, TuningWalk, "walk")
+    for wave in waves:
+        for _ in range(2):
+            question = Question(about=Ask.SCREENED, name=f"p-{wave}", wave=wave)
+            assert asked.answer(history, question).verdict is not None
+    assert walks["walk"] == 1 + len(waves), "and once up to the end of each wave"
+
+
 def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     new = profile("new", "--xla_new=1")
     gated = GateStudy(cell=CELL, profiles=(new,))

@@ -120,6 +120,18 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
 
 
+def test_a_profile_that_opens_the_screen_again_leaves_the_verdicts_of_the_blocks() -> None:
+    done = drive(study(12), cluster({"p1": 0.04}))
+    before = study(12).conclude(done)
+    more = study(13, budget=60)
+    assert {(each.arm, each.block) for each in more.propose(done)} == {("p12", 0)}
+    after = more.conclude(done)
+    assert (before.complete, after.complete) == (True, False)
+    assert after.tuning.finalists == before.tuning.finalists
+    assert after.alpha == before.alpha
+    assert verdict(after, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
+
+
 @pytest.mark.parametrize("is_lost_again", [False, True])
 def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_again: bool) -> None:
     """It could gain +4 %: M was said of the others, and meant all."""

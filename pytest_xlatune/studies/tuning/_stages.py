@@ -71,6 +71,7 @@ class SweepWalk(PastWalk[TuningPlan]):
 
     def __init__(self, study: TuningPlan, history: History) -> None:
         self.history = history
+        self._parts: dict[str, tuple[TrialResult, ...]] = {}
         self.slots: Slots | None = None
         if study.slots:
             names = tuple(study.nodes)
@@ -127,10 +128,6 @@ class SweepWalk(PastWalk[TuningPlan]):
             if (trial.is_baseline or trial.arm in own) and self.over(trial) is None
         )
 
-    @cached_property
-    def _parts(self) -> dict[str, tuple[TrialResult, ...]]:
-        return {}
-
     def until(self, wave: str) -> tuple[TrialResult, ...]:
         """Return what was measured once, up to the end of a wave; "" is the last."""
         if wave not in self._parts:
@@ -140,12 +137,7 @@ class SweepWalk(PastWalk[TuningPlan]):
     @property
     def rounds(self) -> int:
         """How many of the trials that are left follow one another, unplanned ones included."""
-        study, layout, slots, later = (
-            self.study,
-            self.study.layout,
-            len(self.study.cells),
-            self.later,
-        )
+        layout, slots, later = self.study.layout, len(self.study.cells), self.later
         loads = Counter(each.cell_digest for each in self.pending)
         longest = max(loads.values(), default=0)
         if not later:
@@ -153,7 +145,7 @@ class SweepWalk(PastWalk[TuningPlan]):
         if isinstance(layout, Refusal) or any(each.block for each in self.pending):
             return longest + math.ceil(later / slots)
         begun = {each.stage for each in (*self.pending, *(each.trial for each in self.history))}
-        runs = derived_runs([rule for rule in study.rules if rule.wave not in begun])
+        runs = derived_runs([rule for rule in self.study.rules if rule.wave not in begun])
         runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
         of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
         return longest + rounds_of_screen(runs, layout, slots) + of_blocks

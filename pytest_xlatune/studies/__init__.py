@@ -394,8 +394,9 @@ def remembered(
     def asked(self: Owner, history: History) -> Value:
         known: list[tuple[tuple[TrialResult, ...], Value]] = vars(self).setdefault(name, [])
         asked_of = tuple(history)
-        for past, value in known:
+        for at, (past, value) in enumerate(known):
             if past is asked_of or past == asked_of:
+                known.insert(0, known.pop(at))  # those that are asked of most stay
                 return value
         value = method(self, asked_of)
         known.insert(0, (asked_of, value))

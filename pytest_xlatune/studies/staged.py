@@ -32,10 +32,10 @@ class _StageOpenError(Exception):
 S = TypeVar("S", bound=Study)
 
 
-class Walk(ABC, Generic[S]):
-    """How far one history reaches, and what was found on the way.
+class Stages(ABC, Generic[S]):
+    """Stages, one after the other, as far as a history reaches, and what was found on the way.
 
-    A subclass has the question in `walk` and the answer in `conclusion`.
+    A subclass has them in `walk`.
 
     Attributes:
         study: whose question it is.
@@ -57,10 +57,6 @@ class Walk(ABC, Generic[S]):
     @abstractmethod
     def walk(self) -> None:
         """Run the stages of the study, the first one first."""
-
-    @abstractmethod
-    def conclusion(self) -> Conclusion:
-        """Return what follows from the walk, however far it came."""
 
     def go(self) -> Self:
         """Walk as far as the history reaches; return itself."""
@@ -107,6 +103,14 @@ class Walk(ABC, Generic[S]):
     def left(self) -> int:
         """How many trials are likely still to come."""
         return len(self.pending) + self.later if self.pending else 0
+
+
+class Walk(Stages[S]):
+    """How far one history reaches: the question in `walk`, the answer in `conclusion`."""
+
+    @abstractmethod
+    def conclusion(self) -> Conclusion:
+        """Return what follows from the walk, however far it came."""
 
 
 class PastWalk(Walk[S]):

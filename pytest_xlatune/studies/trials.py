@@ -317,7 +317,8 @@ def _real_blocks(
             if block > key.block and min(own) - reach <= start <= max(own) + reach
         ]
         # one that ran beside nothing is compared with nothing
-        nearest = min(beside, key=lambda block: abs(middles[block] - start), default=None)
+        # of two that are as near the first: the order of a set is another in each process
+        nearest = min(beside, key=lambda block: (abs(middles[block] - start), block), default=None)
         found[key] = ("alone", *key) if nearest is None else nearest
     return found
 

@@ -284,4 +284,6 @@ def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
     stack = next(each for each in whole.propose(screened) if each.arm == "a+b")
     kept = whole.slots_of([*lucky, measured(stack, 6.95)])
     assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
-    assert any("confirmed to gain nothing: b" in sentence(each) for each in whole.filled(lucky))
+    assert any(
+        "confirmed to gain nothing: b" in sentence(each) for each in whole.walked(lucky).waves.told
+    )

@@ -22,7 +22,14 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
 from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
-from pytest_xlatune.studies.staged import FAILS, StagedStudy, Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import (
+    FAILS,
+    StagedStudy,
+    Stages,
+    Words,
+    name_of,
+    refuse_budget,
+)
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
 
@@ -144,6 +151,29 @@ def test_trials_of_another_study_or_another_stage_end_no_stage() -> None:
     assert study.propose([other]) == study.propose(())
 
 
+class Again(Stages[TwoStages]):
+    """The second stage of the three cells alone, of whichever is given."""
+
+    def __init__(self, study: TwoStages, history: History, arm: str) -> None:
+        super().__init__(study)
+        self.history, self.arm = history, arm
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        return next((each for each in self.history if each.trial.id == trial.id), None)
+
+    def walk(self) -> None:
+        self.run([self.study.trial(self.arm, "again", block) for block in (1, 2)], later=3)
+
+
+def test_a_part_is_walked_by_itself_while_a_stage_before_it_is_open() -> None:
+    study = TwoStages()
+    done = [scored(study.trial("b", "again", 1))]
+    part = Again(study, done, "b").go()
+    assert [each.block for each in part.planned] == [1, 2]
+    assert [each.block for each in part.pending] == [2]
+    assert (part.left, study.left(done)) == (1 + 3, 3 + 2)
+
+
 class Said(Words):
     BROKEN = "BROKEN", VerdictKind.INVALID, FAILS
     SLOW = "SLOW", VerdictKind.SLOWER
@@ -201,7 +231,7 @@ def test_a_budget_below_the_first_stage_is_refused_with_the_one_to_ask_for() -> 
 
 
 @pytest.mark.parametrize(
-    "kind", ["nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
+    "kind", ["tuning", "nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
 )
 def test_a_study_of_stages_stands_on_the_frame(kind: str) -> None:
     cls = toy.ToyStudy if kind == "toy" else KINDS[kind].cls

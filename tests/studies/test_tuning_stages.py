@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.studies.trials import AGAIN, place
-from tests.helpers.answers import cluster, drive, study, verdict
+from pytest_xlatune.studies.trials import AGAIN, ALIAS, place
+from tests.helpers.answers import cluster, drive, knobs, measured, study, verdict
 
 
 def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() -> None:
@@ -115,9 +115,42 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     found = verdict(sweep.conclude(history), arm)
     assert found.delta == pytest.approx(0.0, abs=0.003)
     assert found.kind is not VerdictKind.FASTER
-    past = sweep._known(history).past
+    past = sweep.walked(history).past
     own = past.real_blocks[place(late.trial)]
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
+
+
+THREE = ConfirmDesign(arms=2, blocks=3, baselines=1)
+
+
+def test_a_late_trial_as_near_to_two_blocks_is_of_the_first_in_every_process() -> None:
+    for name in knobs(12):  # the order of sets goes by names, and would be the first's by chance
+        starts: dict[tuple[int, Profile], float]
+        starts = {(1, BASELINE): 0, (2, BASELINE): 1000, (2, ALIAS): 1100, (3, BASELINE): 2000}
+        starts |= {(1, ALIAS): 100, (3, ALIAS): 2100, (1, name): 1550}
+        history = []
+        for (block, arm), start in starts.items():
+            (trial,) = (
+                each
+                for each in study().orders.blocks([name, ALIAS], [block], design=THREE)
+                if each.arm == arm.id
+            )
+            outcome = Outcome(state=State.COMPLETED, start_s=start)
+            history.append(replace(measured(trial, 7.0), outcome=outcome))
+        past = study().read(history, {name.id: name})
+        assert past.real_blocks[place(history[-1].trial)] == 2
+
+
+def test_a_profile_that_opens_the_screen_again_leaves_the_verdicts_of_the_blocks() -> None:
+    done = drive(study(12), cluster({"p1": 0.04}))
+    before = study(12).conclude(done)
+    more = study(13, budget=60)
+    assert {(each.arm, each.block) for each in more.propose(done)} == {("p12", 0)}
+    after = more.conclude(done)
+    assert (before.complete, after.complete) == (True, False)
+    assert after.tuning.finalists == before.tuning.finalists
+    assert after.alpha == before.alpha
+    assert verdict(after, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
 
 
 @pytest.mark.parametrize("is_lost_again", [False, True])

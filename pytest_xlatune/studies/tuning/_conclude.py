@@ -10,10 +10,10 @@ measured has no delta to discuss. Works at any moment of a sweep.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
@@ -45,21 +45,15 @@ from pytest_xlatune.studies.trials import (
     unlike_warmup,
     usable,
 )
+from pytest_xlatune.studies.tuning._blocks import Look, begun, is_spare
+from pytest_xlatune.studies.tuning._plan import DEFAULT_SIGMA
 from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
-from pytest_xlatune.studies.tuning._stages import (
-    BOUND,
-    FAR,
-    Confirmation,
-    Look,
-    Ranking,
-    Screened,
-    begun,
-    is_spare,
-)
+from pytest_xlatune.studies.tuning._screen import Screened
+from pytest_xlatune.studies.tuning._slots import notes_on_slots
+from pytest_xlatune.studies.tuning._stages import BOUND, FAR, Confirmation, SweepWalk
 from pytest_xlatune.studies.tuning.derived import Key, settings_of
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
-    Losses,
     acting,
     as_winner,
     beside,
@@ -78,97 +72,25 @@ from pytest_xlatune.studies.verdicts import (
     with_effect,
 )
 
-# of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
-DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
+
+class TuningWalk(SweepWalk):
+    """A sweep as far as it came, and what follows from it."""
+
+    def conclusion(self) -> Conclusion:
+        """Return the verdicts, confirmed ones first, each group by delta."""
+        return conclusion(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobNoise:
-    """The noise of a job's score between jobs, to plan with, and where it comes from.
-
-    Attributes:
-        known: from a calibration of the cell, or as the sweep states it; None if unknown.
-        seen: in the screen; None before that tells.
-    """
-
-    known: float | None
-    seen: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The larger of what was known, or else assumed, and what was seen."""
-        return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
-
-    @property
-    def told(self) -> Reason:
-        """The value and where it is from; what was not measured is called assumed."""
-        if self.seen is not None and self.seen >= self.value:
-            return Reason(Why.NOISE_SEEN, sigma=self.value)
-        return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """All that the verdicts rest on.
-
-    Attributes:
-        declared: the profiles by id, in declared order.
-        selected: ids of this run.
-        repeats: profile -> what has the same effective settings.
-        past, screen, confirmation: what was measured; no confirmation before the screen is over.
-        finalists: that entered the blocks, in rank order.
-        late: what would be a finalist by now, but was screened after they were fixed.
-        layout: the plan of the sweep.
-        noise: of a job, to plan with.
-        losses: with what a trial's loss is compared.
-        derived: how derived waves were filled.
-        is_screened, is_complete: whether this run's screen, and everything of it, is over.
-    """
-
-    declared: Mapping[str, Profile]
-    selected: frozenset[str]
-    repeats: Mapping[str, str]
-    past: Past
-    screen: Ranking
-    confirmation: Confirmation | None
-    finalists: tuple[str, ...]
-    late: tuple[str, ...]
-    layout: Plan | Refusal
-    noise: JobNoise
-    losses: Losses
-    is_screened: bool
-    is_complete: bool
-    derived: tuple[Reason, ...] = ()
-
-    @property
-    def look(self) -> Look | None:
-        """The look at the deciding blocks; None while some are missing."""
-        return self.confirmation.look if self.confirmation else None
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The finalists that no cut has dropped so far."""
-        kept = self.confirmation.kept if self.confirmation else ()
-        return tuple(each for each in self.finalists if each in kept)
-
-    @property
-    def cut(self) -> tuple[str, ...]:
-        """The finalists that a cut dropped."""
-        if self.confirmation is None:
-            return ()
-        return tuple(each for each in self.finalists if each not in self.confirmation.kept)
-
-
-def verdict(basis: Basis, profile_id: str) -> Verdict | None:
+def verdict(walk: SweepWalk, profile_id: str) -> Verdict | None:
     """Return the verdict on a profile; None where it is neither selected nor measured.
 
     Its figures and the settings that blocks show to act follow from all verdicts: `verdicts`.
     """
-    past = basis.past
+    past = walk.past
     screened = past.screens_of(profile_id)
     in_blocks = past.confirms_of(profile_id)
     confirmed = [each for each in in_blocks if not is_spare(each.trial)]
-    if not screened and not in_blocks and profile_id not in basis.selected:
+    if not screened and not in_blocks and profile_id not in walk.waves.candidates:
         return None
     everything = (*screened, *in_blocks)
     base = troubled(
@@ -176,7 +98,7 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
             arm=profile_id,
             kind=VerdictKind.INVALID,
             job_ids=job_ids_of(everything),
-            reasons=_repeat_reason(basis, profile_id),
+            reasons=_repeat_reason(walk, profile_id),
             lost=lost_runs(confirmed),
         ),
         everything,
@@ -187,18 +109,18 @@ def verdict(basis: Basis, profile_id: str) -> Verdict | None:
         why = dropped[0].reason or CANNOT_RUN
         not_run = dropped[0].not_run
         return replace(base, can_run=False, not_run=not_run, reasons=(why, *base.reasons))
-    differs = basis.losses.reason(past, profile_id)
+    differs = walk.study.losses.reason(past, profile_id)
     if differs:
         return replace(measured(base, everything), reasons=(differs, *base.reasons))
-    if profile_id in basis.kept and confirmed and basis.look is not None:
-        return _confirmed(basis, basis.look, base, confirmed, in_blocks)
+    if profile_id in walk.kept and confirmed and walk.look is not None:
+        return _confirmed(walk, walk.look, base, confirmed, in_blocks)
     is_spared = any(usable(each) for each in in_blocks) and not confirmed
-    if profile_id in basis.cut or is_spared:
-        return _cut(basis, base, everything)
-    return _screened(basis, base, screened)
+    if is_spared or (profile_id in walk.finalists and profile_id not in walk.kept):
+        return _cut(walk, base, everything)
+    return _screened(walk, base, screened)
 
 
-def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     scored = [each for each in trials if usable(each) is not None]
     final = [each for each in trials if each.status.is_final]
     if not scored and final:
@@ -206,17 +128,17 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     if not scored:
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
-    standing = basis.screen.standings.get(base.arm)
+    standing = walk.ranking.standings.get(base.arm)
     if standing is None:
         found = [Reason(Why.NO_BASELINE_BESIDE)]
     else:
         found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
-    is_likely_slower = _is_likely_slower(basis, standing) and len(scored) == 1
+    is_likely_slower = _is_likely_slower(walk, standing) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
-    if basis.confirmation and base.arm in basis.finalists:
-        found.append(_progress(basis.past, basis.confirmation, base.arm))
+    if walk.confirmation and base.arm in walk.finalists:
+        found.append(_progress(walk.past, walk.confirmation, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
@@ -227,31 +149,31 @@ def _screened(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Ver
     )
 
 
-def _is_likely_slower(basis: Basis, standing: Screened | None) -> bool:
+def _is_likely_slower(walk: SweepWalk, standing: Screened | None) -> bool:
     """Whether a single run lies so far below its baselines that noise hardly explains it."""
     if standing is None:
         return False
-    fit = basis.look.fit if basis.look else None
+    fit = walk.look.fit if walk.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(seen, basis.noise.known or DEFAULT_SIGMA)
+    sigma = max(seen, walk.noise.known or DEFAULT_SIGMA)
     return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
 
 
 def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> Reason:
-    own = [trial for trial in confirmation.trials if trial.profile.id == profile_id]
+    own = [trial for trial in confirmation.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
-    total = max(confirmation.blocks, len(own))
+    total = max(len(confirmation.widths), len(own))
     return Reason(Why.FINALIST_SO_FAR, done=done, total=total)
 
 
-def _cut(basis: Basis, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def _cut(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict on a finalist that the later blocks left out: it ranks, no more."""
     scored = [each for each in trials if usable(each) is not None]
     if not scored:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     known = measured(base, scored)
-    mean = _mean(basis, base.arm)
-    is_likely_slower = _is_likely_slower(basis, mean)
+    mean = _mean(walk, base.arm)
+    is_likely_slower = _is_likely_slower(walk, mean)
     found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
@@ -268,10 +190,10 @@ def _ranks_only(times: int) -> Reason:
     return Reason(kinds[times]) if times in kinds else Reason(Why.RANKS_TIMES, times=times)
 
 
-def _mean(basis: Basis, arm: str) -> Screened | None:
+def _mean(walk: SweepWalk, arm: str) -> Screened | None:
     """Return an arm over screen and all blocks; None where neither tells."""
-    fit = fitted(basis.past.scored_in_blocks())
-    standing = basis.screen.standings.get(arm)
+    fit = fitted(walk.past.scored_in_blocks())
+    standing = walk.ranking.standings.get(arm)
     found = fit.arms.get(arm) if fit is not None else None
     parts = [(standing.estimate, standing.variance)] if standing else []
     parts += [(found.estimate, found.variance)] if found else []
@@ -285,7 +207,7 @@ _VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone
 
 
 def _confirmed(
-    basis: Basis,
+    walk: SweepWalk,
     look: Look,
     base: Verdict,
     trials: Sequence[TrialResult],
@@ -301,10 +223,10 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     kind = look.kinds[base.arm]
-    told = _in_all_blocks(basis, base.arm, comparison, in_blocks) or comparison
+    told = _in_all_blocks(walk, base.arm, comparison, in_blocks) or comparison
     if told is not comparison:
         base = measured(base, in_blocks)
-    past = basis.past
+    past = walk.past
     baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
     straggling = straggler_veto(
         comparison,
@@ -332,14 +254,14 @@ def _confirmed(
 
 
 def _in_all_blocks(
-    basis: Basis, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
+    walk: SweepWalk, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
 ) -> Comparison | None:
     """Return an arm's figures from all blocks; None where it stands in no spare one.
 
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
     spare = sum(is_spare(each.trial) for each in in_blocks if usable(each))
-    found = compared(fitted(basis.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
+    found = compared(fitted(walk.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
     method = Reason(Why.WITH_SPARE_BLOCKS, method=decided.method, blocks=spare)
@@ -359,8 +281,8 @@ def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, floa
     return Reason(Why.CANNOT_TELL, low=low, high=high, mde80=relative(comparison.mde80))
 
 
-def _repeat_reason(basis: Basis, profile_id: str) -> tuple[Reason, ...]:
-    owner = basis.repeats.get(profile_id)
+def _repeat_reason(walk: SweepWalk, profile_id: str) -> tuple[Reason, ...]:
+    owner = walk.waves.repeats.get(profile_id)
     if owner is None:
         return ()
     return (Reason(Why.AA_TRIAL if owner == BASELINE_ID else Why.REPEAT, owner=owner),)
@@ -374,54 +296,54 @@ _CONFIRMED = (
 )
 
 
-def _verdicts(basis: Basis, level: Verdict) -> Iterator[Verdict]:
+def _verdicts(walk: SweepWalk, level: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts: figures at the level of the reference, settings that blocks show to act.
 
     What one profile alone shows to act acts in the stacks that hold it too.
     """
-    found = [each for name in basis.declared if (each := verdict(basis, name)) is not None]
+    found = [each for name in walk.waves.profiles if (each := verdict(walk, name)) is not None]
     shown: set[tuple[Key, str]] = set()
     for each in found:
-        profile = basis.declared[each.arm]
+        profile = walk.waves.profiles[each.arm]
         if not profile.is_control:
             shown |= acting(each, settings_of(profile)).items()
     for each in found:
-        own = settings_of(basis.declared[each.arm]).items() & shown
+        own = settings_of(walk.waves.profiles[each.arm]).items() & shown
         yield beside(with_acting(each, {name for (_, name), _ in own}), level)
 
 
-def conclusion(basis: Basis) -> Conclusion:
+def conclusion(walk: SweepWalk) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group by delta."""
-    level = reference(basis.past)
-    shown = list(_verdicts(basis, level))
-    fit = basis.look.fit if basis.look else None
+    level = reference(walk.past)
+    shown = list(_verdicts(walk, level))
+    fit = walk.look.fit if walk.look else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
-        sigma = basis.screen.sigma
-    found, widest = _bound(basis, shown) or (None, "")
+        sigma = walk.ranking.sigma
+    found, widest = _bound(walk, shown) or (None, "")
     bound = found if found is None or math.isfinite(found) else None
-    window = basis.past.window
+    window = walk.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=_standing)),
         reference=level,
         record=TuningRecord(
-            finalists=basis.finalists,
+            finalists=walk.finalists,
             bound=bound,
-            mde80=_mde80(basis),
-            from_start80=_from_start80(basis),
+            mde80=_mde80(walk),
+            from_start80=_from_start80(walk),
             sigma=sigma,
             recipe=recipe(
-                profiles=basis.declared,
+                profiles=walk.waves.profiles,
                 verdicts=shown,
-                cells=basis.past.scored_in_blocks(),
+                cells=walk.past.scored_in_blocks(),
                 fit=fit,
             ),
         ),
-        alpha=basis.confirmation.alpha_spent if basis.confirmation else 0.0,
-        complete=basis.is_complete,
+        alpha=walk.confirmation.alpha_spent if walk.confirmation else 0.0,
+        complete=walk.is_over,
         first_step=window.moved_to,
-        notes=tuple(_notes(basis, shown, bound, widest)),
+        notes=tuple(_notes(walk, shown, bound, widest)),
     )
 
 
@@ -432,70 +354,70 @@ def _standing(verdict: Verdict) -> tuple[int, float]:
     return group, math.inf if verdict.delta is None else -verdict.delta
 
 
-def _bound(basis: Basis, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
+def _bound(walk: SweepWalk, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
-    if not basis.is_screened or (basis.finalists and basis.confirmation and not basis.look):
+    if not walk.is_screened or (walk.finalists and walk.confirmation and not walk.look):
         return None
-    fit = fitted(basis.past.scored_in_blocks()) if basis.look else None
-    found = largest(basis.screen, fit, verdicts, arms=basis.selected, kept=basis.kept)
+    fit = fitted(walk.past.scored_in_blocks()) if walk.look else None
+    found = largest(walk.ranking, fit, verdicts, arms=walk.waves.candidates, kept=walk.kept)
     if found is None:
         return None
     high, widest = found
     return (relative(high) if math.isfinite(high) else math.inf), widest
 
 
-def _mde80(basis: Basis) -> float | None:
+def _mde80(walk: SweepWalk) -> float | None:
     """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
-    if basis.look is not None:
-        compared_arms = basis.look.comparisons.values()
+    if walk.look is not None:
+        compared_arms = walk.look.comparisons.values()
         found = [each.mde80 for each in compared_arms if isinstance(each, Comparison)]
         return relative(max(found)) if found else None
-    return basis.layout.mde80(basis.noise.value) if isinstance(basis.layout, Plan) else None
+    return walk.layout.mde80(walk.noise.value) if isinstance(walk.layout, Plan) else None
 
 
-def _from_start80(basis: Basis) -> float | None:
+def _from_start80(walk: SweepWalk) -> float | None:
     """Return what the whole sweep finds, selection included, at the noise as measured or planned.
 
     None where it only ranks, and where nothing that was screened can be found.
     """
-    known = begun(basis.past)
-    if not isinstance(basis.layout, Plan) or not basis.declared:
+    known = begun(walk.past)
+    if not isinstance(walk.layout, Plan) or not walk.waves.profiles:
         return None
-    if basis.look is None or known is None:
-        return basis.layout.from_start80(basis.noise.value)
-    finalist, fit = _mde80(basis), basis.look.fit
+    if walk.look is None or known is None:
+        return walk.layout.from_start80(walk.noise.value)
+    finalist, fit = _mde80(walk), walk.look.fit
     if finalist is None or fit is None:
         return None
     widths = known.widths or (known.arms,) * known.blocks
-    screened = max(len(basis.screen.standings), widths[0])
-    again = sum(key.stage == AGAIN for key in basis.past.screen)
+    screened = max(len(walk.ranking.standings), widths[0])
+    again = sum(key.stage == AGAIN for key in walk.past.screen)
     found = selected80(screened, widths, known.baselines, again=again)
     return max(relative(found * fit.sigma), finalist)
 
 
 def _notes(
-    basis: Basis, verdicts: Sequence[Verdict], bound: float | None, widest: str
+    walk: SweepWalk, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[Reason]:
-    notes = [*_late_notes(basis)]  # first: it is news of a profile that a user just added
-    if not basis.declared:
-        seen, noise = basis.screen.sigma, basis.noise
+    notes = [*_late_notes(walk)]  # first: it is news of a profile that a user just added
+    if not walk.waves.profiles:
+        seen, noise = walk.ranking.sigma, walk.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
-    elif isinstance(basis.layout, Refusal):
-        notes.append(Reason(Why.RANKING_ONLY, why=basis.layout.why))
-    elif basis.look is None:
+    elif isinstance(walk.layout, Refusal):
+        notes.append(Reason(Why.RANKING_ONLY, why=walk.layout.why))
+    elif walk.look is None:
         notes.append(
             Reason(
                 Why.PLAN_FINDS,
-                noise=basis.noise.told,
-                jobs=basis.layout.jobs,
-                start=basis.layout.from_start80(basis.noise.value),
-                finalist=basis.layout.mde80(basis.noise.value),
+                noise=walk.noise.told,
+                jobs=walk.layout.jobs,
+                start=walk.layout.from_start80(walk.noise.value),
+                finalist=walk.layout.mde80(walk.noise.value),
             )
         )
     may_win = {
-        each.arm for each in verdicts if each.wins and not basis.declared[each.arm].is_control
+        each.arm for each in verdicts if each.wins and not walk.waves.profiles[each.arm].is_control
     }
-    look = basis.look
+    look = walk.look
     if look is not None:
         notes += [
             Reason(Why.STOP_RULE, arm=each, change=relative(found.estimate), excluded=STOP_FLOOR)
@@ -508,7 +430,7 @@ def _notes(
             low, high = map(relative, control.ci95)
             notes.append(Reason(Why.AA_CONTROL, low=low, high=high))
     if bound is not None:
-        reaches = Why.BOUND_REACHES if basis.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
+        reaches = Why.BOUND_REACHES if walk.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
         notes.append(
             Reason(Why.BOUNDED, bound=bound, limit=BOUND)
             if bound < BOUND
@@ -517,18 +439,20 @@ def _notes(
         unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
         if unseen:
             notes.append(Reason(Why.NOT_BOUNDED, arms=unseen))
-        spare = {key.block for key, each in basis.past.confirm.items() if is_spare(each.trial)}
+        spare = {key.block for key, each in walk.past.confirm.items() if is_spare(each.trial)}
         if spare:
             notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
     elif widest:
         notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
-    notes += _noise_notes(basis, verdicts)
-    notes += _window_notes(basis)
-    if basis.screen.baselines == 1 and basis.screen.standings:
+    notes += _noise_notes(walk, verdicts)
+    notes += _window_notes(walk)
+    if walk.ranking.baselines == 1 and walk.ranking.standings:
         notes.append(Reason(Why.SINGLE_BASELINE))
-    notes += _history_notes(basis)
-    notes += basis.derived
-    absent = len(basis.declared) - len(verdicts)
+    notes += _history_notes(walk)
+    notes += walk.waves.told
+    notes += _slot_notes(walk)
+    notes += walk.undecided_pair
+    absent = len(walk.waves.profiles) - len(verdicts)
     if absent:
         notes.append(Reason(Why.NEITHER_SELECTED, profiles=absent))
     return notes
@@ -553,35 +477,41 @@ def _tie(look: Look) -> Iterator[Reason]:
 TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
 
 
-def _noise_notes(basis: Basis, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
+def _noise_notes(walk: SweepWalk, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
     """Yield where settings that do nothing moved by more than the effects that are looked for."""
-    idle = {each.id for each in basis.declared.values() if each.is_control}
-    idle |= {name for name, owner in basis.repeats.items() if owner == BASELINE_ID}
+    idle = {each.id for each in walk.waves.profiles.values() if each.is_control}
+    idle |= {name for name, owner in walk.waves.repeats.items() if owner == BASELINE_ID}
     moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
     if max(moved, default=0.0) >= TOO_NOISY:
         yield Reason(Why.MACHINE_TOO_NOISY, moved=max(moved))
 
 
-def _window_notes(basis: Basis) -> Iterator[Reason]:
+def _window_notes(walk: SweepWalk) -> Iterator[Reason]:
     """Yield where steady state begins, and which profiles warm up unlike the baseline."""
-    window = basis.past.window
+    window = walk.past.window
     if window.note:
         yield window.note
-    if basis.look is not None:
-        unlike = [each for each in basis.look.unlike if each != ALIAS.id]
+    if walk.look is not None:
+        unlike = [each for each in walk.look.unlike if each != ALIAS.id]
         if unlike:
             yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
 
 
-def _late_notes(basis: Basis) -> Iterator[Reason]:
+def _slot_notes(walk: SweepWalk) -> Iterator[Reason]:
+    """Yield which node slots are slower than the others, and which died."""
+    if walk.slots is not None and walk.is_screened:
+        yield from notes_on_slots(walk.past, walk.slots, walk.study.nodes)
+
+
+def _late_notes(walk: SweepWalk) -> Iterator[Reason]:
     """Yield which profiles came too late for the confirmation."""
-    if basis.late:
-        yield Reason(Why.CAME_TOO_LATE, arms=basis.late)
+    if walk.late:
+        yield Reason(Why.CAME_TOO_LATE, arms=walk.late)
 
 
-def _history_notes(basis: Basis) -> Iterator[Reason]:
+def _history_notes(walk: SweepWalk) -> Iterator[Reason]:
     """Yield what of the history is not compared, or no longer decided, and why."""
-    past = basis.past
+    past = walk.past
     if past.epochs > 1:
         yield Reason(Why.EPOCHS, epochs=past.epochs)
     if past.undeclared:

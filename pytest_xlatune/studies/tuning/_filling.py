@@ -19,7 +19,7 @@ from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import Past
-from pytest_xlatune.studies.tuning._stages import begun, frozen_arms, is_spare, look_at
+from pytest_xlatune.studies.tuning._blocks import begun, frozen_arms, is_spare, look_at
 from pytest_xlatune.studies.tuning.derived import (
     Effective,
     Key,

@@ -18,7 +18,6 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
@@ -34,11 +33,9 @@ from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
 from pytest_xlatune.stats.compare import noise_of
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
+from pytest_xlatune.studies.tuning._screen import Ranking
 from pytest_xlatune.studies.tuning.derived import Key, is_part, settings_of
 from pytest_xlatune.studies.verdicts import compared
-
-if TYPE_CHECKING:
-    from pytest_xlatune.studies.tuning._stages import Ranking
 
 ALPHA = 0.05  # one-sided, over the parts of one set
 _OWN = 3  # blocks from which the differences' own spread counts

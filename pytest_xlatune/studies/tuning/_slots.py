@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -34,17 +33,12 @@ from pytest_xlatune.stats.design import (
     MIN_DF,
     SECOND_RUNS,
     Plan,
-    Refusal,
     jobs_for_second_runs,
     screen_slots,
     t_quantile,
 )
-from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 from pytest_xlatune.studies.tuning.derived import DerivedRule, Stacks
-
-if TYPE_CHECKING:
-    from pytest_xlatune.studies.tuning import TuningStudy
 
 # by these a slot is known to take no trial any more
 _DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
@@ -224,20 +218,21 @@ def _is_open(result: TrialResult) -> bool:
     return not result.status.is_final or _is_lost_to_nodes(result)
 
 
-def rounds(layout: Plan, slots: int, rules: Sequence[DerivedRule]) -> tuple[int, int]:
-    """Return how many trials of the screen, and of the blocks, follow one another on a slot."""
-    derived = _derived(rules)
-    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
+def rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
+    """Return how many trials follow one another on a slot, of runs that wait for each other."""
     at_most = screen_slots(slots, layout.profiles)
-    of_blocks = sum(
+    return sum(math.ceil(count / at_most) for count in runs)
+
+
+def rounds_of_blocks(layout: Plan, slots: int) -> int:
+    """Return how many trials of the blocks follow one another on a slot."""
+    return sum(
         math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
         for width, same in groupby(layout.widths)
     )
-    counts = (first, *derived, layout.again)
-    return sum(math.ceil(count / at_most) for count in counts), of_blocks
 
 
-def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
+def derived_runs(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
     """Return the trials of each derived wave, which begins when those before are over.
 
     Half of the stacks of a wave wait for the other half.
@@ -251,25 +246,6 @@ def _derived(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
     return (*(count + 1 for count in counts.values()), *waiting)  # with a baseline
 
 
-def follow(sweep: TuningStudy, history: History) -> int:
-    """Return how many of the trials that are left follow one another, unplanned ones included."""
-    pending, layout, slots = sweep.propose(history), sweep.layout, len(sweep.cells)
-    loads = Counter(each.cell_digest for each in pending)
-    longest, later = max(loads.values(), default=0), sweep.left(history) - len(pending)
-    if later <= 0:
-        return longest
-    if isinstance(layout, Refusal) or any(each.block for each in pending):
-        return longest + math.ceil(later / slots)
-    begun = {each.stage for each in (*pending, *(each.trial for each in history))}
-    open_rules = [rule for rule in sweep.rules if rule.wave not in begun]
-    at_most = screen_slots(slots, layout.profiles)
-    screened = sum(math.ceil(count / at_most) for count in _derived(open_rules))
-    if later >= layout.in_blocks + layout.again:
-        screened += math.ceil(layout.again / at_most)
-    of_blocks = rounds(layout, slots, ())[1] if later >= layout.in_blocks else later
-    return longest + screened + of_blocks
-
-
 def outlined(
     cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
 ) -> tuple[Reason, ...]:
@@ -279,7 +255,10 @@ def outlined(
     """
     if len(cells) < _PAIR:
         return ()
-    screen, blocks = rounds(layout, len(cells), rules)
+    derived = derived_runs(rules)
+    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
+    screen = rounds_of_screen((first, *derived, layout.again), layout, len(cells))
+    blocks = rounds_of_blocks(layout, len(cells))
     used = screen_slots(len(cells), layout.profiles)
     beside = Reason(
         Why.SLOTS_BESIDE,
@@ -412,16 +391,14 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
     return found
 
 
-def notes_on_slots(past: Past, slots: Slots | None, nodes: Mapping[str, str]) -> tuple[Reason, ...]:
+def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Reason]:
     """Return what a report tells of the slots: those that are slower, and those that died.
 
     Args:
         past: what was measured.
-        slots: of the sweep; None where it has one.
+        slots: of the sweep.
         nodes: of each slot, as a host list.
     """
-    if slots is None:
-        return ()
     notes = []
     standing = {id(each) for each in slots.standing}
     for slot, change in slower(past, slots).items():
@@ -446,4 +423,4 @@ def notes_on_slots(past: Past, slots: Slots | None, nodes: Mapping[str, str]) ->
         with_block = Reason(Why.BLOCK_WENT_TOO, trials=lost) if lost else None
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(Reason(Why.SLOT_DEAD, why=why, block=with_block, **named))
-    return tuple(notes)
+    return notes

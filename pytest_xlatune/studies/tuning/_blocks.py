@@ -1,0 +1,110 @@
+"""The blocks of a tuning sweep, and the look at them when all that decide are complete.
+
+The layout stands in the design of every confirming trial, so that neither a restart nor a larger
+budget can refill the alpha that was spent on it. Writes no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.result import Comparison, VerdictKind
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.compare import NoComparison, decide, winners
+from pytest_xlatune.stats.design import SWEEP_ALPHA, Plan
+from pytest_xlatune.studies.trials import ALIAS, Past, fitted, unlike_warmups
+from pytest_xlatune.studies.verdicts import compared
+
+SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at complete blocks.
+
+    Attributes:
+        family: how many arms entered.
+        fit: the blocks' least squares; None where no block holds a baseline and something else.
+        comparisons: by arm, the alias included, dropped arms left out.
+        kinds: the verdict of each.
+        unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
+    """
+
+    family: int
+    fit: BlockFit | None
+    comparisons: Mapping[str, Comparison | NoComparison]
+    kinds: Mapping[str, VerdictKind]
+    unlike: Mapping[str, float]
+
+
+def begun(past: Past) -> ConfirmDesign | None:
+    """Return the design of the deciding blocks that have trials; None before the first."""
+    found = {each.trial.design for each in past.confirm.values() if each.trial.design is not None}
+    return max((each for each in found if each.look != SPARE), default=None)
+
+
+def is_spare(trial: Trial) -> bool:
+    """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
+    return trial.design is not None and trial.design.look == SPARE
+
+
+def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
+    """Return the arms that have trials in blocks after number `after`, the alias included."""
+    found = {
+        key.arm
+        for key, each in past.confirm.items()
+        if key.block > after and not is_spare(each.trial)
+    }
+    return tuple(sorted(found - {BASELINE_ID}))
+
+
+def design(past: Past, plan: Plan, *, arms: int) -> ConfirmDesign:
+    """Return the design of the deciding blocks: as begun, else as planned for so many arms."""
+    widths = tuple(min(each, arms) for each in plan.widths)
+    is_narrowing = len(set(widths)) > 1
+    return begun(past) or ConfirmDesign(
+        arms=arms,
+        blocks=plan.blocks,
+        baselines=plan.block_baselines,
+        widths=widths if is_narrowing else (),
+        pair=plan.pair,
+    )
+
+
+def look_at(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
+    """Look at the complete blocks of a design, and at the arms that were kept to their end."""
+    cells = past.scored_in_blocks(designs=(design,))
+    inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
+    entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
+    family = max(len(entered), 1)
+    fit = fitted(cells)
+    # a dropped arm can never win, so that those that stay need no alpha for the cut
+    comparisons = {
+        arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA)
+        for arm in sorted(kept)
+        if arm in inside and arm not in past.dropped
+    }
+    found = {
+        arm: each
+        for arm, each in comparisons.items()
+        if isinstance(each, Comparison) and arm != ALIAS.id
+    }
+    faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
+    kinds = {
+        arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
+        for arm, each in comparisons.items()
+    }
+    return Look(
+        family=family,
+        fit=fit,
+        comparisons=comparisons,
+        kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},
+        unlike=unlike_warmups(
+            [each for each in cells if each[1] in {BASELINE_ID, *kept}],
+            family=family,
+            window=past.window,
+        ),
+    )

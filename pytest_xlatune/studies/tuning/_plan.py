@@ -1,0 +1,514 @@
+"""A tuning sweep before anything is measured: profiles, waves, and how its budget is laid out.
+
+Much follows from what a sweep declares and is worked out once. This module knows no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, NO_ENV_ID, Profile, check_unique
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import LATER, Json
+from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan, screen_slots, unused
+from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
+from pytest_xlatune.studies.trials import (
+    AGAIN,
+    ALIAS,
+    STUDY,
+    Orders,
+    Past,
+    Segment,
+    read,
+    wave_baselines,
+    wave_order,
+)
+from pytest_xlatune.studies.tuning._slots import check_slots, outlined
+from pytest_xlatune.studies.tuning.derived import (
+    Around,
+    Crossed,
+    DerivedRule,
+    Effective,
+    Singles,
+    Slot,
+    Stacks,
+    slots_of,
+)
+from pytest_xlatune.studies.verdicts import Losses, OneCell
+
+# of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
+DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
+_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+_MOST_BLOCKS = 64  # of any layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNoise:
+    """The noise of a job's score between jobs, to plan with, and where it comes from.
+
+    Attributes:
+        known: from a calibration of the cell, or as the sweep states it; None if unknown.
+        seen: in the screen; None before that tells.
+    """
+
+    known: float | None
+    seen: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The larger of what was known, or else assumed, and what was seen."""
+        return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
+
+    @property
+    def told(self) -> Reason:
+        """The value and where it is from; what was not measured is called assumed."""
+        if self.seen is not None and self.seen >= self.value:
+            return Reason(Why.NOISE_SEEN, sigma=self.value)
+        return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningPlan(OneCell):
+    """A sweep of profiles over one cell.
+
+    Attributes:
+        cell: held fixed.
+        profiles: all declared profiles of the sweep in declared order, the baseline left out.
+        stacks, around, crossed: rules of the waves that are filled from what earlier ones found.
+        singles: rules of the waves that are filled by what an evidence run of the baseline shows.
+        context: what profiles are applied to, for the rules of the catalog; None asks none of them.
+        selected: ids explored in this run, and names of slots of derived waves; None is all.
+            Filters, never reorders. A slot brings the waves along that its own reads.
+        confirm: whether this run goes on to confirmation.
+        budget: jobs of the whole sweep, over all runs of it.
+        seed: of the random orders.
+        sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
+        screen_baselines: in each wave's queue; 0 is as planned from the budget.
+        finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
+        loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
+        slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
+        pair: "on" has `baseline-no-env` in every block, whatever its screen said.
+    """
+
+    traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
+    gone: ClassVar[Mapping[str, Json]] = {
+        "early_end": "off",
+        "equivalence": 0.01,
+        "second_blocks": 0,
+    }
+    cell: Cell
+    profiles: tuple[Profile, ...]
+    stacks: tuple[Stacks, ...] = ()
+    around: tuple[Around, ...] = ()
+    crossed: tuple[Crossed, ...] = field(default=(), metadata=LATER)
+    singles: tuple[Singles, ...] = ()
+    context: Context | None = None
+    selected: frozenset[str] | None = None
+    confirm: bool = True
+    budget: int = 50
+    seed: int = 0
+    sigma_prior: float | None = None
+    screen_baselines: int = 0
+    finalists: int = 0
+    blocks: int = 0
+    block_baselines: int = 0
+    loss_tolerance: float = 0.02
+    slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
+    pair: str = field(default="off", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        where = f"the sweep of {self.cell.label}"
+        check_slots(self.slots, cell=self.cell, where=where)
+        check_unique(self.profiles, where=where)
+        if any(profile.id == ALIAS.id for profile in self.profiles):
+            raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
+        # on one slot such a wave changed which profiles became finalists
+        if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
+            raise ConfigError(
+                f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
+                "the screen; give it another name, such as 'wave2'"
+            )
+        _check_rules(self, where=where)
+        _check_layout(self, where=where)
+
+    @property
+    def name(self) -> str:
+        """The study's word."""
+        return STUDY
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell on each of its node slots."""
+        return tuple(replace(self.cell, nodelist=nodes) for nodes in self.slots) or (self.cell,)
+
+    @cached_property
+    def nodes(self) -> Mapping[str, str]:
+        """The nodes of each node slot, by the identity of the cell on it."""
+        return {each.digest: compress(each.nodelist) for each in self.cells}
+
+    @cached_property
+    def rules(self) -> tuple[DerivedRule, ...]:
+        """The rules of the derived waves, in the order the waves run."""
+        rules: tuple[DerivedRule, ...] = (
+            *self.singles,
+            *self.stacks,
+            *self.around,
+            *self.crossed,
+        )
+        return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
+
+    @cached_property
+    def layout(self) -> Plan | Refusal:
+        """How the budget is laid out before anything is measured, or why it only ranks."""
+        return self.laid_out(self.count, self.budget, self.sigma_prior)
+
+    @cached_property
+    def no_env(self) -> Profile | None:
+        """`baseline-no-env`; None where the sweep does not declare it."""
+        return next((each for each in self.profiles if each.id == NO_ENV_ID), None)
+
+    def laid_out(
+        self,
+        count: int,
+        budget: int,
+        sigma: float | None,
+        *,
+        baselines: int = 0,
+        may_repeat: bool = True,
+    ) -> Plan | Refusal:
+        """Lay out so many profiles in so many jobs, with a trial in each block for the pair.
+
+        Args:
+            count: profiles.
+            budget: jobs.
+            sigma: job noise; None where it is not known.
+            baselines: of the screen, where they ran.
+            may_repeat: whether the best of the screen may run twice.
+        """
+
+        def in_jobs(jobs: int) -> Plan | Refusal:
+            return self._without_pair(
+                count, jobs, sigma, baselines=baselines, may_repeat=may_repeat
+            )
+
+        if self.no_env is None or self.pair != "on":
+            return in_jobs(budget)
+        for blocks in range(1, min(budget, _MOST_BLOCKS)):
+            found = in_jobs(budget - blocks)
+            if isinstance(found, Refusal) or found.blocks <= blocks:
+                break
+        if isinstance(found, Refusal):
+            return found
+        return replace(found, pair=True, jobs=found.jobs + found.blocks)
+
+    def _without_pair(
+        self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
+    ) -> Plan | Refusal:
+        in_screen = baselines or self.screen_baselines * len(self.counts)
+        planned = plan(
+            count,
+            budget,
+            screen_baselines=in_screen,
+            waves=len(self.counts),
+            sigma=sigma,
+            slots=len(self.cells),
+            may_repeat=may_repeat and not self.is_stated,
+        )
+        if not self.is_stated:
+            return planned
+        start = (
+            planned
+            if isinstance(planned, Plan)
+            else plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
+        )
+        if isinstance(start, Refusal):
+            return start
+        widths = self._stated_widths(start.widths, count)
+        beside = self.block_baselines or start.block_baselines
+        screened = count + (in_screen or start.screen_baselines)
+        return replace(
+            start,
+            profiles=count,
+            screen_baselines=in_screen or start.screen_baselines,
+            widths=widths,
+            block_baselines=beside,
+            jobs=screened + sum(widths) + len(widths) * beside,
+        )
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the sweep states how it confirms, or a part of it."""
+        return bool(self.finalists or self.blocks or self.block_baselines)
+
+    def _stated_widths(self, planned: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Return the arms of each block where the sweep states finalists or blocks itself."""
+        blocks = self.blocks or len(planned)
+        if self.finalists:
+            return (min(self.finalists, max(count, 1)),) * blocks
+        return (planned + planned[-1:] * blocks)[:blocks]
+
+    @property
+    def policy(self) -> Policy:
+        """What it wants of its campaign."""
+        return Policy(
+            reads_evidence=bool(self.rules),
+            compiles_first=True,
+            on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
+            derives=any(not isinstance(rule, Singles) for rule in self.rules),
+        )
+
+    @property
+    def may_spare(self) -> bool:
+        """Whether jobs that are left may become spare blocks: no blocks are stated."""
+        return not (self.finalists or self.blocks)
+
+    @property
+    def noise(self) -> JobNoise:
+        """The noise of a job, to plan with before anything is seen."""
+        return JobNoise(known=self.sigma_prior)
+
+    @property
+    def losses(self) -> Losses:
+        """With what a trial's loss is compared."""
+        return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """Where the random orders come from."""
+        slots = tuple(self.nodes) if self.slots else ()
+        return Orders(cell=self.cell, seed=self.seed, slots=slots)
+
+    @cached_property
+    def evidence_trial(self) -> Trial:
+        """The evidence run of the cell as deployed."""
+        return EvidenceStudy(cell=self.cell, profile=BASELINE).trial
+
+    @cached_property
+    def effective(self) -> Effective:
+        """What profiles come to on top of the deployed settings."""
+        return Effective(self.cell.deployed)
+
+    @cached_property
+    def places(self) -> Mapping[DerivedRule, tuple[Slot, ...]]:
+        """The slots of each rule."""
+        return slots_of(self.rules)
+
+    @property
+    def count(self) -> int:
+        """Profiles that are declared, and slots for derived ones."""
+        return len(self.profiles) + sum(rule.slots for rule in self.rules)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Waves in the order they run -> their profiles, slots of derived ones included."""
+        rules = ((rule.wave, rule.slots) for rule in self.rules)
+        own = [*((each.wave, 1) for each in self.profiles), *rules]
+        waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
+        return {wave: sum(count for other, count in own if other == wave) for wave in waves}
+
+    @cached_property
+    def baselines(self) -> dict[str, int]:
+        """Baselines in the queue of each wave."""
+        if self.screen_baselines:
+            return dict.fromkeys(self.counts, self.screen_baselines)
+        layout = self.layout
+        if isinstance(layout, Plan):
+            planned = layout.screen_baselines
+        else:
+            most = max(5, screen_slots(len(self.cells), self.count))
+            planned = max(1, min(most, self.budget - self.count))
+        return wave_baselines(self.counts, planned)
+
+    @property
+    def screen_slots(self) -> int:
+        """On how many node slots the screen lies."""
+        return screen_slots(len(self.cells), self.count)
+
+    def queues(
+        self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
+    ) -> Iterator[Segment]:
+        """Yield the queue of each wave in the order they run, up to one or before one."""
+        waves = sorted(self.baselines, key=wave_order)
+        for at, wave in enumerate(waves):
+            if before and wave_order(wave) >= wave_order(before):
+                return
+            if until and wave_order(wave) > wave_order(until):
+                return
+            own = [each for each in profiles if each.wave == wave]
+            # one line goes through the baselines of all waves: they lie far apart
+            lone = at / max(len(waves) - 1, 1)
+            yield self.orders.segment(wave, own, baselines=self.baselines[wave], lone=lone)
+
+    @cached_property
+    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Reason | None]]:
+        """What the catalog objects to, as far as it was asked: collectives -> profile -> why."""
+        return {}
+
+    @cached_property
+    def own_queues(self) -> tuple[Segment, ...]:
+        """The queues of the declared profiles."""
+        return tuple(self.queues(self.profiles))
+
+    @cached_property
+    def own_repeats(self) -> Mapping[str, str]:
+        """Declared profile -> what has the same effective settings."""
+        return self.effective.repeats(self.profiles)
+
+    def read(self, history: History, declared: Mapping[str, Profile]) -> Past:
+        """Return the trials of the sweep, `declared` by id."""
+        return read(
+            history,
+            protocols=self.orders.protocols,
+            declared=declared,
+            slots=bool(self.slots),
+        )
+
+    def is_sound(self, past: Past, arm: str) -> bool:
+        """Whether an arm ran wherever it was screened, and trained to the loss of the baseline."""
+        is_dropped = any(each.status is TrialStatus.DROPPED for each in past.screens_of(arm))
+        return not is_dropped and not self.losses.reason(past, arm)
+
+
+def has_profiles(queue: Segment) -> bool:
+    """Whether a queue runs: the baselines of a wave that stayed empty never do."""
+    return not all(trial.is_baseline for trial in queue.trials)
+
+
+def _check_layout(sweep: TuningPlan, *, where: str) -> None:
+    """Refuse a sweep whose trials exceed its budget, or whose blocks cannot tell the noise.
+
+    Raises:
+        ConfigError: names the jobs, or the degrees of freedom.
+    """
+    layout, budget = sweep.layout, sweep.budget
+    screened = sweep.count + sum(sweep.baselines.values())
+    jobs = layout.jobs if isinstance(layout, Plan) else screened
+    if jobs > budget:
+        raise ConfigError(
+            f"{where}: {sweep.count} profiles and their baselines need {jobs} jobs, "
+            f"the budget is {budget}; raise the budget or declare fewer"
+        )
+    if isinstance(layout, Plan) and layout.df < MIN_DF:
+        raise ConfigError(
+            f"{where}: {layout.blocks} blocks of {layout.finalists} finalists and "
+            f"{layout.block_baselines} baselines leave {layout.df} degrees of freedom, "
+            f"{MIN_DF} are needed; add a block or a baseline"
+        )
+
+
+def _check_rules(sweep: TuningPlan, *, where: str) -> None:
+    """Refuse rules that nothing can come of, and names that no profile has.
+
+    Raises:
+        ConfigError: a wave that has none before it, two rules of a kind in one wave, a profile
+            that takes a slot's name, a selected name that is neither.
+    """
+    rules, profiles = sweep.rules, sweep.profiles
+    known = {BASELINE_ID, *(each.id for each in profiles)}
+    ids = set(known)
+    kinds = [(rule.kind, rule.wave) for rule in rules]
+    sources: list[Profile | Singles] = [*profiles]
+    sources += [rule for rule in rules if isinstance(rule, Singles)]
+    for rule in rules:
+        if isinstance(rule, Singles):
+            ids |= {each.id for each in rule.candidates}
+        elif not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
+            raise ConfigError(
+                f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
+                f"one of them; declare single flags in an earlier wave, or name a later one"
+            )
+        if kinds.count((rule.kind, rule.wave)) > 1:
+            raise ConfigError(
+                f"{where}: {rule.wave} has two rules of the kind {rule.kind!r}; give one more slots"
+            )
+    names = {slot.name for slots in sweep.places.values() for slot in slots}
+    for taken in sorted(names & ids):
+        raise ConfigError(
+            f"{where}: the id {taken!r} is the name of a slot of a derived wave; choose another id"
+        )
+    for unknown in sorted((sweep.selected or frozenset()) - known - names):
+        raise ConfigError.unknown("profile", unknown, valid=known | names, where=where)
+
+
+def outline(
+    sweep: TuningPlan,
+    *,
+    screened: int,
+    filled: Sequence[Reason],
+    kinds: tuple[str, ...] | None,
+) -> tuple[Reason, ...]:
+    """Return what a plan says of a sweep: trials, slots, and the smallest effect it finds.
+
+    Args:
+        sweep: whose plan.
+        screened: trials of the screen that can be named.
+        filled: how slots of derived waves are filled so far.
+        kinds: the collectives of the program; None is unknown.
+    """
+    layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
+    slots = [
+        Reason(
+            Why.RULE_SLOTS,
+            wave=rule.wave,
+            slots=rule.slots,
+            fills=rule.fills,
+            known=_known_when(rule),
+        )
+        for rule in rules
+    ]
+    acting = _acting(sweep, kinds)
+    more = Reason(Why.AND_DERIVED) if sweep.policy.derives else None
+    if not isinstance(layout, Plan):
+        trials = Reason(Why.TRIALS_OF_PLAN, trials=screened, more=more)
+        return (trials, *slots, Reason(Why.RANKING_ONLY, why=layout.why), *filled, *acting)
+    seen = [
+        Reason(
+            Why.FINDS_AT,
+            start=layout.from_start80(each),
+            finalist=layout.mde80(each),
+            sigma=each,
+        )
+        for each in (_SIGMAS if sigma is None else (sigma,))
+    ]
+    jobs = Reason(Why.JOBS_OF_BUDGET, jobs=layout.jobs, budget=sweep.budget)
+    if sweep.may_spare and sweep.budget > layout.jobs:
+        jobs = Reason(Why.JOBS_UP_TO, jobs=layout.jobs, most=sweep.budget)
+    left = None if sweep.is_stated else unused(layout, sweep.budget)
+    return (
+        Reason(Why.PLAN, screened=screened, more=more, blocks=layout.shape, jobs=jobs),
+        *([left] if left else []),
+        *outlined(sweep.cells, layout, rules, is_stated=sweep.is_stated),
+        *slots,
+        Reason(Why.SMALLEST_ASSUMED, seen=seen, sigma=DEFAULT_SIGMA)
+        if sigma is None
+        else Reason(Why.SMALLEST, seen=seen),
+        *filled,
+        *acting,
+    )
+
+
+def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Reason, ...]:
+    """Return the collectives of the program that derived profiles must act on."""
+    if not sweep.rules or sweep.context is None:
+        return ()
+    if kinds is not None:
+        return (Reason(Why.ACTS_ON, collectives=kinds) if kinds else Reason(Why.ACTS_ON_NONE),)
+    is_run = any(each.evidence for each in sweep.singles)
+    return (Reason(Why.EVIDENCE_COMES if is_run else Why.EVIDENCE_WOULD_SHOW),)
+
+
+def _known_when(rule: DerivedRule) -> Reason:
+    """Return when it is known what fills the slots of a rule."""
+    if not isinstance(rule, Singles):
+        return Reason(Why.RESULTS_DECIDE)
+    return Reason(Why.UNTIL_EVIDENCE if rule.evidence else Why.NEXT_TAKES_SLOT)

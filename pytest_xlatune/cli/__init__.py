@@ -169,6 +169,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
 }
 _WIDTH = 78
+# A checkout that was installed before it had guests has their code and not their names.
+_STALE = "; no package brings a command: after an update of a checkout, install it again"
 # names that commands had
 _FORMER = {"screen": "compile-check", "conclude": "report", "show": "history --cell"}
 
@@ -197,7 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # a guest's command may have shown all itself, and tells its exit code
             return found if isinstance(found, int) else present(found, arguments)
         finally:
-            sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
+            if sys.stdout is not None:  # as it is under `>&-`
+                sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
     except XlatuneError as error:
         return complain([_as_typed(str(error), arguments)], status=error.exit)
     except KeyboardInterrupt:
@@ -239,6 +242,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     known = commands(name)
+    if name not in known and not BROUGHT:
+        parser.hint = _STALE
     added = add_commands(parser, {each: of.line for each, of in known.items()}, metavar="COMMAND")
     if name in known:
         one, of = added[name], known[name]

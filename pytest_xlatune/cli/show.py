@@ -70,8 +70,8 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
         for each in output.documents:
             show_document(each)
             shown.append(each)
-    if page is not None:
-        document = next(iter(shown or output.documents))
+    document = None if page is None else next(iter(shown or output.documents), None)
+    if page is not None and document is not None:  # nothing was found: no page either
         _write_page(document, page, source=output.source)
         blank = [""] if document.brief else []
         show([*blank, f"written: {page}"] if shown else [])

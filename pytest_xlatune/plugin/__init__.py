@@ -36,6 +36,7 @@ from pytest_xlatune.sweep.groups import (
     DAILY,
     EVERY,
     FLAG,
+    GONE,
     INI_KEYS,
     OPTIONS,
     RENAMED,
@@ -71,8 +72,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         group.addoption(
             option.flag, dest=option.key, metavar=option.metavar, help=shown, default=None
         )
-    for old in RENAMED:
-        group.addoption(f"{FLAG}{old}", dest=key_of(old), help=argparse.SUPPRESS, default=None)
+    for old in (*RENAMED, *GONE):  # a switch that is gone took no value
+        group.addoption(
+            f"{FLAG}{old}", dest=key_of(old), nargs="?", const="on", help=argparse.SUPPRESS
+        )
     for name, (_, text) in SWITCHES.items():
         shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
         group.addoption(f"--{name}", action="store_true", help=shown, default=False)

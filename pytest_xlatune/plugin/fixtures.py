@@ -13,7 +13,6 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
 from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import RunSettings
 
 if TYPE_CHECKING:
@@ -258,6 +257,8 @@ def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion
 
     found = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
     if found.record is not None:
+        from pytest_xlatune.report.words import sentence
+
         told = "; ".join(map(sentence, found.record.summary))
         request.node.user_properties.append(("xlatune.conclusion", told))
     return found

@@ -35,6 +35,7 @@ from pytest_xlatune.sweep.groups import (
     ABOVE,
     FIELDS,
     FLAG,
+    GONE,
     GROUPS,
     OPTIONS,
     RENAMED,
@@ -185,6 +186,11 @@ def _above(
     prefix: str,
 ) -> Said:
     """Return what the places above the settings file say of each option, and where."""
+    for old, told in GONE.items():
+        if command_line.get(key_of(old)) is not None:
+            raise ConfigError(f"{FLAG}{old} is no option any more; {told}")
+        if environ.get(key_of(old).upper()):
+            raise ConfigError(f"{key_of(old).upper()} is no setting any more; {told}")
     for old, new in RENAMED.items():
         key = key_of(old)
         if command_line.get(key) is not None:
@@ -289,6 +295,8 @@ def _said_in(
     for key, value in content.items():
         if key in RENAMED:
             raise ConfigError(f"{place}: {key} has another name: write {RENAMED[key]}")
+        if key in GONE:
+            raise ConfigError(f"{place}: {key} is no setting any more; {GONE[key]}")
         if key not in _SETTABLE:
             raise _not_settable(key, place, is_top=sweeps is not None)
         option = _BY_NAME[key]

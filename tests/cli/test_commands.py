@@ -303,6 +303,37 @@ def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> 
     assert "`xlatune screen` is called `xlatune compile-check` now" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "way_on"),
+    [
+        (["study", "nodes", "test_a.py", "--new-baseline"], "say --fresh, which does the same"),
+        (["plan", "test_a.py", "--queue-hours", "3"], "limit the hours with node-hours"),
+    ],
+)
+def test_an_option_that_is_gone_names_the_way_on(
+    argv: list[str], way_on: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert f"it is no more; {way_on}" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_without_any_command_of_a_package_it_says_to_install_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_xlatune.cli.BROUGHT", {})
+    with pytest.raises(SystemExit, match="2"):
+        main(["megascale", "worker-0.log"])
+    assert "after an update of a checkout, install it again" in capsys.readouterr().err
+
+
+def test_an_output_that_was_closed_from_the_start_is_no_trouble(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it under `>&-`
+    assert main(["steps", str(log)]) == 0
+
+
 def test_each_command_says_at_the_head_of_its_help_what_the_list_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,16 @@ def test_a_problem_goes_to_stderr_and_decides_the_status(
     assert capsys.readouterr().err == "xlatune: a copy\n"
 
 
+def test_no_page_is_written_of_what_was_not_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "cell.html"
+    for json_too in (False, True):
+        assert present(Output(problems=("unknown cell",)), asked(html=page, json=json_too)) == 2
+        assert capsys.readouterr() == ("", "xlatune: unknown cell\n")
+    assert not page.exists()
+
+
 def test_what_was_found_is_shown_before_a_file_fails(capsys: pytest.CaptureFixture[str]) -> None:
     def documents() -> Iterator[Document]:
         yield QUICK

@@ -280,6 +280,7 @@ def test_loading_the_plugin_loads_nothing_heavy() -> None:
         "pytest_xlatune.campaign",
         "pytest_xlatune.executors",
         "pytest_xlatune.cli",
+        "pytest_xlatune.report",  # cost each run of pytest 50 ms
         "pytest_xlatune.guests.cvs.items",
     )
     code = (

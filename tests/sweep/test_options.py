@@ -88,6 +88,15 @@ def test_the_old_name_of_an_option_is_answered_with_the_new_one() -> None:
         resolve_options({}, {}, {"xlatune_screening": "on"}, root=ROOT)
 
 
+def test_a_setting_that_is_gone_is_not_passed_over_in_silence() -> None:
+    with pytest.raises(ConfigError, match=r"--xlatune-new-baseline is no .* say --xlatune-fresh"):
+        resolve_options({"xlatune_new_baseline": "on"}, {}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=r"XLATUNE_QUEUE_HOURS is no .* with node-hours"):
+        resolve_options({}, {"XLATUNE_QUEUE_HOURS": "3"}, {}, root=ROOT)
+    with pytest.raises(ConfigError, match=r"\(early_end=...\) is no more; take it out"):
+        DesignSettings(early_end="on")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     ("group", "said", "message"),
     [

@@ -169,6 +169,7 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ('config = "other.toml"', "config is said before this file is read: --xlatune-config"),
         ('screening = "on"', "xlatune.toml: screening has another name: write compile-check"),
+        ("queue-hours = 3", "xlatune.toml: queue-hours is no setting any more; limit the hours"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: str) -> None:

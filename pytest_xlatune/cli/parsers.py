@@ -98,7 +98,7 @@ def add_options(
             )
     if not only:
         more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
-        parser.epilog = f"{parser.epilog} {more}" if parser.epilog else more
+        parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -> None:

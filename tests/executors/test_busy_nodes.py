@@ -64,7 +64,7 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
         trials["one"] = "submitted by the other worker, which has the nodes now"
         return Preflight(faults=() if site.is_busy else (BUSY,))
 
-    view = SimpleNamespace(state=SimpleNamespace(trials=trials, remarks=()))
+    view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()))
     nothing: Any = SimpleNamespace(workdir=None)
     session = Session(nothing, "me", config=nothing)
     sweep: Any = SimpleNamespace(name="pretend", profiles=())

@@ -25,6 +25,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import Release, ask, look_at_keys
 from pytest_xlatune.sweep.declaration import load_sweep
+from tests.helpers.words import in_words
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"
@@ -275,7 +276,8 @@ def test_a_flagship_sweep_runs_waves_1_to_2_on_maxtext_to_its_leaderboard(
     assert max(losses) - min(losses) < 0.05, "flags of a GPU change nothing here"
     record = json.loads((tmp_path / "reports" / name / "leaderboard.json").read_text("utf-8"))
     said = f"wave2: candidates by the evidence of {evidence['trial_id']}: 1 "
-    notes = [each for each in record["conclusion"]["notes"] if each.startswith(said)]
+    notes = [in_words(each) for each in record["conclusion"]["notes"]]
+    notes = [each for each in notes if each.startswith(said)]
     assert len(notes) == 1
     first = notes[0].removeprefix(said).partition(",")[0].partition(" ")[0]
     tried = {each["trial"]["profile"]["id"] for each in results}

@@ -289,5 +289,6 @@ def assert_resumed(waves: Any, run: Callable[..., pytest.RunResult]) -> None:
         if line["trial"]["stage"] == "wave3"
     }
     run(*EARLY).assert_outcomes(passed=8)
-    assert of_wave(waves, "wave3") == planned - {"baseline-deployed"} == set(STACKS)
+    # the kill may come between two lines of the plan
+    assert planned - {"baseline-deployed"} <= of_wave(waves, "wave3") == set(STACKS)
     assert len(waves.submitted) == len(set(waves.submitted)) == (1 + 2) + (4 + 2) + (3 + 2)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import re
 import sys
@@ -179,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     hide_secrets_of(os.environ)
+    _take_any_sign()
     name = given[0] if given else ""
     if name in _FORMER:
         return complain([f"`xlatune {name}` is called `xlatune {_FORMER[name]}` now"])
@@ -212,6 +214,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"{os.fsdecode(error.filename)}: {error.strerror}"
             return complain([said], status=Exit.INTERNAL)
         return refused(error)
+
+
+def _take_any_sign() -> None:
+    """Show what a terminal has no sign for by its number, as under PYTHONIOENCODING=ascii."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # neither closed nor a test's own
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _as_typed(message: str, arguments: argparse.Namespace) -> str:

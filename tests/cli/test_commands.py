@@ -268,6 +268,16 @@ def test_an_output_that_is_full_is_one_message(command: tuple[str, ...], log: Pa
     assert written_to(os.open("/dev/full", os.O_WRONLY), *given) == (said, 3)
 
 
+def test_a_sign_that_a_terminal_cannot_show_ends_no_command(
+    log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    shown, named = tmp_path / "shown", log.rename(log.with_name("größe.log"))
+    output = os.open(shown, os.O_WRONLY | os.O_CREAT)
+    assert written_to(output, "triage", str(named)) == ("", 0)
+    assert "gr\\xf6\\xdfe.log" in shown.read_text(encoding="ascii")
+
+
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])

@@ -101,8 +101,12 @@ def test_a_field_is_read_where_the_log_prints_it(
             "2 sizes",
             id="an old table of two sizes",
         ),
-        pytest.param(OLD.replace("2e-07", "nan", 1), "1 wrong", id="nan, which nccl-tests calls OK"),
-        pytest.param(OLD.replace("2e-07", "5e+02", 1), "1 wrong", id="an error too great for float"),
+        pytest.param(
+            OLD.replace("2e-07", "nan", 1), "1 wrong", id="nan, which nccl-tests calls OK"
+        ),
+        pytest.param(
+            OLD.replace("2e-07", "5e+02", 1), "1 wrong", id="an error too great for float"
+        ),
         pytest.param(
             OLD.replace("float", "int32").replace("2e-07", "0e+00", 1), "1 wrong", id="of integers"
         ),

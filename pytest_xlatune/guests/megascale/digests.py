@@ -145,7 +145,8 @@ class MegascaleReader:
             return line
         text = " ".join(each.text.strip() for each in lines)
         if cause_of_prose(text) is not None:
-            return replace(lines[0], text=text)
+            first: TextLine = replace(lines[0], text=text)
+            return first
         if (
             len(lines) < _HEAD_LINES
             and len(text) < _HEAD_CHARS

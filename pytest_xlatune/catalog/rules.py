@@ -279,7 +279,9 @@ def _plain_integer(case: Case) -> Iterator[str]:
     for name, value in case.profile.env.items():
         size = _SIZE.fullmatch(value)
         named = name.startswith(("NCCL_", "RCCL_"))
-        if not value or not (name in integers or (named and size)):
+        # NCCL_IB_DISABLE=true is 0, so that InfiniBand stays in use
+        is_integer = name in integers or (named and name.endswith(("_DISABLE", "_ENABLE")))
+        if not value or not (is_integer or (named and size)):
             continue
         # NCCL reads by strtoll(value, 0, 0): no suffix, no error, a word is 0 (src/misc/param.cc)
         begins = _INTEGER.match(value)
@@ -361,7 +363,10 @@ def _wrapped(case: Case) -> Iterator[str]:
         bits = _BITS.get(_KINDS.get(flag.name) or history().kind(flag.name))
         is_whole = flag.value is not None and re.fullmatch(_PARSED["int64"][0], flag.value)
         if bits and is_whole and _wraps(case) and not _fits(flag.value or "", bits):
-            yield f"--{flag.name}={flag.value:.40} is read as another number: it has {bits} bits"
+            yield (
+                f"--{flag.name}={flag.value:.40} is read as another number: it does not fit {bits} "
+                "bits"
+            )
 
 
 def _memory_fraction(case: Case) -> Iterator[str]:

@@ -148,7 +148,7 @@ def _csv(text: str, where: str) -> tuple[list[tuple[int, list[str]]], str]:
     """Return header and rows with their line numbers, and what separates the columns."""
     lines = text.splitlines(keepends=True)
     above, mark = _header(lines)
-    table = itertools.takewhile(lambda each: not each.startswith("```"), lines[above:])
+    table = _of_table(lines[above:], mark)
     reader = csv.reader(
         io.StringIO("".join(table), newline=""), strict=True, delimiter=mark or _SEPARATORS[0]
     )
@@ -162,6 +162,16 @@ def _csv(text: str, where: str) -> tuple[list[tuple[int, list[str]]], str]:
             f"{where}: line {reader.line_num + above}: {error}; expected a CSV with quotes in pairs"
         ) from None
     return found, mark
+
+
+def _of_table(lines: Sequence[str], mark: str) -> Iterator[str]:
+    """Yield the lines of a CSV: it ends with its code block, or at words below a blank line."""
+    is_blank = False
+    for line in lines:
+        if line.startswith("```") or (is_blank and line.strip() and mark not in line):
+            return
+        is_blank = not line.strip()
+        yield line
 
 
 def _header(lines: Sequence[str]) -> tuple[int, str]:
@@ -387,7 +397,7 @@ def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
 _FAILURE = re.compile(
     r"\b(?:oom|out[ -]of[ -]memory|resource[ _]exhausted|(?:unknown|invalid) flag|fail\w*|crash\w*"
     r"|error\w*|abort\w*|kill\w*|died|hang|hung|time[d-]? ?out|cancel\w*|preempt\w*|skip\w*"
-    r"|not run|dnf)\b|[\u274c\u2717\u2718]",
+    r"|exit(?: code| status)? \d+|not run|dnf)\b|[\u274c\u2717\u2718]",
     re.IGNORECASE,
 )
 

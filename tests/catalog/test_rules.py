@@ -57,6 +57,7 @@ CASES = [
     ("channel", profile("p", env={"LIBTPU_INIT_ARGS": "--xla_tpu_rwb_fusion='true'"}), context()),
     ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), context()),
     ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), context()),
+    ("plain-integer", profile("p", env={"NCCL_IB_DISABLE": "true"}), context()),
     ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), context()),
     (
         "memory-fraction",

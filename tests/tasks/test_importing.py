@@ -249,6 +249,7 @@ GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,
         pytest.param(GOOD.replace(",", "|"), id="bars, as sacct -P prints"),
         pytest.param("sep=;\n" + GOOD.replace(",", ";"), id="a spreadsheet's hint"),
         pytest.param(f"# PP=8, tried in May\n\nAll on n[1-8].\n\n{GOOD}", id="a heading above"),
+        pytest.param(f"{GOOD}\nThat is all of it.\n", id="words below"),
         pytest.param(f"## Sweep\n```csv\n{GOOD}```\nAnd some words.\n", id="a code block"),
         pytest.param(
             "# Sweep\n|job|profile|flags|tgs|status|\n|--|--|--|--|--|\n|1|baseline||8000|ok|\n"
@@ -299,6 +300,7 @@ def test_a_unit_that_is_not_known_is_no_column() -> None:
         ("\u274c out of memory", "ok", "\u274c out of memory"),
         ("FAILED (exit 1)", "", "failed (exit 1)"),
         ("timed out", "node lost", "node lost, timed out"),
+        ("exit code 137", "", "exit code 137"),
         ("-", "hang", "hang"),
     ],
 )

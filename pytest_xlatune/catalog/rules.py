@@ -299,7 +299,7 @@ def _bad_value(case: Case) -> Iterator[str]:
         parser = _PARSED.get(kind)
         if flag.value is None:
             # only a switch stands alone; any other flag without = is reported as an unknown one
-            if parser and kind != "bool":
+            if kind == "string" or (parser and kind != "bool"):
                 yield f"--{flag.name} needs a value; without =... the process aborts on it"
             continue
         if parser and not re.fullmatch(parser[0], flag.value, re.IGNORECASE):

@@ -38,6 +38,7 @@ from pytest_xlatune.guests.megascale.digest import (
 _LINE_BYTES = 1 << 20  # a state of a large cluster is long; libtpu lists eleven cores
 _MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64
 _HEAD_LINES, _HEAD_CHARS = 4, 400  # over which a document breaks the first sentence
+_HEAD_WAITS = 200  # lines of others before the next of them
 
 # Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id 13650. ...
 _TRIGGER = re.compile(
@@ -137,6 +138,9 @@ class MegascaleReader:
     def _whole(self, line: TextLine) -> TextLine:
         """Return a line with those before it, where together they are a digest's first sentence."""
         body = line.text.strip()
+        for origin, begun in list(self._begun.items()):  # while one is kept, each line is looked at
+            if line.number - begun[-1].number > _HEAD_WAITS:
+                del self._begun[origin]
         lines = [*self._begun.pop(line.origin, ()), line]
         is_head = HEAD.match(body) is not None and cause_of_prose(body) is None
         if is_head:

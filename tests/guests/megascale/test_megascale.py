@@ -369,6 +369,14 @@ def test_words_that_lead_to_no_cause_name_nothing(text: str) -> None:
     assert read(text).digests == ()
 
 
+def test_a_first_sentence_waits_for_its_end_no_longer_than_others_print() -> None:
+    halves = ("0: Megascale detects a hang that is likely\n", "0: caused by bad TPU chips\n")
+    hosts = "0: The host that have bad TPUs are: h-1\n"
+    for others, count in ((150, 1), (250, 0)):
+        text = halves[0] + f"1: {STEP}\n" * others + halves[1] + hosts
+        assert len(read(text).digests) == count
+
+
 def test_every_program_of_a_launch_is_in_the_document() -> None:
     case = next(each for each in CASES if each["fault"] == "fingerprint")
     (found,) = read(case["text"]).digests

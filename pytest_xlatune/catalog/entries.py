@@ -39,12 +39,15 @@ class FlagHistory(Record):
         kind: bool, int32, int64, float, string, enum, message; "" where no field shows it.
         first, last: probed releases that accept it, and all between.
         defaults: probed release -> default from then on; None is not shown.
+        words: of an enumeration, what a release from `History.words_from` to `words_to` takes of
+            its names; () where that was not probed.
     """
 
     kind: str
     first: str
     last: str
     defaults: dict[str, str | None]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class History(Record):
     note: str
     versions: tuple[str, ...]
     flags: dict[str, FlagHistory]
+    words_from: str = ""
+    words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
         """Return whether a release accepts a flag; None where no probe says.
@@ -80,6 +85,25 @@ class History(Record):
                 return None
             answers = {self._default(self.flags[flag], version) for version in around}
         return answers.pop() if len(answers) == 1 else None
+
+    def refuses_word(self, flag: str, value: str, jaxlib: str) -> bool:
+        """Return whether no probed release near a named one takes a value of an enumeration.
+
+        A list is judged word by word: `+A,-B`. Where both cases of a word are taken, any is.
+
+        Raises:
+            ConfigError: `jaxlib` is no release number.
+        """
+        words = frozenset(self.flags[flag].words) if flag in self.flags else frozenset()
+        if not words or not jaxlib:
+            return False
+        if not release(self.words_from) <= release(jaxlib) <= release(self.words_to):
+            return False
+        parts = [each.strip().lstrip("+-") for each in value.split(",")]
+        return any(
+            each and each not in words and not {each.lower(), each.upper()} <= words
+            for each in parts
+        )
 
     def kind(self, flag: str) -> str:
         """Return a flag's type, "" where it is unknown."""

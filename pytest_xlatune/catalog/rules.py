@@ -304,6 +304,9 @@ def _bad_value(case: Case) -> Iterator[str]:
             continue
         if parser and not re.fullmatch(parser[0], flag.value, re.IGNORECASE):
             yield f"--{flag.name}={flag.value:.40} ends the process; expected {parser[1]}"
+        elif history().refuses_word(flag.name, flag.value, case.context.jaxlib):
+            known = ", ".join(_shortest(history().flags[flag.name].words))
+            yield f"--{flag.name}={flag.value:.40} ends the process; known are {known}"
         elif kind in _BITS and not _fits(flag.value, _BITS[kind]) and not _wraps(case):
             yield (
                 f"--{flag.name}={flag.value:.40} ends the process: it does not fit "
@@ -339,6 +342,16 @@ _PARSED = {
     ),
 }
 _BITS = {"int32": 32, "int64": 64}
+
+
+def _shortest(words: Sequence[str]) -> list[str]:
+    """Return some words of an enumeration: not a name in two cases, nor with and without prefix."""
+    lower = {each.lower(): each for each in words}
+    ends = [each for each in lower if not any(o != each and each.endswith(f"_{o}") for o in lower)]
+    return [lower[each] for each in ends][:_SHOWN]
+
+
+_SHOWN = 8
 
 
 def _fits(value: str, bits: int) -> bool:

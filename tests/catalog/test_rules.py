@@ -80,6 +80,12 @@ CASES = [
     ("bad-value", profile("p", "--xla_gpu_autotune_level=four"), context(jaxlib="0.10.2")),
     ("bad-value", profile("p", "--xla_gpu_autotune_level"), context(jaxlib="0.10.2")),
     ("bad-value", profile("p", f"{AG}=9223372036854775808"), context(jaxlib="0.10.2")),
+    ("bad-value", profile("p", "--xla_gpu_detect_nan=NONE"), context(jaxlib="0.10.2")),
+    (
+        "bad-value",
+        profile("p", "--xla_gpu_enable_command_buffer=FUSION,-ALL"),
+        context(jaxlib="0.9.2"),
+    ),
     ("wrapped", profile("p", f"{AG}={'9' * 5000}"), context(jaxlib="0.6.2")),
     ("contradiction", profile("p", env={"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "m"}), context()),
     (
@@ -177,6 +183,10 @@ def test_every_rule_is_shown_to_fire() -> None:
                               "TF_FORCE_UNIFIED_MEMORY": "1"}), context(),
             id="memory of the host beside the device's",
         ),
+        pytest.param(profile("p", "--xla_gpu_enable_command_buffer=+WHILE,-custom_call"),
+                     context(jaxlib="0.10.2"), id="words of an enumeration"),
+        pytest.param(profile("p", "--xla_gpu_enable_command_buffer=NEW"),
+                     context(jaxlib="0.12.0.1"), id="a word of a release that was not asked"),
         pytest.param(profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}), context(),
                      id="a share"),
         pytest.param(profile("p", env={"XLA_PYTHON_CLIENT_ALLOCATOR": "PLATFORM"}), context(),

@@ -94,7 +94,7 @@ def drill_document(
         title="Where the time of a step went"
         if len(drills) == 1
         else "What made the difference between variants",
-        # on a terminal the command itself tells what is left out, so that it is said once
+        # on a terminal the command itself tells of files left out: each is said once
         header=(*captures, *(f"left out: {plain(each)}" for each in found.problems)),
         sections=tuple(sections),
         drawn=tuple(_plots(drills, names)) if is_page else (),

@@ -48,6 +48,7 @@ from pytest_xlatune.evidence.trace.step_times import (
 )
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.text import counted
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
@@ -597,9 +598,9 @@ class _Work:
         most = max(Counter(gpu.source for gpu in self._gpus).values())
         if gpus_per_node and (devices % gpus_per_node or most > gpus_per_node):
             raise ParseError(
-                f"{devices} devices with kernels in {len(self._sources)} captures, {most} in one: "
-                f"these are no nodes of {gpus_per_node} (--gpus-per-node); a capture is missing, "
-                "or the number is another"
+                f"{counted(devices, 'device')} with kernels in "
+                f"{counted(len(self._sources), 'capture')}, {most} in one: these are no nodes of "
+                f"{gpus_per_node} (--gpus-per-node); a capture is missing, or the number is another"
                 + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
             )
 

@@ -160,7 +160,7 @@ def _moved(found: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(sorted(found, key=lambda part: (-abs(part.change_s), part.name)))
 
 
-# what is compared, and how its change is said
+# the compared time, and how its change is said
 _STEP = ("the time from step to step", "a step takes")
 _SPAN = ("the span of a step", "the span of a step is")
 

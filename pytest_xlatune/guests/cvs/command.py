@@ -274,7 +274,7 @@ def _facts(found: CvsFile) -> Iterator[str]:
 
 
 def _demands(found: CvsFile) -> Iterator[str]:
-    """Yield the cells of a threshold file; what is only recorded stands on one line."""
+    """Yield the cells of a threshold file; metrics that are only recorded share a line."""
     for cell in found.cells:
         yield f"  cell {cell.name}:"
         for metric, each in cell.thresholds.items():

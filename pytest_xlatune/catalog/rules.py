@@ -327,7 +327,8 @@ _FIGURE = (
     r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf(?:inity)?|nan)"
     r"|0x[0-9a-f.]+(?:p[-+]?\d+)?"
 )
-# type -> a pattern of the values that XLA reads to their end, and how to say it; anything else is "Couldn't interpret value"
+# type -> a pattern of the values that XLA reads to their end, and how to say it; any other is
+# "Couldn't interpret value"
 _PARSED = {
     "bool": (r"true|false|0|1", "true or false"),
     "int32": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),

@@ -260,6 +260,8 @@ class CatalogRule:
 
     `is_idle`: what it finds does nothing, which a control is for and an unread env file may mend.
     `of_deployed`: it also looks at the deployed settings.
+    `of_release`: what it finds ends the process where the target's release is known; where it is
+    not, that is a note.
     """
 
     name: str
@@ -268,6 +270,7 @@ class CatalogRule:
     level: Level = Level.FAULT
     is_idle: bool = False
     of_deployed: bool = False
+    of_release: bool = False
 
 
 def is_control(profile: Profile) -> bool:

@@ -110,8 +110,6 @@ class _Parsed:
 
     def refusals(self, profile: str, flags: Flags) -> Iterator[Objection]:
         """Object to each flag that XLA refuses."""
-        # a sweep drops such a profile by itself; a deployed flag fails every trial
-        level = Level.FAULT if profile == BASELINE_ID else Level.NOTE
         for flag in flags:
             answer = self.alone[flag]
             if answer.options is not None:
@@ -119,9 +117,9 @@ class _Parsed:
             if answer.unknown:
                 hint = did_you_mean(flag.name, self.default, dashes="--")
                 text = f"unknown to this XLA: --{flag.name}{hint}"
-                yield _objection("unknown-flag", profile, text, level)
+                yield _objection("unknown-flag", profile, text, Level.FAULT)
             else:
-                yield _objection("bad-value", profile, answer.refused, level)
+                yield _objection("bad-value", profile, answer.refused, Level.FAULT)
 
     def options_of(self, flag: Flag) -> tuple[str, ...]:
         """Return the options that a flag sets; () where XLA shows none."""

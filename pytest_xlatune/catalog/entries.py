@@ -16,7 +16,7 @@ import json
 import re
 import tomllib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
@@ -39,12 +39,15 @@ class FlagHistory(Record):
         kind: bool, int32, int64, float, string, enum, message; "" where no field shows it.
         first, last: probed releases that accept it, and all between.
         defaults: probed release -> default from then on; None is not shown.
+        words: of an enumeration, what a release from `History.words_from` to `words_to` takes of
+            its names; () where that was not probed.
     """
 
     kind: str
     first: str
     last: str
     defaults: dict[str, str | None]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class History(Record):
     note: str
     versions: tuple[str, ...]
     flags: dict[str, FlagHistory]
+    words_from: str = ""
+    words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
         """Return whether a release accepts a flag; None where no probe says.
@@ -80,6 +85,25 @@ class History(Record):
                 return None
             answers = {self._default(self.flags[flag], version) for version in around}
         return answers.pop() if len(answers) == 1 else None
+
+    def refuses_word(self, flag: str, value: str, jaxlib: str) -> bool:
+        """Return whether no probed release near a named one takes a value of an enumeration.
+
+        A list is judged word by word: `+A,-B`. Where both cases of a word are taken, any is.
+
+        Raises:
+            ConfigError: `jaxlib` is no release number.
+        """
+        words = frozenset(self.flags[flag].words) if flag in self.flags else frozenset()
+        if not words or not jaxlib:
+            return False
+        if not release(self.words_from) <= release(jaxlib) <= release(self.words_to):
+            return False
+        parts = [each.strip().lstrip("+-") for each in value.split(",")]
+        return any(
+            each and each not in words and not {each.lower(), each.upper()} <= words
+            for each in parts
+        )
 
     def kind(self, flag: str) -> str:
         """Return a flag's type, "" where it is unknown."""
@@ -315,6 +339,48 @@ def names_of(kind: str) -> frozenset[str]:
     of_kind = [each for each in load().entries if not (each.is_flag or each.channel)]
     own = {each.name for each in of_kind if each.is_key == (kind == "keys")}
     return frozenset(tomllib.loads(text)[kind]) | own
+
+
+@functools.cache
+def retired() -> dict[str, str]:
+    """Return the variables that are read no more, or under another name -> what to say of them."""
+    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
+    return dict(tomllib.loads(text)["retired"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch(Record):
+    """A variable with which others do nothing.
+
+    Attributes:
+        name: of the variable.
+        idle: a pattern of the variables that do nothing then.
+        is_on: whether that is where it is on (an integer other than 0), or off; None asks `value`.
+        value: the word it is then, in small letters.
+        algorithms: words of NCCL_ALGO that it takes away.
+    """
+
+    name: str
+    idle: str
+    is_on: bool | None = None
+    value: str = ""
+    algorithms: tuple[str, ...] = ()
+
+    def acts(self, env: Mapping[str, str]) -> bool:
+        """Return whether it is set so that the others do nothing."""
+        set_to = env.get(self.name, "").strip().lower()
+        if not set_to or self.is_on is None:
+            return bool(set_to) and set_to == self.value
+        # as C reads it:  1    0x1    -1
+        number = whole(set_to)
+        return number is not None and bool(number) is self.is_on
+
+
+@functools.cache
+def switches() -> tuple[Switch, ...]:
+    """Return the variables with which others do nothing."""
+    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
+    return tuple(map(Switch.from_json, tomllib.loads(text)["switch"]))
 
 
 @functools.cache

@@ -11,6 +11,7 @@ without the flag.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,16 @@ from pytest_xlatune.catalog.context import (
     variables_out_of_effect,
     vendor_of,
 )
-from pytest_xlatune.catalog.entries import Status, history, load, names_of, nccl_defaults, release
+from pytest_xlatune.catalog.entries import (
+    Status,
+    history,
+    load,
+    names_of,
+    nccl_defaults,
+    release,
+    retired,
+    switches,
+)
 from pytest_xlatune.model.channels import (
     CHANNELS,
     channel_of,
@@ -41,7 +51,7 @@ from pytest_xlatune.model.channels import (
 )
 from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
 from pytest_xlatune.model.profile import effective_values as values_of
-from pytest_xlatune.model.text import same_value
+from pytest_xlatune.model.text import same_value, whole
 
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
@@ -228,7 +238,10 @@ def objections(
     for rule in RULES if rules is None else rules:
         if rule.is_idle and is_control(profile):
             continue
-        level = rule.level if context.is_complete or not rule.is_idle else Level.NOTE
+        is_note = (rule.is_idle and not context.is_complete) or (
+            rule.of_release and not context.jaxlib
+        )
+        level = Level.NOTE if is_note else rule.level
         for text in rule.check(case):
             yield Objection(rule=rule.name, level=level, profile=profile.id, text=text)
 
@@ -266,7 +279,9 @@ def _plain_integer(case: Case) -> Iterator[str]:
     for name, value in case.profile.env.items():
         size = _SIZE.fullmatch(value)
         named = name.startswith(("NCCL_", "RCCL_"))
-        if not value or not (name in integers or (named and size)):
+        # NCCL_IB_DISABLE=true is 0, so that InfiniBand stays in use
+        is_integer = name in integers or (named and name.endswith(("_DISABLE", "_ENABLE")))
+        if not value or not (is_integer or (named and size)):
             continue
         # NCCL reads by strtoll(value, 0, 0): no suffix, no error, a word is 0 (src/misc/param.cc)
         begins = _INTEGER.match(value)
@@ -277,10 +292,176 @@ def _plain_integer(case: Case) -> Iterator[str]:
             yield f"{name}={value} is read as {begins.group().strip()}, the rest is ignored{right}"
 
 
+def _bad_value(case: Case) -> Iterator[str]:
+    """Yield what XLA refuses of a type: tried on six releases of jaxlib, 0.4.30 to 0.10.2."""
+    for flag in case.profile.flags:
+        kind = _KINDS.get(flag.name) or history().kind(flag.name)
+        parser = _PARSED.get(kind)
+        if flag.value is None:
+            # only a switch stands alone; any other flag without = is reported as an unknown one
+            if kind == "string" or (parser and kind != "bool"):
+                yield f"--{flag.name} needs a value; without =... the process aborts on it"
+            continue
+        if parser and not re.fullmatch(parser[0], flag.value, re.IGNORECASE):
+            yield f"--{flag.name}={flag.value:.40} ends the process; expected {parser[1]}"
+        elif history().refuses_word(flag.name, flag.value, case.context.jaxlib):
+            known = ", ".join(_shortest(history().flags[flag.name].words))
+            yield f"--{flag.name}={flag.value:.40} ends the process; known are {known}"
+        elif kind in _BITS and not _fits(flag.value, _BITS[kind]) and not _wraps(case):
+            yield (
+                f"--{flag.name}={flag.value:.40} ends the process: it does not fit "
+                f"{_BITS[kind]} bits"
+            )
+
+
+# flags with a setter of their own, whose type no option shows
+_KINDS = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": "int32",
+    "xla_gpu_executable_terminate_timeout": "int32",
+    "xla_gpu_executable_warn_stuck_timeout": "int32",
+    "xla_gpu_enable_libnvjitlink": "bool",
+    "xla_gpu_enable_triton_gemm_int4": "bool",
+    "xla_gpu_execution_terminate_timeout": "duration",
+}
+_FIGURE = (
+    r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf(?:inity)?|nan)"
+    r"|0x[0-9a-f.]+(?:p[-+]?\d+)?"
+)
+# type -> a pattern of the values that XLA reads to their end, and how to say it; any other is
+# "Couldn't interpret value"
+_PARSED = {
+    "bool": (r"true|false|0|1", "true or false"),
+    "int32": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),
+    "int64": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),
+    "float": (_FIGURE, "a number"),
+    # 1h30m     500ms     inf
+    "duration": (r"[-+]?(?:0|inf|(?:\d+\.?\d*(?:ns|us|ms|s|m|h))+)", "a time such as 30s, or inf"),
+    # the words differ from flag to flag; that of a switch or a number is none of any
+    "enum": (
+        r"(?!(?:true|false|yes|no|[-+]?\d[\d.]*(?:e\d+)?)$).*",
+        "one of its words: `xlatune flags show` has the default",
+    ),
+}
+_BITS = {"int32": 32, "int64": 64}
+
+
+def _shortest(words: Sequence[str]) -> list[str]:
+    """Return some words of an enumeration: not a name in two cases, nor with and without prefix."""
+    lower = {each.lower(): each for each in words}
+    ends = [each for each in lower if not any(o != each and each.endswith(f"_{o}") for o in lower)]
+    return [lower[each] for each in ends][:_SHOWN]
+
+
+_SHOWN = 8
+
+
+def _fits(value: str, bits: int) -> bool:
+    digits = value.strip().lstrip("+-").lstrip("0")
+    if len(digits) > 19:  # noqa: PLR2004 - of 2**63; Python refuses thousands of digits
+        return False
+    number = int(digits or 0) * (-1 if value.strip().startswith("-") else 1)
+    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
+
+
+def _wraps(case: Case) -> bool:
+    """Return whether the release takes the lowest bits of a number that is too large."""
+    jaxlib = case.context.jaxlib
+    return bool(jaxlib) and release(jaxlib) < _REFUSES_LARGE
+
+
+_REFUSES_LARGE = (0, 8)  # 0.7.2 takes it, 0.8.3 ends the process
+
+
+def _wrapped(case: Case) -> Iterator[str]:
+    for flag in case.profile.flags:
+        bits = _BITS.get(_KINDS.get(flag.name) or history().kind(flag.name))
+        is_whole = flag.value is not None and re.fullmatch(_PARSED["int64"][0], flag.value)
+        if bits and is_whole and _wraps(case) and not _fits(flag.value or "", bits):
+            yield (
+                f"--{flag.name}={flag.value:.40} is read as another number: it does not fit {bits} "
+                "bits"
+            )
+
+
 def _memory_fraction(case: Case) -> Iterator[str]:
     one, other = _FRACTIONS
     if {one, other} <= case.env.keys() and case.profile.env.keys() & {one, other}:
         yield f"{one} and {other} are both set, which JAX refuses; use the one that is deployed"
+    for name in _FRACTIONS:
+        text = case.profile.env.get(name, "")
+        if not text:
+            continue
+        try:
+            share = float(text)
+        except ValueError:
+            yield f"{name}={text:.40} is no number, which JAX refuses; write .9 for 90 %"
+            continue
+        # beyond the device's memory there is the host's, where the two are one
+        is_unified = case.env.get("TF_FORCE_UNIFIED_MEMORY", "").lower() in ("1", "true")
+        if not 0 < share < math.inf or (share > 1 and not is_unified):
+            right = f"; for {share:g} % write {share / 100:g}" if 1 < share <= 100 else ""  # noqa: PLR2004
+            yield f"{name}={text:.40} is a share of the device's memory: above 0, 1 at most{right}"
+
+
+def _client_variable(case: Case) -> Iterator[str]:
+    """Yield values that JAX refuses, or reads otherwise than they look (jaxlib/xla_client.py)."""
+    for name, value in case.profile.env.items():
+        if not value:
+            continue
+        if name == _ALLOCATOR and value.lower() not in _ALLOCATORS:
+            hint = did_you_mean(value.lower(), _ALLOCATORS, cutoff=_NEAR_WORD)
+            yield f"{name}={value:.40} ends JAX; known are {', '.join(_ALLOCATORS)}{hint}"
+        elif name == _PREALLOCATE and value in _LOOKS_OFF:
+            yield f"{name}={value} is read as true; off is false, False or 0"
+        elif name in _CLIENT_INTEGERS and not re.fullmatch(r"\s*[-+]?\d+\s*", value):
+            yield f"{name}={value:.40} ends JAX; expected a plain integer"
+        elif name in _JAX_SWITCHES and value.lower() not in _JAX_WORDS:
+            yield f"{name}={value:.40} ends JAX; expected true or false"
+
+
+_ALLOCATOR, _PREALLOCATE = "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"
+_ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
+_LOOKS_OFF = frozenset({"FALSE", "no", "No", "NO", "off", "Off", "OFF", "f", "F", "n", "N"})
+_CLIENT_INTEGERS = frozenset(
+    {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB", "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"}
+)
+_JAX_SWITCHES = frozenset(
+    {"JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_ENABLE_COMPILATION_CACHE", "JAX_ENABLE_PGLE"}
+    | {"JAX_DEBUG_NANS", "JAX_DEBUG_INFS"}
+)
+# as jax/_src/config.py reads a switch
+_JAX_WORDS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"})
+
+
+def _contradiction(case: Case) -> Iterator[str]:
+    """Yield what one variable says against another: NCCL tells of neither."""
+    own = case.profile.env.keys()
+    for switch in filter(lambda each: each.acts(case.env), switches()):
+        idle = [name for name in case.env if case.env[name] and re.fullmatch(switch.idle, name)]
+        set_to = f"{switch.name}={case.env[switch.name]}"
+        if idle and own & {switch.name, *idle}:
+            verb = "does" if len(idle) == 1 else "do"
+            yield f"{', '.join(idle)} {verb} nothing with {set_to}"
+        words = case.env.get(_ALGO, "").lower().split(",")
+        if own & {switch.name, _ALGO} and {*words} <= {*switch.algorithms}:
+            yield f"{_ALGO}={case.env[_ALGO]} leaves no algorithm with {set_to}"
+    for low, high in _PAIRS:
+        least, most = whole(case.env.get(low, "")), whole(case.env.get(high, ""))
+        if own & {low, high} and least is not None and most is not None and least > most:
+            yield f"{low}={least} is above {high}={most}"
+
+
+_ALGO = "NCCL_ALGO"
+_PAIRS = tuple(
+    (f"NCCL_MIN_{each}", f"NCCL_MAX_{each}")
+    for each in ("NCHANNELS", "CTAS", "P2P_NCHANNELS", "NRINGS")
+)
+
+
+def _retired(case: Case) -> Iterator[str]:
+    for name in case.profile.env:
+        if name in retired():
+            yield f"{name}: {retired()[name]}"
 
 
 def _second_name(case: Case) -> Iterator[str]:
@@ -317,18 +498,21 @@ def _unknown(case: Case) -> Iterator[str]:
             yield f"--{name} is {probed.when(name)}{hint}"
 
 
-def did_you_mean(name: str, known: Iterable[str], *, dashes: str = "") -> str:
+_NEAR = 0.88  # of 1: one letter wrong in ten
+_NEAR_WORD = 0.7  # of a short word: two letters
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], *, dashes: str = "", cutoff: float = _NEAR
+) -> str:
     """Return `; did you mean ...?` for the nearest of known names; "" where none is near."""
-    near = nearest(name, known)
+    near = nearest(name, known, cutoff=cutoff)
     return f"; did you mean {dashes}{near}?" if near else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], *, cutoff: float = _NEAR) -> str:
     """Return the one of known names that was probably meant; "" where none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_NEAR)), "")
-
-
-_NEAR = 0.88  # of 1: one letter wrong in ten
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 
 def _near_miss(case: Case) -> Iterator[str]:
@@ -388,8 +572,14 @@ RULES: tuple[CatalogRule, ...] = (
                 says="quotes, a stray first word or a flag of XLA_FLAGS in LIBTPU_INIT_ARGS"),
     CatalogRule(name="plain-integer", check=_plain_integer, of_deployed=True,
                 says="`NCCL_BUFFSIZE=16M`: NCCL reads 16 and says nothing"),
+    CatalogRule(name="bad-value", check=_bad_value, of_deployed=True,
+                says="a value on which XLA ends the process: `=yes`, `=1e9`, none, too large"),
+    CatalogRule(name="wrapped", check=_wrapped, of_deployed=True,
+                says="a number that is too large, where jaxlib before 0.8 takes its lowest bits"),
     CatalogRule(name="memory-fraction", check=_memory_fraction, of_deployed=True,
-                says="both spellings of the memory fraction, which JAX refuses"),
+                says="both spellings of the memory fraction, no number, or more than the whole"),
+    CatalogRule(name="client-variable", check=_client_variable, of_deployed=True,
+                says="a value that JAX refuses or misreads: `XLA_PYTHON_CLIENT_PREALLOCATE=off`"),
     CatalogRule(name="aborts", check=_aborts,
                 says="send and recv for permutes that form a cycle, or no algorithm left for a "
                      "collective"),
@@ -409,6 +599,10 @@ RULES: tuple[CatalogRule, ...] = (
                 says="two names of one option in one profile"),
     CatalogRule(name="near-miss", check=_near_miss, level=Level.NOTE, of_deployed=True,
                 says="a variable or key that is nearly one that exists: `NCCL_MAX_NCHANELS`"),
-    CatalogRule(name="unknown-flag", check=_unknown, level=Level.NOTE, of_deployed=True,
-                says="a flag that the release does not accept"),
+    CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, of_deployed=True,
+                says="variables of NCCL that another one switches off, a least above its most"),
+    CatalogRule(name="retired", check=_retired, level=Level.NOTE, of_deployed=True,
+                says="a variable that NCCL reads no more, or under another name"),
+    CatalogRule(name="unknown-flag", check=_unknown, of_deployed=True, of_release=True,
+                says="a flag that the release does not accept; a note where none is named"),
 )  # fmt: skip

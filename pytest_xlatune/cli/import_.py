@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,10 @@ def _import(arguments: argparse.Namespace) -> Output:
     if missing or not said.model_tag or not said.parallelism:
         raise ConfigError(f"{path}: {' and '.join(missing)} must say which cell this was")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        raw = path.read_bytes()
+        # a spreadsheet's "Unicode text" is UTF-16
+        is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = raw.decode("utf-16" if is_utf16 else "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
     rows = read_table(text, where=str(path))

@@ -15,14 +15,21 @@ from pytest_xlatune.model.reason import Reason, Why
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 # # Avg bus bandwidth    : 360.97
 _AVERAGE = re.compile(rf"# Avg bus bandwidth\s*:\s*({_NUMBER})")
+# # Out of bounds values : 12 FAILED
+_FAILED = re.compile(r"# Out of bounds values\s*:\s*(\d{1,18})\s+FAILED")
 # size, count and type, then reduction and root where the collective has them; for each of out of
-# place and in place time, algbw, busbw, #wrong:
+# place and in place time, algbw, busbw and #wrong, or the greatest error before nccl-tests 2.13:
 #   8589934592  2147483648  float  sum  -1  44651  192.38  360.72  0  44590  192.64  361.21  0
+#   8589934592  2147483648  float  sum      44651  192.38  360.72  2e-07  44590  192.64  361.21  nan
 _SIZE = re.compile(
-    r"\s*(?P<size>\d+)\s+\d+\s+[a-z]\w+(?:\s+[a-z]\w*)?(?:\s+-?\d+)??"
-    r"(?P<places>(?:(?:\s+[\d.e+]+){3}\s+(?:\d{1,18}|N/A)){2})\s*$"
+    r"\s*(?P<size>\d+)\s+\d+\s+(?P<type>[a-z]\w+)(?:\s+[a-z]\w*)?(?:\s+-?\d+)??"
+    r"(?P<places>(?:(?:\s+(?:[\d.e+]+|inf)){3}\s+"
+    r"(?:\d{1,18}|N/A|\d+e[-+]\d{1,4}\*?|-?(?:nan|inf)\*?)){2})\s*$"
 )
-_OF_A_PLACE = 4  # columns, #wrong the last
+_OF_A_PLACE = 4  # columns, #wrong or the error the last
+# the greatest error that the old table allows, by type (DeltaMaxValue of nccl-tests); whole numbers
+# allow none. A comparison with nan is false, so the old summary calls nan "0 OK".
+_ALLOWED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 _RANKS_APART = 2  # steps by which a slower rank may print later
 
 
@@ -39,18 +46,38 @@ def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
 
 def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
     """Read the table of nccl-tests or rccl-tests: the average of one size, if nothing was wrong."""
-    found, sizes, wrong = Logged(), set[str](), 0
+    found, sizes, wrong, failed = Logged(), set[str](), 0, 0
     for line in lines:
         for segment in plain_segments(line):
             _, text = split_origin(segment)
             if row := _SIZE.match(text):
                 sizes.add(row["size"])
-                counts = row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
-                wrong += sum(int(each) for each in counts if each != "N/A")
+                wrong += sum(
+                    _wrong(each, row["type"])
+                    for each in row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
+                )
+            elif summary := _FAILED.search(text):
+                failed = max(int(summary[1]), 1)
             elif average := _AVERAGE.search(text):
-                found = Logged(values=((None, float(average[1])),), problem=_problem(sizes, wrong))
-                sizes, wrong = set(), 0
+                figure = ((None, float(average[1])),)
+                found = Logged(values=figure, problem=_problem(sizes, wrong or failed))
+                sizes, wrong, failed = set(), 0, 0
+    if wrong or failed:  # of a test that was cut, or of a summary in another order
+        return Logged(values=found.values, problem=_problem(sizes, wrong or failed))
     return found
+
+
+def _wrong(printed: str, type_: str) -> int:
+    """Return how many wrong values the last column of a place tells: `17`, `N/A`, `2e-07`, `nan`.
+
+    An error beyond what its type allows, or one with rccl-tests' asterisk, counts as one.
+    """
+    if printed == "N/A":
+        return 0
+    if printed.isdecimal():
+        return int(printed)
+    error = float(printed.removesuffix("*"))
+    return 0 if error <= _ALLOWED.get(type_, 0.0) and printed[-1] != "*" else 1
 
 
 def _problem(sizes: set[str], wrong: int) -> Reason | None:

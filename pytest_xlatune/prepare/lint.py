@@ -52,7 +52,7 @@ _TPU_REFUSES = re.compile(
 
 
 # what XLA itself says better than a table of releases
-_FROM_XLA = frozenset({"unknown-flag", "no-op", "adds-up", "twin"})
+_FROM_XLA = frozenset({"unknown-flag", "bad-value", "no-op", "adds-up", "twin"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +117,6 @@ def _channels(
         return [], (why,)
     found = []
     for profile, words in zip(texts, said, strict=True):
-        # a sweep drops such a profile by itself; a deployed flag fails every trial
-        level = Level.FAULT if profile == BASELINE_ID else Level.NOTE
         for match in _TPU_REFUSES.finditer(words):
             name: str | None = match["name"]
             if name is None:
@@ -126,7 +124,7 @@ def _channels(
             else:
                 hint = did_you_mean(name, tpu_flags() - {name})
                 rule, text = "unknown-flag", f"unknown to libtpu: --{name}{hint}"
-            found.append(Objection(rule=rule, level=level, profile=profile, text=text))
+            found.append(Objection(rule=rule, level=Level.FAULT, profile=profile, text=text))
     return found, ()
 
 
@@ -208,7 +206,9 @@ def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
     return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
 
 
-_REFUSED = frozenset({"unknown-flag", "bad-value", "refused"})
+# what ends a profile's own trials: the sweep drops it by itself, and runs the others
+_DROPPED = frozenset({"unknown-flag", "bad-value"})
+_REFUSED = _DROPPED | {"refused"}
 
 
 # rules whose notes a campaign keeps: each costs a trial that measures nothing
@@ -264,6 +264,12 @@ def look_at_flags(
 
 
 def _said(objections: Sequence[Objection]) -> Preflight:
-    faults = [str(each) for each in objections if each.level is Level.FAULT]
-    notes = [str(each) for each in objections if each.level is not Level.FAULT]
-    return Preflight(faults=tuple(faults), notes=tuple(notes))
+    """Return what keeps a campaign from starting, and what it is told besides."""
+    stops = [
+        each.level is Level.FAULT and (each.rule not in _DROPPED or each.profile == BASELINE_ID)
+        for each in objections
+    ]
+    return Preflight(
+        faults=tuple(str(each) for each, stop in zip(objections, stops, strict=True) if stop),
+        notes=tuple(str(each) for each, stop in zip(objections, stops, strict=True) if not stop),
+    )

@@ -94,6 +94,7 @@ def drill_document(
         title="Where the time of a step went"
         if len(drills) == 1
         else "What made the difference between variants",
+        # on a terminal the command itself tells of files left out: each is said once
         header=(*captures, *(f"left out: {plain(each)}" for each in found.problems)),
         sections=tuple(sections),
         drawn=tuple(_plots(drills, names)) if is_page else (),
@@ -145,7 +146,6 @@ def _head(found: Drill) -> list[str]:
     ]
     if not found.even:
         told.append("steps have different numbers of kernels: the window cuts a step; see --json")
-    told += [f"left out: {each}" for each in found.excluded]
     return [*told, *_warned(found)]
 
 
@@ -164,7 +164,7 @@ def _remarks(found: Drill, width: int | None) -> Iterator[str]:
     blockers = found.blockers
     total_ps = found.total.sum_ps
     if blockers:
-        yield "nothing runs beside these long kernels of the main stream:"
+        yield "kernels of the main stream, by the time that nothing runs beside them:"
     for row in blockers[:3]:
         yield (
             f"  {plain(_short(row.name, width))}: {_ms(seconds(found, row.alone_ps))} ms alone, "

@@ -1,15 +1,18 @@
 """Import a CSV table of finished jobs into a ledger of its own.
 
-A CSV, or the first table of a markdown text that has the columns. One row is one job. Columns are
-found by name, in any order and case, as people print them (`Mean TGS`, `Job ID`):
+A CSV (of commas, semicolons, tabs or bars), or the first table of a markdown text that has the
+columns; headings above it are passed over. One row is one job. Columns are found by name, in any
+order and case, as people print them (`Mean TGS`, `Job ID`, `seconds_per_step`):
 
-    job        the job's id
+    job        the job's id; without the column a job is called by its line, `line-3`
     profile    the tried profile; `baseline-deployed` (or `baseline`) is the cell as deployed
     flags      XLA flags, as one would paste them; an empty cell tells nothing of a profile
     env        variables, NAME=value separated by blanks; optional
     tgs        Tokens/s/device of the steady state
     step_s     seconds per step; one of the two may be missing
-    status     ok, or why there is no figure: oom, failed, ...; optional
+    step_ms    milliseconds per step, instead
+    status     ok, or why there is no figure: oom, failed, ...; optional, and such a word in the
+               figure's cell says the same
 
 One message names all faults of the table with their line numbers; then nothing is written.
 """
@@ -24,6 +27,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from statistics import median
 
@@ -43,25 +47,33 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import CONTRADICTS, KIND, ImportedStudy
 from pytest_xlatune.sweep.groups import Access
 
-# column -> the names it goes by in published tables
+# column -> the names it goes by in published tables, in lower case, `per` as "/", no underscore
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "job": ("job", "job id", "jobid", "job_id"),
-    "profile": ("profile", "tune_profile", "name"),
-    "flags": ("flags", "xla_flags", "xla flags", "flag"),
+    "job": ("job", "job id", "jobid", "slurm job", "slurm job id", "slurm id", "run id"),
+    "profile": ("profile", "tune profile", "name"),
+    "flags": ("flags", "xla flags", "flag"),
     "env": ("env", "environment", "variables"),
     "tgs": (
-        *("tgs", "tokens/s/device", "tok/s/device", "tgs/device", "tokens/sec/device"),
-        *("tokens/s/gpu", "tok/s/gpu", "tgs (tokens/s/device)", "tgs (tok/s/device)"),
+        "tgs",
+        "tgs/device",
+        *(f"{each}/device" for each in ("tokens/s", "tok/s", "tokens/sec", "tokens/second")),
+        *(f"{each}/gpu" for each in ("tokens/s", "tok/s", "tokens/sec", "tokens/second")),
+        *(f"{each}/chip" for each in ("tokens/s", "tok/s", "tokens/sec", "tokens/second")),
     ),
     "step_s": (
-        *("step_s", "step (s)", "step", "seconds", "step time", "step time (s)", "s/step"),
-        *("step_time_s", "seconds/step", "sec/step", "step seconds", "time/step (s)"),
+        *("step s", "step", "seconds", "step time", "step time s", "step seconds", "time/step"),
+        *("s/step", "sec/step", "secs/step", "seconds/step", "step duration"),
+        *("s/it", "s/iter", "sec/it", "seconds/iteration", "iteration time"),
     ),
+    "step_ms": ("step ms", "step time ms", "ms/step", "milliseconds/step", "iteration time ms"),
     "status": ("status", "state", "result"),
 }
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "complete", "done"})
 # the profile's own failures; all others are trouble of the site
-_CANNOT = frozenset({"oom", "nan", "unknown flag", "unknown-flag", "invalid flag", "abort"})
+_CANNOT = frozenset(
+    {"oom", "out of memory", "resource exhausted", "resource_exhausted", "nan"}
+    | {"unknown flag", "unknown-flag", "invalid flag", "abort"}
+)
 _TURN_S = 60.0  # how long another import of the same table may take
 TOLERANCE = 0.002  # of TGS x seconds, beside what rounding explains
 
@@ -84,7 +96,9 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     Raises:
         ConfigError: the table has faults; one sentence for each.
     """
-    found = _markdown(text) or _csv(text, where)
+    found, mark = _markdown(text), ","
+    if not found:
+        found, mark = _csv(text, where)
     if len(found) < 2:  # noqa: PLR2004 - a header and a job
         raise ConfigError(
             f"{where}: found no jobs; expected a header such as job,profile,flags,tgs and jobs"
@@ -94,12 +108,17 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     rows: list[TableRow] = []
     known: dict[str, Profile] = {}
     jobs: dict[str, int] = {}
-    for line, fields in found[1:]:
-        values = {
-            name: fields[index].strip() if index < len(fields) else "" for name, index in at.items()
-        }
+    cells = [
+        (
+            line,
+            {name: each[index].strip() if index < len(each) else "" for name, index in at.items()},
+        )
+        for line, each in found[1:]
+    ]
+    figures = _Figures.of(mark, [values for _, values in cells])
+    for line, values in cells:
         try:
-            row = _row(line, values)
+            row = _row(line, values, figures)
         except ConfigError as error:
             problems.append(f"line {line}: {error}")
             continue
@@ -122,16 +141,61 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     return tuple(replace(row, profile=known[row.profile.id]) for row in rows)
 
 
-def _csv(text: str, where: str) -> list[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+_SEPARATORS = (",", "\t", ";", "|")
+
+
+def _csv(text: str, where: str) -> tuple[list[tuple[int, list[str]]], str]:
+    """Return header and rows with their line numbers, and what separates the columns."""
+    lines = text.splitlines(keepends=True)
+    above, mark = _header(lines)
+    table = _of_table(lines[above:], mark)
+    reader = csv.reader(
+        io.StringIO("".join(table), newline=""), strict=True, delimiter=mark or _SEPARATORS[0]
+    )
     found: list[tuple[int, list[str]]] = []
     try:
-        found.extend((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
+        found.extend(
+            (reader.line_num + above, fields) for fields in reader if any(map(str.strip, fields))
+        )
     except csv.Error as error:
         raise ConfigError(
-            f"{where}: line {reader.line_num}: {error}; expected a CSV with quotes in pairs"
+            f"{where}: line {reader.line_num + above}: {error}; expected a CSV with quotes in pairs"
         ) from None
-    return found
+    return found, mark
+
+
+def _of_table(lines: Sequence[str], mark: str) -> Iterator[str]:
+    """Yield the lines of a CSV: it ends with its code block, or at words below a blank line."""
+    is_blank = False
+    for line in lines:
+        if line.startswith("```") or (is_blank and line.strip() and mark not in line):
+            return
+        is_blank = not line.strip()
+        yield line
+
+
+def _header(lines: Sequence[str]) -> tuple[int, str]:
+    """Return how many lines stand above the header, and what separates its columns.
+
+    Titles, a markdown heading, `sep=;` may stand above it. Without a header that has the columns it
+    is the first line, so that the message shows it.
+    """
+    for above, line in enumerate(lines):
+        for mark in _SEPARATORS:
+            if _has_columns(line.split(mark)):
+                return above, mark
+    first = next((number for number, each in enumerate(lines) if each.strip()), 0)
+    return first, max(_SEPARATORS, key="".join(lines[first : first + 1]).count)
+
+
+def _has_columns(cells: Sequence[str]) -> bool:
+    names = {_name(each.strip().strip('"')) for each in cells}
+    return bool(names & {*COLUMNS["profile"]}) and any(
+        names & {*COLUMNS[each]} for each in _FIGURES
+    )
+
+
+_FIGURES = ("tgs", "step_s", "step_ms")
 
 
 # below a markdown table's header:  |---|---:|:---|
@@ -139,13 +203,12 @@ _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
 
 
 def _markdown(text: str) -> list[tuple[int, list[str]]]:
-    """Return the rows of the first markdown table with a job and a profile; [] without one."""
+    """Return the rows of the first markdown table with a profile and a figure; [] without one."""
     lines = text.splitlines()
     for at in range(1, len(lines)):
         if "|" not in lines[at - 1] or "-" not in lines[at] or not _RULE.fullmatch(lines[at]):
             continue
-        names = {_name(each) for each in _cells(lines[at - 1])}
-        if not all(names & {*COLUMNS[column]} for column in ("job", "profile")):
+        if not _has_columns(_cells(lines[at - 1])):
             continue
         rows = itertools.takewhile(lambda each: "|" in each[1], enumerate(lines[at + 1 :], at + 2))
         return [(at, _cells(lines[at - 1])), *((number, _cells(line)) for number, line in rows)]
@@ -161,10 +224,22 @@ _PLAIN = re.compile(r"\*\*|`|[\u2605\u2b50]")  # bold, code, the winner's star
 _AVERAGE = re.compile(r"\b(?:mean|avg\.?|average|median|steady(?:[- ]state)?)\s+")
 
 
+# step time (s)     step time [ms]     TGS (tokens/s/device)
+_COLUMN_UNIT = re.compile(r"\s*[(\[](?P<unit>[^)\]]*)[)\]]$")
+_SECONDS = frozenset({"s", "sec", "secs", "seconds", "s/step"})
+_MILLISECONDS = frozenset({"ms", "msec", "milliseconds", "ms/step"})
+
+
 def _name(text: str) -> str:
-    """Return a column's name without case and without the words for an average."""
-    plain = " ".join(_PLAIN.sub("", text).lower().lstrip("\ufeff").split())
-    return _AVERAGE.sub("", plain)
+    """Return a column's name without case, unit and the words for an average."""
+    plain = _PLAIN.sub("", text).lower().lstrip("\ufeff").replace("_", " ")
+    plain = _AVERAGE.sub("", re.sub(r"\s*(?:/|\bper\b)\s*", "/", " ".join(plain.split())))
+    unit = _COLUMN_UNIT.search(plain)
+    bare = plain[: unit.start()] if unit else plain
+    if unit and unit["unit"] in _MILLISECONDS and bare in COLUMNS["step_s"]:
+        return "step ms"
+    known = _SECONDS if bare in COLUMNS["step_s"] else COLUMNS["tgs"] if bare == "tgs" else ()
+    return bare if unit and unit["unit"] in known else plain
 
 
 def _has_settings(made: Profile) -> bool:
@@ -266,8 +341,8 @@ def _columns(header: Sequence[str], where: str) -> dict[str, int]:
         for spelling in [next((each for each in spellings if each in names), "")]
         if spelling
     }
-    missing = [name for name in ("job", "profile") if name not in at]
-    if not {"tgs", "step_s"} & at.keys():
+    missing = [name for name in ("profile",) if name not in at]
+    if not {*_FIGURES} & at.keys():
         missing.append("tgs (or step_s)")
     if missing:
         raise ConfigError(
@@ -277,10 +352,11 @@ def _columns(header: Sequence[str], where: str) -> dict[str, int]:
     return at
 
 
-def _row(line: int, values: Mapping[str, str]) -> TableRow:
+def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
     name = values["profile"]
     profile_id = slug(name)
-    if not values["job"]:
+    job = values.get("job", f"line-{line}")
+    if not job:
         raise ConfigError("the job's id is missing")
     if not profile_id:
         raise ConfigError(f"{name!r} names no profile")
@@ -301,13 +377,14 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
         raise ConfigError(
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
+    status, values = _status(values)
     row = TableRow(
         line=line,
-        job=values["job"].strip("()[]# "),
+        job=job.strip("()[]# "),
         profile=made or BASELINE,
-        tgs=_number(values.get("tgs", ""), "tgs"),
-        step_s=_number(values.get("step_s", ""), "step_s"),
-        status=" ".join(values.get("status", "").lower().split()),
+        tgs=figures.number(values, "tgs"),
+        step_s=figures.seconds(values),
+        status=status,
     )
     if row.status in _OK and not (row.tgs or row.step_s):
         raise ConfigError(
@@ -316,24 +393,105 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
     return row
 
 
-def _number(text: str, column: str) -> str:
-    """Return the digits of a figure as printed, "" where there is none."""
-    bare = _UNIT.sub("", text.strip().strip("()"))
-    if bare.lower() in ("", "-", "–", "—", "n/a", "nan", "none"):  # noqa: RUF001 - as printed
-        return ""
-    figure = bare.replace(",", "")
-    if not _FIGURE.fullmatch(bare) or not 0 < float(figure) < math.inf:
-        raise ConfigError(
-            f"{column}: found {text!r:.80}, expected a positive number such as 1234.5 or 1,234.5"
+# OOM     FAILED (exit 1)     timed out     \u274c
+_FAILURE = re.compile(
+    r"\b(?:oom|out[ -]of[ -]memory|resource[ _]exhausted|(?:unknown|invalid) flag|fail\w*|crash\w*"
+    r"|error\w*|abort\w*|kill\w*|died|hang|hung|time[d-]? ?out|cancel\w*|preempt\w*|skip\w*"
+    r"|exit(?: code| status)? \d+|not run|dnf)\b|[\u274c\u2717\u2718]",
+    re.IGNORECASE,
+)
+
+
+def _status(values: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """Return why there is no figure, and the values less the figures that say it."""
+    status = " ".join(values.get("status", "").lower().split())
+    said = {
+        column: " ".join(text.lower().split())
+        for column in _FIGURES
+        if (text := values.get(column, "")) and not text[0].isdecimal() and _FAILURE.search(text)
+    }
+    for each in said.values():
+        if status in _OK:
+            status = each
+        elif each not in status:
+            status = f"{status}, {each}"
+    return status, {**values, **dict.fromkeys(said, "")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    """How a table writes its figures: in most with a decimal point, in some with a comma.
+
+    Attributes:
+        is_comma_decimal: `1.234,5` is 1234.5.
+        is_unclear: no figure tells whether `1,234` is 1234 or 1.234.
+    """
+
+    is_comma_decimal: bool = False
+    is_unclear: bool = False
+
+    @classmethod
+    def of(cls, mark: str, cells: Sequence[Mapping[str, str]]) -> _Figures:
+        """Return how a table writes them, by those that can be read in one way only.
+
+        Spreadsheets separate columns by semicolons or tabs where the comma is the decimal mark; in
+        a table of commas or bars a comma separates thousands.
+        """
+        if mark not in (";", "\t"):
+            return cls()
+        printed = [_bare(each.get(column, "")) for each in cells for column in _FIGURES]
+        commas = [each for each in printed if _COMMA_DECIMAL.fullmatch(each)]
+        points = [each for each in printed if _FIGURE.fullmatch(each) and not each.isdecimal()]
+        only_commas, only_points = {*commas} - {*points}, {*points} - {*commas}
+        return cls(
+            is_comma_decimal=bool(only_commas) and not only_points,
+            is_unclear=bool(commas) and bool(only_commas) == bool(only_points),
         )
-    return figure
+
+    def number(self, values: Mapping[str, str], column: str) -> str:
+        """Return the digits of a figure with a decimal point, "" where there is none."""
+        text = values.get(column, "")
+        bare = _bare(text)
+        if bare.lower() in ("", "-", "–", "—", "n/a", "nan", "none"):  # noqa: RUF001 - as printed
+            return ""
+        if self.is_unclear and _COMMA_DECIMAL.fullmatch(bare):
+            raise ConfigError(
+                f"{column}: found {text!r:.80}, where the comma may separate thousands or "
+                "decimals; write 1234.5"
+            )
+        if self.is_comma_decimal and _COMMA_DECIMAL.fullmatch(bare):
+            bare = bare.replace(".", "").replace(",", ".")
+        figure = bare.replace(",", "")
+        if not _FIGURE.fullmatch(bare) or not 0 < float(figure) < math.inf:
+            raise ConfigError(
+                f"{column}: found {text!r:.80}, expected a positive number such as 1234.5 or "
+                "1,234.5"
+            )
+        return figure
+
+    def seconds(self, values: Mapping[str, str]) -> str:
+        """Return the seconds of a step with as many digits as printed, "" where there are none."""
+        for column in ("step_s", "step_ms"):
+            if figure := self.number(values, column):
+                unit = _UNIT.search(values[column].strip("() "))
+                printed = unit["unit"].lower() if unit else ""
+                is_ms = printed.startswith("ms") or (column == "step_ms" and not printed)
+                return f"{Decimal(figure).scaleb(-3):f}" if is_ms else figure
+        return ""
+
+
+def _bare(text: str) -> str:
+    return _UNIT.sub("", text.strip().strip("()"))
 
 
 # thousands are separated in published tables:  1,234.5
 _FIGURE = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
-# 25.24 s     994.9 tok/s/device
+# 1234,5     1.234,5
+_COMMA_DECIMAL = re.compile(r"(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+),[0-9]+")
+# 25.24 s     3030 ms     994.9 tok/s/device
 _UNIT = re.compile(
-    r"\s*(?:s|sec|secs|seconds|s/step|TGS|tok(?:ens)?/s(?:/(?:device|gpu))?)$", re.IGNORECASE
+    r"\s*(?P<unit>s|sec|secs|seconds|s/step|ms|ms/step|TGS|tok(?:ens)?/s(?:/(?:device|gpu))?)$",
+    re.IGNORECASE,
 )
 
 

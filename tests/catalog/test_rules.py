@@ -57,12 +57,53 @@ CASES = [
     ("channel", profile("p", env={"LIBTPU_INIT_ARGS": "--xla_tpu_rwb_fusion='true'"}), context()),
     ("plain-integer", profile("p", env={"NCCL_BUFFSIZE": "16M"}), context()),
     ("plain-integer", profile("p", env={"NCCL_MAX_NCHANNELS": "many"}), context()),
+    ("plain-integer", profile("p", env={"NCCL_IB_DISABLE": "true"}), context()),
     ("plain-integer", profile("p", env={"NCCL_NOT_IN_THE_CATALOG": "4k"}), context()),
     (
         "memory-fraction",
         profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}),
         context(env={"XLA_CLIENT_MEM_FRACTION": ".9"}),
     ),
+    ("memory-fraction", profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": "100"}), context()),
+    ("memory-fraction", profile("p", env={"XLA_CLIENT_MEM_FRACTION": "90%"}), context()),
+    ("memory-fraction", profile("p", env={"XLA_CLIENT_MEM_FRACTION": "nan"}), context()),
+    ("memory-fraction", profile("p", env={"XLA_CLIENT_MEM_FRACTION": "0"}), context()),
+    ("client-variable", profile("p", env={"XLA_PYTHON_CLIENT_ALLOCATOR": "platfrom"}), context()),
+    ("client-variable", profile("p", env={"XLA_PYTHON_CLIENT_PREALLOCATE": "off"}), context()),
+    ("client-variable", profile("p", env={"JAX_ENABLE_X64": "enabled"}), context()),
+    (
+        "client-variable",
+        profile("p", env={"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB": "1G"}),
+        context(),
+    ),
+    ("bad-value", profile("p", "--xla_gpu_enable_triton_gemm=yes"), context()),
+    ("bad-value", profile("p", "--xla_gpu_autotune_level=four"), context(jaxlib="0.10.2")),
+    ("bad-value", profile("p", "--xla_gpu_autotune_level"), context(jaxlib="0.10.2")),
+    ("bad-value", profile("p", f"{AG}=9223372036854775808"), context(jaxlib="0.10.2")),
+    ("bad-value", profile("p", "--xla_gpu_detect_nan=NONE"), context(jaxlib="0.10.2")),
+    (
+        "bad-value",
+        profile("p", "--xla_gpu_enable_command_buffer=FUSION,-ALL"),
+        context(jaxlib="0.9.2"),
+    ),
+    ("wrapped", profile("p", f"{AG}={'9' * 5000}"), context(jaxlib="0.6.2")),
+    ("contradiction", profile("p", env={"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "m"}), context()),
+    (
+        "contradiction",
+        profile("p", env={"NCCL_IB_SL": "3"}),
+        context(env={"NCCL_NET": "Socket"}),
+    ),
+    (
+        "contradiction",
+        profile("p", env={"NCCL_MIN_CTAS": "16"}),
+        context(env={"NCCL_MAX_CTAS": "8"}),
+    ),
+    (
+        "contradiction",
+        profile("p", env={"NCCL_ALGO": "NVLS,NVLSTree"}),
+        context(env={"NCCL_NVLS_ENABLE": "0"}),
+    ),
+    ("retired", profile("p", env={"NCCL_IB_CUDA_SUPPORT": "1"}), context()),
     ("partner", profile("p", P2P), context()),
     ("partner", profile("p", THRESHOLD), context()),
     ("partner", profile("p", EARLY), context()),
@@ -138,6 +179,28 @@ def test_every_rule_is_shown_to_fire() -> None:
         pytest.param(profile("p", env={"NCCL_PROTO": "^LL128"}), context(), id="no integer at all"),
         pytest.param(profile("p", env={"HF_TOKEN_SIZE": "16M"}), context(), id="not NCCL's"),
         pytest.param(
+            profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": "4.0",
+                              "TF_FORCE_UNIFIED_MEMORY": "1"}), context(),
+            id="memory of the host beside the device's",
+        ),
+        pytest.param(profile("p", "--xla_gpu_enable_command_buffer=+WHILE,-custom_call"),
+                     context(jaxlib="0.10.2"), id="words of an enumeration"),
+        pytest.param(profile("p", "--xla_gpu_enable_command_buffer=NEW"),
+                     context(jaxlib="0.12.0.1"), id="a word of a release that was not asked"),
+        pytest.param(profile("p", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}), context(),
+                     id="a share"),
+        pytest.param(profile("p", env={"XLA_PYTHON_CLIENT_ALLOCATOR": "PLATFORM"}), context(),
+                     id="an allocator in capitals"),
+        pytest.param(profile("p", env={"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "mlx5"}), context(),
+                     id="a switch that is off"),
+        pytest.param(profile("p", env={"NCCL_DEBUG": "INFO"}),
+                     context(env={"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"}),
+                     id="a contradiction that is deployed below"),
+        pytest.param(
+            profile("p", env={"NCCL_ALGO": "NVLS,Ring", "NCCL_NVLS_ENABLE": "0"}), context(),
+            id="another algorithm is left",
+        ),
+        pytest.param(
             profile("p", "--xla_gpu_enable_highest_priority_async_stream=false"), context(),
             id="the meaningful side of a switch",
         ),
@@ -164,6 +227,35 @@ def test_a_threshold_that_lets_no_two_tensors_meet() -> None:
     (objection,) = check([profile("p", f"{AG}={10 * MIB}")], context(program=LINE))
     assert f"the smallest two are {16 * MIB} bytes" in objection.text
     assert not check([profile("p", f"{AG}={4 * MIB}")], context(program=LINE)), "it takes apart"
+
+
+def test_an_abort_is_a_fault_where_the_release_is_named() -> None:
+    of = profile("p", "--xla_gpu_graph_level=0")
+    assert [each.level for each in check([of], context(jaxlib="0.8.3"))] == [Level.FAULT]
+    unknown = profile("p", "--xla_gpu_no_such=0")
+    assert [each.level for each in check([unknown], context(jaxlib="0.8.3"))] == [Level.FAULT]
+    assert [each.level for each in check([unknown], context())] == [Level.NOTE]
+    of = profile("p", "--xla_gpu_autotune_level=1e9")
+    assert [each.level for each in check([of], context())] == [Level.FAULT]
+
+
+def test_a_percentage_of_the_memory_is_told_as_a_share() -> None:
+    for text, right in (("90", "for 90 % write 0.9"), ("4000", "1 at most")):
+        (found,) = check([profile("p", env={"XLA_CLIENT_MEM_FRACTION": text})], context())
+        assert found.text.endswith(right)
+    (found,) = check([profile("p", env={"XLA_PYTHON_CLIENT_ALLOCATOR": "platfrom"})], context())
+    assert found.text.endswith("did you mean platform?")
+
+
+def test_variables_that_do_nothing_are_named_with_the_one_that_switches_them_off() -> None:
+    env = {"NCCL_IB_DISABLE": "1", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_SL": "3"}
+    (found,) = check([profile("p", env=env)], context())
+    assert str(found) == (
+        "profile p: NCCL_IB_GID_INDEX, NCCL_IB_SL do nothing with NCCL_IB_DISABLE=1 [contradiction]"
+    )
+    assert found.level is Level.NOTE
+    (found,) = check([profile("p", env={"NCCL_ALGO": "Ring"})], context(env=env))
+    assert found.profile == "baseline-deployed"
 
 
 def test_a_control_is_meant_to_do_nothing_but_not_to_do_harm() -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
+from pytest_xlatune.evidence.trace import at_a_cap, other_device, xplane
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
+from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane, read_xplane_file
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import Space, msg, named, node, num, reconciles
@@ -87,6 +90,119 @@ def test_dropped_events_are_surfaced_and_never_averaged() -> None:
     found = drill([space.trace("a.pb"), node().trace("b.pb")])
     assert found.sources == ("b.pb",)
     assert "12 events dropped" in found.excluded[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Truncated the trace",
+        "collector buffer is full",
+        "Exceeded max number of events",
+        "7 activities lost",
+    ],
+)
+def test_other_words_for_lost_events_are_noticed(text: str) -> None:
+    space = node()
+    space.extra = msg(3, text.encode())
+    with pytest.raises(ParseError, match=text):
+        drill([space.trace()])
+    space.extra = msg(3, b"clock offset is large")
+    assert drill([space.trace("a.pb")]).warnings == ("a.pb: clock offset is large",)
+
+
+def test_lost_events_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = node()
+    space.extra = msg(3, b"3 events dropped")
+    (tmp_path / "a.xplane.pb").write_bytes(space.data())
+    for words in (["--force"], []):
+        status = main(["drill", str(tmp_path), *words])
+        said = "".join(capsys.readouterr())
+        assert said.count("3 events dropped") == 1, said
+        assert status == (0 if words else 2)
+    (tmp_path / "b.xplane.pb").write_bytes(node().data())
+    for words in ([], ["--json"], ["--csv"]):
+        assert main(["drill", str(tmp_path), *words]) == 2
+        out, err = capsys.readouterr()
+        assert (out + err).count("3 events dropped") == (2 if words == ["--json"] else 1)
+
+
+def test_a_collector_that_stopped_in_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [count for count in (1 << 20, (1 << 21) + 1, 3, 600_000) if at_a_cap(count)] == [
+        1 << 20,
+        (1 << 21) + 1,
+    ]
+    assert at_a_cap(300_000, is_round=True)
+    assert not at_a_cap(300_001, is_round=True)
+    monkeypatch.setattr(xplane, "at_a_cap", lambda count: count == 12)
+    with pytest.raises(ParseError, match="12 kernels, a number at which a collector stops"):
+        drill([node(gpus=2).trace()])
+
+
+def test_a_tpu_beside_operations_of_the_host_is_refused_by_name() -> None:
+    space = node()
+    space.extra = msg(1, msg(2, b"/device:TPU:0 SparseCore 1"))
+    with pytest.raises(ParseError, match="a capture of 1 TPU, which `drill` does not read"):
+        drill([space.trace()])
+    assert other_device(["/device:XPU:0", "host-1 /device:XPU:1", "/device:TPU:0"]) == (
+        "a capture of 1 TPU and 2 XPUs, which `drill` does not read"
+    )
+    assert other_device(["/device:GPU:0", "/device:CUSTOM:Megascale Trace", "/host:CPU"]) is None
+
+
+def rank(*, ops: bool = True, launches: bool = False, marks: bool = False, late: int = 0) -> Space:
+    """Three steps of one GPU; without `ops` no kernel names an operation, and two are one time."""
+    space = Space()
+    kernels = (("gemm", 0, 300), ("ncclDevKernel_AllGather", 310, 90), ("fusion", 500, 250))
+    for step in range(3):
+        at = step * 1000
+        if marks:
+            space.host("train", at, 900, "step_num", 5 + step)
+        for place, (name, begin, size) in enumerate(kernels):
+            space.kernel(
+                0, "Stream #1", name, at + begin + late, size,
+                op=name if ops else None, correlation=10 * step + place,
+            )  # fmt: skip
+            if launches:
+                space.host("cuLaunchKernel", at + 1, 1, "correlation_id", 10 * step + place)
+    if not ops:
+        for at in (460, 470):
+            space.kernel(0, "Stream #1", "once", at + late, 5)
+    return space
+
+
+@pytest.mark.parametrize("odd", [0, 1, 3])
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("late", [0, 950])
+def test_a_rank_whose_kernels_name_no_operation_is_of_the_window(
+    odd: int, late: int, *, marks: bool
+) -> None:
+    spaces = [rank(ops=at != odd, marks=marks, late=late) for at in range(4)]
+    found = drill([each.trace(f"{at}.pb") for at, each in enumerate(spaces)])
+    assert found.rule is StepRule.EXECUTIONS
+    assert found.steps == ((5, 6, 7) if marks else (0, 1, 2))
+    assert len(found.gpus) == 4
+    assert found.launcher == "one process per GPU"
+    steps = {gpu.source: [step.kernels for step in gpu.steps] for gpu in found.gpus}
+    assert steps.pop(f"{odd}.pb") == [5, 3, 3]
+    assert set(map(tuple, steps.values())) == {(3, 3, 3)}
+    reconciles(found)
+
+
+def test_steps_that_are_found_by_another_rule_are_a_warning() -> None:
+    odd = rank(ops=False, marks=True)
+    for at in range(7):  # kernels that fit no number of steps
+        odd.kernel(0, "Stream #1", f"stray_{at}", 2800 + at, 200)
+    found = drill([rank(marks=True).trace("a.pb"), odd.trace("b.pb")])
+    assert len(found.gpus) == 2
+    assert (
+        "b.pb: its steps are found by rule windows, those of a.pb by executions"
+        in (found.warnings[0])
+    )
+
+
+def test_ranks_that_name_no_steps_at_all_stay_one_stretch() -> None:
+    traces = [rank(ops=False).trace(f"{at}.pb") for at in range(4)]
+    assert drill(traces).rule is StepRule.WHOLE
 
 
 def test_force_shows_a_capture_that_lost_events_under_a_warning() -> None:

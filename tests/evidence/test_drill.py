@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
-from pytest_xlatune.evidence.trace.comparison import totals
+from pytest_xlatune.evidence.trace import Backend, Device, Trace
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
+from pytest_xlatune.evidence.trace.comparison import compare_windows, totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
@@ -30,7 +33,8 @@ def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
     assert step.span_ps == 750
     assert step.idle_ps == 90
     assert found.gpus[0].main_stream == "Stream #1(Compute)"
-    assert [row.name for row in found.blockers] == ["input_scatter_fusion_2.kd"]
+    # the gemm overlaps for a third of its time: what it takes alone ranks it all the same
+    assert [row.name for row in found.blockers] == ["input_scatter_fusion_2.kd", "nvjet_gemm"]
     assert found.blockers[0].alone_ps == 250 * 6
 
 
@@ -180,3 +184,86 @@ def test_the_straggler_is_the_device_that_computes_longest() -> None:
     found = drill([trace], CaptureWindow(steps=3))
     assert found.straggler.name == "/device:GPU:2"
     assert found.spread > 0
+
+
+def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None:
+    space = Space()
+    for step in range(2):
+        at = step * 1000
+        space.host("train", at, 990, "step_num", step)
+        space.kernel(0, "Stream #1", "long_gemm", at, 600, op="a")  # 400 of them alone
+        space.kernel(0, "Stream #2", "ncclDevKernel_AllGather", at, 200, op="b")
+        space.kernel(0, "Stream #1", "short_fusion", at + 700, 100, op="c")
+        space.kernel(0, "Stream #1", "tiny", at + 900, 2, op="d")
+    found = drill([space.trace()])
+    assert [(row.name, row.alone_ps) for row in found.blockers] == [
+        ("long_gemm", 800),
+        ("short_fusion", 200),
+    ]
+    told = terminal(drill_document(Drilled(drills=(found,))))
+    at = next(i for i, each in enumerate(told) if "nothing runs beside them:" in each)
+    assert "long_gemm" in told[at + 1]
+
+
+def test_a_capture_of_the_cpu_is_called_no_gpu() -> None:
+    found = drill([replace(node(gpus=1).trace(), devices=as_cpu(node(gpus=1).trace()))])
+    assert found.launcher == "one process with one CPU device"
+    two = node(gpus=2).trace()
+    found = drill([replace(two, devices=as_cpu(two))])
+    assert found.launcher == "one process per node, 2 CPU devices each"
+    assert "GPU" not in "\n".join(terminal(drill_document(Drilled(drills=(found,)))))
+
+
+def as_cpu(trace: Trace) -> tuple[Device, ...]:
+    return tuple(
+        replace(each, backend=Backend.CPU, name=f"/host:CPU:{at}")
+        for at, each in enumerate(trace.devices)
+    )
+
+
+def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next() -> None:
+    def spaced(period: int, gemm: int) -> Drill:
+        space = Space()
+        for step in range(3):
+            at = step * period
+            space.host("train", at, period - 10, "step_num", step)
+            space.kernel(0, "Stream #1", "gemm", at, gemm, op="gemm")
+        return drill([space.trace()])
+
+    ms = 10**9
+    # the span is shorter, and the step all the same longer: the host is waited for
+    found = compare_windows(spaced(10 * ms, 6 * ms), spaced(12 * ms, 5 * ms))
+    assert found.span.change_s < 0
+    assert found.sentence.startswith(
+        "a step takes 2.000 ms more (+20.0%): between steps +3.000 ms, compute -1.000 ms"
+    )
+    found = compare_windows(spaced(10 * ms, 6 * ms), spaced(10 * ms, 5 * ms))
+    assert found.sentence == "the time from step to step did not change by more than 0.5%"
+
+
+def test_without_two_steps_the_headline_tells_the_span() -> None:
+    def one(gemm: int) -> Drill:
+        space = Space()
+        space.host("train", 0, 900, "step_num", 0)
+        space.kernel(0, "Stream #1", "gemm", 0, gemm, op="gemm")
+        return drill([space.trace()])
+
+    found = compare_windows(one(600), one(300)).sentence
+    assert found.startswith("the span of a step is 0.000 ms less (-50.0%)")
+
+
+@pytest.mark.parametrize(
+    ("files", "gpus", "per_node"), [(1, 2, 4), (3, 2, 4), (1, 8, 4), (1, 1, 8), (5, 1, 2)]
+)
+def test_a_number_of_gpus_per_node_that_does_not_fit_is_refused(
+    files: int, gpus: int, per_node: int
+) -> None:
+    traces = [node(gpus=gpus).trace(f"{i}.pb") for i in range(files)]
+    with pytest.raises(ParseError, match=f"these are no nodes of {per_node} "):
+        drill(traces, CaptureWindow(gpus_per_node=per_node))
+
+
+@pytest.mark.parametrize(("files", "gpus"), [(1, 8), (2, 4), (8, 1), (16, 1)])
+def test_a_number_of_gpus_per_node_that_fits_is_taken(files: int, gpus: int) -> None:
+    traces = [node(gpus=gpus, unit=2).trace(f"{i}.pb") for i in range(files)]
+    assert len(drill(traces, CaptureWindow(gpus_per_node=8)).gpus) == files * gpus

@@ -145,7 +145,7 @@ def test_facts_survive_the_way_through_json() -> None:
 
 def test_three_variants_are_columns_with_their_change_against_the_first() -> None:
     lines = drill_lines(drilled(), drilled(40_000_000), drilled(8_000_000_000), top=1)
-    assert lines[3].startswith("variant 2: a step takes 3.960 ms less")
+    assert lines[3].startswith("variant 2: the span of a step is 3.960 ms less")
     (row,) = (line.split() for line in lines if line.startswith("compute "))
     assert row == ["compute", "10.000", "6.040", "-3.960", "14.000", "+4.000"]
     kernels = lines[[line.split()[:1] for line in lines].index(["kernel"]) + 1 :]

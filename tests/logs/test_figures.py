@@ -22,6 +22,10 @@ RATE = Metric(name="field:my/rate", title="my/rate", field="my/rate")
 # the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
 TEST = (Path(__file__).parents[1] / "data" / "nccl_tests.txt").read_text(encoding="utf-8")
 ROW = TEST.splitlines()[9]
+BAD_ROW = ROW.replace("    0    41619", "   17    41619") + "\n"
+# before 2.13: no root where there is none, and the greatest error instead of a count
+OLD_ROW = ROW.replace("      -1 ", " ").replace("     0", "  2e-07")
+OLD = TEST.replace(ROW, OLD_ROW)
 
 
 def read(text: str, metric: Metric) -> Logged:
@@ -81,6 +85,33 @@ def test_a_field_is_read_where_the_log_prints_it(
             "",
             id="the last of two runs",
         ),
+        pytest.param(TEST.replace("0 OK", "12 FAILED"), "12 wrong values", id="a summary's FAILED"),
+        pytest.param(
+            TEST.replace(f"{ROW}\n", "").replace("0 OK", "3 FAILED"),
+            "3 wrong values",
+            id="a summary alone, its rows left out",
+        ),
+        pytest.param(
+            f"{TEST}# Out of bounds values : 7 FAILED\n", "7 wrong", id="FAILED below the average"
+        ),
+        pytest.param(TEST + BAD_ROW, "17 wrong", id="a second test, corrupt and cut"),
+        pytest.param(OLD, "", id="the errors of an old table"),
+        pytest.param(
+            OLD.replace(OLD_ROW, f"{OLD_ROW}\n{OLD_ROW.replace('8589934592', '1048576')}"),
+            "2 sizes",
+            id="an old table of two sizes",
+        ),
+        pytest.param(
+            OLD.replace("2e-07", "nan", 1), "1 wrong", id="nan, which nccl-tests calls OK"
+        ),
+        pytest.param(
+            OLD.replace("2e-07", "5e+02", 1), "1 wrong", id="an error too great for float"
+        ),
+        pytest.param(
+            OLD.replace("float", "int32").replace("2e-07", "0e+00", 1), "1 wrong", id="of integers"
+        ),
+        pytest.param(OLD.replace("float", "half").replace("2e-07", "8e-03"), "", id="of half"),
+        pytest.param(OLD.replace("2e-07", "2e-04*"), "2 wrong", id="with rccl-tests' asterisk"),
         pytest.param(
             ROW.replace("    0    41619", f"  {'9' * 5000}    41619") + "\n" + TEST,
             "",

@@ -134,7 +134,7 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        pytest.param("a,b\n1,2\n", "has no column job, profile, tgs", id="other columns"),
+        pytest.param("a,b\n1,2\n", "has no column profile, tgs", id="other columns"),
         pytest.param("job,profile,tgs\n", "no jobs", id="no rows"),
         pytest.param("job,profile,tgs\n1,a,5\n", "no row is the baseline", id="no baseline"),
         pytest.param(
@@ -231,6 +231,118 @@ def test_a_table_is_read_as_people_print_it() -> None:
         ("14604", "db", "", "", "oom"),
     ]
     assert [each.line for each in rows] == [11, 12, 13, 14]
+
+
+GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,ok\n"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(GOOD.replace(",", "\t"), id="tabs"),
+        pytest.param(GOOD.replace(",", ";"), id="semicolons"),
+        pytest.param(GOOD.replace(",", ";").replace(".", ","), id="semicolons, commas in figures"),
+        pytest.param(
+            GOOD.replace(",", "\t").replace("8000", "8.000,0").replace("8100.5", "8.100,5"),
+            id="tabs, German thousands",
+        ),
+        pytest.param(GOOD.replace(",", "|"), id="bars, as sacct -P prints"),
+        pytest.param("sep=;\n" + GOOD.replace(",", ";"), id="a spreadsheet's hint"),
+        pytest.param(f"# PP=8, tried in May\n\nAll on n[1-8].\n\n{GOOD}", id="a heading above"),
+        pytest.param(f"{GOOD}\nThat is all of it.\n", id="words below"),
+        pytest.param(f"## Sweep\n```csv\n{GOOD}```\nAnd some words.\n", id="a code block"),
+        pytest.param(
+            "# Sweep\n|job|profile|flags|tgs|status|\n|--|--|--|--|--|\n|1|baseline||8000|ok|\n"
+            "|2|a|--xla_a=1|8100.5|ok|\n",
+            id="a heading right above a markdown table",
+        ),
+    ],
+)
+def test_columns_are_separated_as_people_do(table: str) -> None:
+    rows = read_table(table, where="t")
+    assert [(each.profile.id, float(each.tgs), each.status) for each in rows] == [
+        ("baseline-deployed", 8000.0, "ok"),
+        ("a", 8100.5, "ok"),
+    ]
+    assert rows[1].profile.shown_text == "--xla_a=1"
+    lines = table.splitlines()
+    assert all(each.profile.id[:4] in lines[each.line - 1] for each in rows)
+
+
+@pytest.mark.parametrize(
+    ("head", "figures", "seconds"),
+    [
+        ("seconds_per_step", ("3.030", "3.1"), ("3.030", "3.1")),
+        ("step time (s)", ("3.030", "3.1"), ("3.030", "3.1")),
+        ("Mean Step Time [ms]", ("3030", "3100.5"), ("3.030", "3.1005")),
+        ("ms per step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
+        ("Time / step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
+        ("s_per_step", ("3.030", "3,100.5"), ("3.030", "3100.5")),
+    ],
+)
+def test_a_steps_time_is_read_in_its_unit(
+    head: str, figures: tuple[str, str], seconds: tuple[str, str]
+) -> None:
+    table = f'job,profile,{head}\n1,baseline,{figures[0]}\n2,a,"{figures[1]}"\n'
+    assert tuple(each.step_s for each in read_table(table, where="t")) == seconds
+
+
+def test_a_unit_that_is_not_known_is_no_column() -> None:
+    with pytest.raises(ConfigError, match="has no column tgs"):
+        read_table("job,profile,step time (min)\n1,baseline,3\n", where="t")
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "read"),
+    [
+        ("OOM", "OOM", "oom"),
+        ("OOM", "", "oom"),
+        ("\u274c out of memory", "ok", "\u274c out of memory"),
+        ("FAILED (exit 1)", "", "failed (exit 1)"),
+        ("timed out", "node lost", "node lost, timed out"),
+        ("exit code 137", "", "exit code 137"),
+        ("-", "hang", "hang"),
+    ],
+)
+def test_a_word_in_the_figures_cell_says_why_there_is_none(
+    cell: str, status: str, read: str
+) -> None:
+    row = read_table(f"job,profile,tgs,status\n1,baseline,5,\n2,a,{cell},{status}\n", where="t")[1]
+    assert (row.tgs, row.status) == ("", read)
+
+
+def test_a_figure_beside_a_failures_word_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"line 3: tgs: found '8000 .failed once.'"):
+        read_table("job,profile,tgs\n1,baseline,5\n2,a,8000 (failed once)\n", where="t")
+
+
+def test_jobs_without_an_id_are_called_by_their_lines(tmp_path: Path) -> None:
+    table = "profile;seconds_per_step\nbaseline;3,0301\nbaseline;3,0312\na;3,1\n"
+    assert [each.job for each in read_table(table, where="t")] == ["line-2", "line-3", "line-4"]
+    conclusion = known(tmp_path, table.replace("seconds_per_step", "tgs"), no_ops=()).conclusion
+    found = conclusion.verdict("a")
+    assert found is not None
+    assert found.job_ids == ("line-4",)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_comma_that_may_be_two_things_is_asked(mark: str) -> None:
+    table = "job,profile,tgs\n1,baseline,?\n2,a,?\n".replace(",", mark).replace("?", "1,234")
+    with pytest.raises(ConfigError, match="line 2: tgs: found '1,234', where the comma may"):
+        read_table(table, where="t")
+    told = table.replace("1,234", "1,234.5", 1)
+    assert [each.tgs for each in read_table(told, where="t")] == ["1234.5", "1234"]
+    told = table.replace("1,234", "1,23", 1)
+    assert [each.tgs for each in read_table(told, where="t")] == ["1.23", "1.234"]
+
+
+def test_a_table_in_utf_16_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text(GOOD.replace(",", "\t"), encoding="utf-16")
+    assert main(["import", "t.txt", "--model", "m", "--parallelism", "PP=8"]) == 0
+    assert "8100.5" in capsys.readouterr().out
 
 
 def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.text import counted
 
 Ints = NDArray[np.int64]
 
@@ -139,6 +140,33 @@ def joined(parts: list[Events]) -> Events:
     none = np.zeros(0, np.int64)
     columns = {each: [none, *(getattr(part, each) for part in parts)] for each in COLUMNS}
     return Events(**{each: np.concatenate(found) for each, found in columns.items()})
+
+
+# /device:TPU:0      host-3 /device:XPU:1      /device:TPU:0 SparseCore 1
+_OTHER = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)(?P<kind>[A-Za-z]\w*):(?P<number>\d{1,9})")
+
+
+def other_device(planes: Iterable[str]) -> str | None:
+    """Say which device a capture is of that is not read, by its planes or processes; else None."""
+    found = [match for name in planes if (match := _OTHER.search(name))]
+    kinds = {match["kind"]: {each.group() for each in found if each["kind"] == match["kind"]}
+             for match in found}  # fmt: skip
+    told = " and ".join(counted(len(devices), kind) for kind, devices in sorted(kinds.items()))
+    return f"a capture of {told}, which `drill` does not read" if told else None
+
+
+_ROUND, _BINARY = 100_000, 1 << 20
+
+
+def at_a_cap(count: int, *, is_round: bool = False) -> bool:
+    """Tell whether a number of events is one at which writers stop, so that more were there.
+
+    A collector keeps 2 x 1024 x 1024 of a kind, ROCm's one more. With `is_round` such numbers as
+    300,000 count too: jaxlib's trace.json ends at 1,000,000 events (5,000,000 since mid-2026), a
+    viewer's at what its user asked for. One file in 80,000 has such a number by chance.
+    """
+    is_binary = count >= _BINARY and count % _BINARY in (0, 1)
+    return is_binary or (is_round and count >= _ROUND and count % _ROUND == 0)
 
 
 class Names(dict[str, int]):

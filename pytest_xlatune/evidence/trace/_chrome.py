@@ -28,11 +28,12 @@ from pytest_xlatune.evidence.trace import (
     Names,
     Stream,
     Trace,
+    at_a_cap,
     launches,
+    other_device,
     without_containers,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.text import counted
 
 # events at which a writer stops: kMaxEvents of jaxlib, by age
 CAPS = frozenset({1_000_000, 5_000_000})
@@ -199,10 +200,15 @@ class _ChromeReader:
         gpus = [name for name in devices if _GPU.fullmatch(name)]
         calls = self._launch_ids["correlation_id" if gpus else "run_id"]
         truncated = None
-        if self._count in CAPS:
+        if self._count in CAPS or at_a_cap(self._count, is_round=True):
+            most = (
+                "the most that the profiler writes into a trace.json"
+                if self._count in CAPS
+                else "a number at which a writer was told to stop"
+            )
             truncated = (
-                f"{self._count} events, the most that the profiler writes into a trace.json: the "
-                "end of the window is missing; read the xplane.pb"
+                f"{self._count} events, {most}: the end of the window is missing; read the "
+                "xplane.pb"
             )
         return Trace(
             source=self._source,
@@ -233,8 +239,7 @@ class _ChromeReader:
                 f"a PyTorch (kineto) trace: {self._of_kineto} of {self._count} events bear its "
                 "categories; `drill` reads what JAX's profiler writes"
             )
-        tpus = sum("/device:TPU:" in name for name in self._processes.values())
-        return f"a capture of {counted(tpus, 'TPU')}, which `drill` does not read" if tpus else None
+        return other_device(self._processes.values())
 
 
 def _ps(text: str) -> int:

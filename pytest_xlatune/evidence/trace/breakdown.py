@@ -39,9 +39,16 @@ from pytest_xlatune.evidence.trace import (
     Trace,
     classify,
 )
-from pytest_xlatune.evidence.trace.step_times import Assignment, StepRule, assign
+from pytest_xlatune.evidence.trace.step_times import (
+    FITTING,
+    Assignment,
+    StepRule,
+    assign,
+    assign_by_names,
+)
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.text import counted
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
@@ -139,11 +146,12 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
     )
 
 
-LONG = 0.01  # a blocker's mean duration is at least this share of a step's span
+LONG = 0.01  # a blocker runs alone for at least this share of a step's span, each time
 _COMPUTE, _MEMORY = KINDS.index(Kind.COMPUTE), KINDS.index(Kind.MEMORY)
-FITTING = 0.9  # of a stretch's kernel time is of kernels that ran equally often in each step
 _LATE = 1 << 62
-ALONE = 0.9  # and at least this share of its time has nothing beside it
+# rules that tell little: captures with them wait for one that tells more, this many in memory
+_WEAK, _HELD = frozenset({StepRule.WINDOWS, StepRule.WHOLE}), 2
+ON_MAIN = 0.9  # and at least this share of its time is on the main stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,9 +233,10 @@ class Drill(Record):
 
     @property
     def blockers(self) -> tuple[TimeRow, ...]:
-        """Long kernels of the main stream with nothing beside them, the costliest first.
+        """Kernels of the main stream that long run alone, by the time that nothing is beside them.
 
-        None on CPU, where a device has one stream at most.
+        A kernel that overlaps at its edge alone costs what the rest of it takes. None on CPU, where
+        a device has one stream at most.
         """
         if self.backend is Backend.CPU:
             return ()
@@ -235,9 +244,9 @@ class Drill(Record):
         found = (
             row
             for row in self.kernels
-            if row.sum_ps >= long_ps * row.count
-            and row.alone_ps >= ALONE * row.sum_ps > 0
-            and row.main_ps == row.sum_ps
+            if row.alone_ps >= long_ps * row.count
+            and row.alone_ps > 0
+            and row.main_ps >= ON_MAIN * row.sum_ps
         )
         return tuple(sorted(found, key=lambda row: -row.alone_ps))
 
@@ -362,10 +371,16 @@ class _Work:
         self._planes = self._copying = 0
         self._rules: dict[str, Assignment] = {}
         self._windows: list[tuple[int, int, str]] = []
+        self._held: list[tuple[Trace, list[Device], Assignment]] = []
 
     def add(self, trace: Trace) -> None:
         """Reduce one capture to sums."""
-        self._warnings += [f"{trace.source}: {text}" for text in trace.warnings]
+        if trace.foreign:
+            self.excluded.append(f"{trace.source}: {trace.foreign}")
+            return
+        self._warnings += [
+            f"{trace.source}: {text}" for text in trace.warnings if text != trace.truncated
+        ]
         if trace.truncated is not None and not self._window.force:
             self.excluded.append(
                 f"{trace.source}: {trace.truncated}; --force shows it all the same"
@@ -377,17 +392,39 @@ class _Work:
             )
         if not trace.devices:
             said = f"no kernel in it ({trace.planes_present} device planes, all idle)"
-            if trace.foreign:
-                self.excluded.append(f"{trace.source}: {trace.foreign}")
-            else:
-                self._warnings.append(f"{trace.source}: {said}")
+            self._warnings.append(f"{trace.source}: {said}")
             return
-        family, kind = classify(trace.names, self._window.families)
-        devices = self._working(trace, kind)
+        devices = self._working(trace, classify(trace.names, self._window.families)[1])
         if not devices:
             return
         events = [device.events for device in devices]
         found = assign(trace, events, steps=self._window.steps)
+        is_weak = found.rule in _WEAK
+        if is_weak and not self._rules and len(self._held) < _HELD:
+            self._held.append((trace, devices, found))
+            return
+        self._take_held(found)
+        self._take(trace, devices, found)
+
+    def _take_held(self, like: Assignment | None) -> None:
+        held, self._held = self._held, []
+        for trace, devices, found in held:
+            self._take(trace, devices, found, like=like)
+
+    def _take(
+        self,
+        trace: Trace,
+        devices: list[Device],
+        found: Assignment,
+        *,
+        like: Assignment | None = None,
+    ) -> None:
+        """Add a capture; one whose steps are told badly follows another of the window."""
+        events = [device.events for device in devices]
+        like = like or next(iter(self._rules.values()), None)
+        if found.rule in _WEAK and like is not None and like.rule not in _WEAK:
+            found = assign_by_names(trace, events, like.steps) or found
+        family, kind = classify(trace.names, self._window.families)
         # a JSON that was cut at a limit of no table was averaged as if it were whole
         if found.cut is not None and not trace.has_all and not self._window.force:
             self.excluded.append(
@@ -492,6 +529,7 @@ class _Work:
 
     def result(self, step_s: float | None) -> Drill:
         """Return what was added, after checking that it belongs together."""
+        self._take_held(None)
         nodes, gpus_per_node = self._window.nodes, self._window.gpus_per_node
         steps = self._window.steps
         if not self._gpus:
@@ -502,11 +540,17 @@ class _Work:
         first = next(iter(self._rules.values()))
         self._check_windows()
         for source, found in self._rules.items():
-            if found.steps != first.steps or not _agree(found, first):
+            if found.steps != first.steps:
                 raise ParseError(
                     f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
                     f"{self._sources[0]} has {_numbers(first.steps)} by {first.rule}: the captures "
                     "are not of one window; give those of one window only"
+                )
+            if not _agree(found, first):
+                self._warnings.append(
+                    f"{source}: its steps are found by rule {found.rule}, those of "
+                    f"{self._sources[0]} by {first.rule}: kernels at the edge of a step may stand "
+                    "in the one beside it"
                 )
         whole = first.rule is StepRule.WHOLE
         if steps and not whole and len(first.steps) != steps:
@@ -523,6 +567,7 @@ class _Work:
                 "window is missing, or captures of another window are among them"
                 + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
             )
+        self._check_gpus_per_node(gpus_per_node, devices)
         even = all(each.even for each in self._rules.values())
         return Drill(
             sources=tuple(self._sources),
@@ -544,6 +589,21 @@ class _Work:
             step_s=step_s,
         )
 
+    def _check_gpus_per_node(self, gpus_per_node: int | None, devices: int) -> None:
+        """Refuse a number of devices of a node that the captures contradict.
+
+        Raises:
+            ParseError: a process has more, or all have no multiple of it.
+        """
+        most = max(Counter(gpu.source for gpu in self._gpus).values())
+        if gpus_per_node and (devices % gpus_per_node or most > gpus_per_node):
+            raise ParseError(
+                f"{counted(devices, 'device')} with kernels in "
+                f"{counted(len(self._sources), 'capture')}, {most} in one: these are no nodes of "
+                f"{gpus_per_node} (--gpus-per-node); a capture is missing, or the number is another"
+                + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
+            )
+
     def _check_windows(self) -> None:
         """Captures of one window overlap in time; two windows of a job do not."""
         for start, _, source in self._windows:
@@ -563,11 +623,13 @@ class _Work:
                 "another job"
             )
         (gpus,) = counts
+        # a capture of the CPU backend was told as one of GPUs
+        each = "GPU" if self._backends == {Backend.GPU} else "CPU device"
         if gpus == 1 and (len(self._sources) > 1 or (gpus_per_node or 1) > 1):
-            return "one process per GPU"
+            return f"one process per {each}"
         if gpus == 1:
-            return "one process with one GPU"
-        return f"one process per node, {gpus} GPUs each"
+            return f"one process with one {each}"
+        return f"one process per node, {gpus} {each}s each"
 
 
 def _median(values: Sequence[int]) -> float:

@@ -35,7 +35,11 @@ class Part(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceComparison(Record):
-    """Two variants side by side."""
+    """Two variants side by side.
+
+    `sentence` tells of a step from its start to that of the next, where both variants have two
+    steps one after the other, else of the span.
+    """
 
     span: Part
     parts: tuple[Part, ...]  # sum to the span
@@ -43,6 +47,9 @@ class TraceComparison(Record):
     families: tuple[Part, ...]  # sum to the total kernel time, most moved first
     kernels: tuple[Part, ...]  # most moved first
     sentence: str
+
+
+_BETWEEN, _PERIOD = "between steps", "period, start to start"
 
 
 def parts(found: Drill) -> dict[str, float]:
@@ -67,8 +74,8 @@ def totals(found: Drill) -> dict[str, float]:
     }
     if (periods := found.periods_ps) is not None:
         period_ps, span_ps, count = periods
-        figures["between steps"] = (period_ps - span_ps) / count * 1e-12
-        figures["period, start to start"] = period_ps / count * 1e-12
+        figures[_BETWEEN] = (period_ps - span_ps) / count * 1e-12
+        figures[_PERIOD] = period_ps / count * 1e-12
     if found.step_s is not None:
         figures["step - total kernel"] = found.step_s - figures["total kernel"]
     return figures
@@ -102,15 +109,19 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
     families_of_both = (*before.families, *after.families)
     waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}
     found = _paired(parts(before), parts(after))
+    both = {part.name: part for part in _paired(totals(before), totals(after))}
+    has_periods = before.periods_ps is not None and after.periods_ps is not None
     families = _moved(_paired(_sums(before, before.families), _sums(after, after.families)))
     kernels = _moved(_paired(_sums(before, before.kernels), _sums(after, after.kernels)))
     return TraceComparison(
         span=span,
         parts=found,
-        totals=_paired(totals(before), totals(after)),
+        totals=tuple(both.values()),
         families=families,
         kernels=kernels,
-        sentence=_sentence(span, found, families, waits),
+        sentence=_sentence(_STEP, both[_PERIOD], (*found, both[_BETWEEN]), families, waits)
+        if has_periods
+        else _sentence(_SPAN, span, found, families, waits),
     )
 
 
@@ -149,23 +160,32 @@ def _moved(found: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(sorted(found, key=lambda part: (-abs(part.change_s), part.name)))
 
 
+# the compared time, and how its change is said
+_STEP = ("the time from step to step", "a step takes")
+_SPAN = ("the span of a step", "the span of a step is")
+
+
 def _sentence(
-    span: Part, found: tuple[Part, ...], families: tuple[Part, ...], waits: set[str]
+    what: tuple[str, str],
+    whole: Part,
+    found: tuple[Part, ...],
+    families: tuple[Part, ...],
+    waits: set[str],
 ) -> str:
-    """Say what moved the span, the largest part first, and the family that stands behind it.
+    """Say what moved a step, the largest part first, and the family that stands behind it.
 
     A collective's kernel holds the wait for the slowest device, so that a family which computes or
     copies is named before one that communicates.
     """
-    enough = NOTEWORTHY * span.before_s
-    if span.before_s <= 0 or abs(span.change_s) < enough:
-        return f"the span of a step did not change by more than {NOTEWORTHY:.1%}"
+    enough = NOTEWORTHY * whole.before_s
+    if whole.before_s <= 0 or abs(whole.change_s) < enough:
+        return f"{what[0]} did not change by more than {NOTEWORTHY:.1%}"
     named = [part for part in _moved(found) if abs(part.change_s) >= enough]
     shown = ", ".join(f"{part.name} {milliseconds(part.change_s):+.3f} ms" for part in named)
     text = (
-        f"a step takes {milliseconds(abs(span.change_s)):.3f} ms "
-        f"{'less' if span.change_s < 0 else 'more'} "
-        f"({span.change_s / span.before_s:+.1%}): {shown}"
+        f"{what[1]} {milliseconds(abs(whole.change_s)):.3f} ms "
+        f"{'less' if whole.change_s < 0 else 'more'} "
+        f"({whole.change_s / whole.before_s:+.1%}): {shown}"
     )
     moved = [part for part in families if abs(part.change_s) >= enough]
     own = [part for part in moved if part.name not in waits]

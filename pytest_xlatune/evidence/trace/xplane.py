@@ -38,8 +38,10 @@ from pytest_xlatune.evidence.trace import (
     Names,
     Stream,
     Trace,
+    at_a_cap,
     joined,
     launches,
+    other_device,
     without_containers,
 )
 from pytest_xlatune.evidence.trace.columns import (
@@ -57,7 +59,6 @@ from pytest_xlatune.evidence.trace.columns import (
     read_table,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.text import counted
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
@@ -310,10 +311,9 @@ class _XplaneReader:
             launches=launches(*map(np.concatenate, zip(*self._launches, strict=True))),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
-            # NVIDIA's collector drops all beyond two million events of a kind
-            truncated=next((text for text in warnings if "dropped" in text), None),
+            truncated=next(filter(_LOST.search, warnings), None) or _capped(devices),
             warnings=tuple(warnings),
-            foreign=_foreign([name for name, _ in planes]),
+            foreign=other_device(name for name, _ in planes),
         )
 
     def paths(self) -> dict[str, str]:
@@ -505,11 +505,25 @@ class _XplaneReader:
 _TIMES = ("profile_start_time", "profile_stop_time")  # of the task environment
 
 
-def _foreign(planes: Sequence[str]) -> str | None:
-    """Say which other device a capture is of, by the names of its planes."""
-    # /device:TPU:0    /device:CUSTOM:Megascale Trace
-    tpus = sum(bool(re.match(r"/device:TPU:\d+$", name)) for name in planes)
-    return f"a capture of {counted(tpus, 'TPU')}, which `drill` does not read" if tpus else None
+# NVIDIA's collector drops all beyond two million events of a kind, and says so:
+#   3 events dropped: buffer is full    Truncated host trace    Exceeded max number of events
+_LOST = re.compile(
+    r"\b(?:dropp(?:ed|ing)|discard\w*|lost|truncat\w*|overflow\w*|exceed\w*|incomplete"
+    r"|(?:buffers? (?:is|are|was|were) )full)\b",
+    re.IGNORECASE,
+)
+
+
+def _capped(devices: Sequence[Device]) -> str | None:
+    """Say of a collector that stopped in silence, by the number of its kernels; ROCm's does."""
+    gpus = [len(each.events) for each in devices if each.backend is Backend.GPU]
+    for count in (*gpus, sum(gpus)):
+        if at_a_cap(count):
+            return (
+                f"{count} kernels, a number at which a collector stops: the end of the window is "
+                "missing; profile fewer steps"
+            )
+    return None
 
 
 class _Labels:

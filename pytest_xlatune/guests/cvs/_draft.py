@@ -40,6 +40,7 @@ from pytest_xlatune.guests.cvs._values import (
     Source,
     is_comment,
     is_open,
+    leaves_of,
     sample_of,
     setting_text,
     typed,
@@ -88,9 +89,51 @@ def generation_of(data: Mapping[str, Json]) -> tuple[str, str] | None:
         return ("3" if data.keys() & {"orchestrator", "container"} else "1", "cluster")
     if is_thresholds(data):
         names = [key for key in data if not is_comment(key)]
-        is_fourth = any(re.match(r"BS=", key) for key in names)
+        # BS=5,PRECISION=BF16,SL=8192      NN1_ST30_BF16_B5_SL8192
+        is_fourth = any(re.match(r"BS=|NN\d+_ST\d+_", key) for key in names)
         return ("4" if is_fourth else "3", "threshold")
     return None
+
+
+_MEGATRON, _TORCHTITAN = "Megatron-LM", "TorchTitan"
+_FRAMEWORKS = {"megatron": _MEGATRON, "torchtitan": _TORCHTITAN}
+# keys that the files of one trainer have, wherever their generation puts them
+_SIGNS = {
+    _TORCHTITAN: re.compile(r"torchtitan_root|use_generated_config|\w+_parallel_degree"),
+    _MEGATRON: re.compile(r"megatron_root|training_iterations|master_address"),
+}
+_SETTINGS = frozenset({"precision", "sequence_length", "micro_batch_size", "batch_size"})
+
+
+def other_trainer(data: Mapping[str, Json]) -> str:
+    """Return the trainer of a file that is not MaxText's; "" where nothing says so.
+
+    CVS keeps the configurations of its trainers in the same shapes: `config` and `model_params`,
+    later `train_params`, with a framework beside them or without.
+    """
+    said = str(data.get("framework", "")).lower()
+    by_name = next((name for word, name in _FRAMEWORKS.items() if said.startswith(word)), "")
+    keys = _keys_below({key: data.get(key) for key in ("config", "model_params", "train_params")})
+    if by_name or "maxtext_config" in keys:
+        return by_name
+    return next(
+        (name for name, sign in _SIGNS.items() if any(map(sign.fullmatch, keys))),
+        "",
+    )
+
+
+def settings_of_other(data: Mapping[str, Json]) -> str:
+    """Return what a file of another trainer says of its runs: `batch_size 128, precision FP8`."""
+    found: dict[str, dict[str, None]] = {}
+    for path, value in leaves_of(dict(data)):
+        if path and path[-1] in _SETTINGS and isinstance(value, str | int) and not is_open(value):
+            found.setdefault(str(path[-1]), {})[str(value)] = None
+    return ", ".join(f"{name} {' or '.join(values)}" for name, values in sorted(found.items()))
+
+
+def _keys_below(value: Json) -> frozenset[str]:
+    keys = (key for path, _ in leaves_of(value) for key in path if isinstance(key, str))
+    return frozenset(key for key in keys if not is_comment(key))
 
 
 @dataclass(kw_only=True)

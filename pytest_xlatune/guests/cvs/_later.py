@@ -99,7 +99,7 @@ def read_later(draft: Draft, find: Find) -> tuple[CvsFile, Table, list[Path]]:
         _tell_strangers(draft, sweeps, thresholds)
     cells: dict[bool, list[CvsCell]] = {True: [], False: []}
     for sweep in sweeps:
-        label = dict(_TOKEN.findall(sweep.name))
+        label = _label(sweep.name)
         maxtext = {**base, **_label_keys(draft, label, gpu, sweep), **sweep.overrides}
         for key in ("per_device_batch_size", "max_target_length"):
             source.as_number((*sweep.path, key), maxtext.get(key))
@@ -219,6 +219,18 @@ def _of_third(draft: Draft, mode: str) -> dict[str, str]:
     return env
 
 
+# of the newest files of generation 4:  NN1_ST30_BF16_B5_SL8192
+_COMPACT = re.compile(
+    r"NN(?P<NNODES>\d+)_ST(?P<STEPS>\d+)_(?P<PRECISION>[A-Z]+\d+)_B(?P<BATCH>\d+)_SL(?P<SEQLEN>\d+)"
+)
+
+
+def _label(name: str) -> dict[str, str]:
+    """Return what the name of a sweep says of it, e.g. BATCH -> "5"."""
+    compact = _COMPACT.fullmatch(name)
+    return compact.groupdict() if compact else dict(_TOKEN.findall(name))
+
+
 def _nodes_of(label: Mapping[str, str]) -> int | None:
     found = label.get("NNODES") or label.get("NODES") or ""
     return int(found) if re.fullmatch(r"[1-9][0-9]{0,5}", found) else None
@@ -319,7 +331,7 @@ def _label_keys(
     Raises:
         ConfigError: a word that CVS does not know.
     """
-    if draft.generation != "4":
+    if draft.generation != "4" or _COMPACT.fullmatch(sweep.name):
         return {}
     keys: dict[str, Json] = {}
     for word, value in label.items():

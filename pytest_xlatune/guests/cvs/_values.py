@@ -166,6 +166,12 @@ class CvsCell:
         """The quantization, or else the type of the numbers."""
         return str(self.maxtext.get("quantization") or self.maxtext.get("dtype") or "bfloat16")
 
+    @property
+    def demands(self) -> dict[str, Json]:
+        """The entry of a threshold file, which says nothing of what runs."""
+        found = {name: each.to_json() for name, each in self.thresholds.items()}
+        return {"name": self.name, "thresholds": found}
+
     def to_json(self) -> Json:
         """Return the entry of the document."""
         return {
@@ -199,7 +205,8 @@ class CvsFile:
         where: how messages call the file.
         generation: `1`, `2`, `3-early`, `3` or `4`.
         kind: `config`, `threshold` or `cluster`.
-        cells: what runs; idle: sweeps of the file that do not.
+        cells: what runs, of a threshold file what it has thresholds of; idle: sweeps of the file
+            that do not run.
         xla_flags: name -> value.
         env: the environment that the file sets and that reaches the trainer.
         added: the environment that CVS adds to it in every run of this mode.
@@ -271,7 +278,9 @@ class CvsFile:
             "gpu": self.gpu or None,
             "image": self.image or None,
             "steps": self.steps,
-            "cells": [each.to_json() for each in self.cells],
+            "cells": [
+                each.to_json() if self.kind == "config" else each.demands for each in self.cells
+            ],
             "xla_flags": [f"--{name}={value}" for name, value in self.xla_flags.items()],
             "env": dict(without_secrets(self.env)),
             "open_items": [each.path for each in self.open_items],

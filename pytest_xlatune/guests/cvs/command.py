@@ -223,6 +223,8 @@ def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
     yield f"{found.where}: CVS generation {found.generation}, {found.kind}"
     if found.kind == "config":
         yield from _facts(found)
+    if found.kind == "threshold":
+        yield from _demands(found)
     if found.kind == "cluster":
         yield f"  nodes: {', '.join(found.nodes) or 'none'}"
     for note in found.notes:
@@ -269,6 +271,17 @@ def _facts(found: CvsFile) -> Iterator[str]:
     env = " ".join(f"{name}={value}" for name, value in without_secrets(found.env).items())
     yield from _wrapped(f"  environment: {env or 'none'}")
     yield from _wrapped("  added by CVS: " + " ".join(f"{k}={v}" for k, v in found.added.items()))
+
+
+def _demands(found: CvsFile) -> Iterator[str]:
+    """Yield the cells of a threshold file; metrics that are only recorded share a line."""
+    for cell in found.cells:
+        yield f"  cell {cell.name}:"
+        for metric, each in cell.thresholds.items():
+            if each.kind != "info":
+                yield f"    {metric}: {each.words}"
+        if recorded := [name for name, each in cell.thresholds.items() if each.kind == "info"]:
+            yield from _wrapped(f"    recorded only: {', '.join(recorded)}")
 
 
 def _wrapped(line: str) -> list[str]:

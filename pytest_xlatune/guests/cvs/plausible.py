@@ -207,7 +207,7 @@ def _of_file(file: CvsFile) -> Iterator[Implausible]:
 def _of_names(file: CvsFile) -> Iterator[Implausible]:
     # 27 published sweeps contradict their names
     for cell in (*file.cells, *file.idle):
-        if file.generation == "4" or not cell.label:
+        if not cell.label:
             continue
         named = {key: typed(value) for key, value in cell.label.items()}
         nodes = named.get("NNODES") or named.get("NODES")

@@ -14,7 +14,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pytest_xlatune.guests.cvs._draft import Draft, generation_of, open_items_of, read_first
+from pytest_xlatune.guests.cvs._draft import (
+    Draft,
+    generation_of,
+    open_items_of,
+    other_trainer,
+    read_first,
+    settings_of_other,
+)
 from pytest_xlatune.guests.cvs._keys import (
     CLUSTER_TABLE,
     NODES_KEYS,
@@ -152,15 +159,32 @@ def read_cvs(
     if kind == "cluster":
         return _cluster(data, notes, generation=generation, where=where)
     if kind == "threshold":
-        source = Source(data, where=where)
-        read_thresholds(source)
+        cells = read_thresholds(Source(data, where=where))
         return CvsFile(
             where=where,
             generation=generation,
             kind=kind,
+            cells=tuple(
+                CvsCell(
+                    name=name,
+                    model="",
+                    gpu="",
+                    maxtext={},
+                    steps=None,
+                    nodes=None,
+                    thresholds=demands,
+                )
+                for name, demands in cells.items()
+            ),
             leaves=threshold_leaves(data),
             notes=notes,
             data=data,
+        )
+    if trainer := other_trainer(data):
+        said = settings_of_other(data)
+        raise ConfigError(
+            f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
+            + (f"; it says {said}" if said else "")
         )
     data = _with_given(data, given or {}, where=where)
     made = _read_config(

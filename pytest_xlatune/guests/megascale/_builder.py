@@ -27,12 +27,11 @@ _IDLE_LAUNCH = -(1 << 31)
 _NEVER = "1970-01-01T00:00:00"
 
 _STEP = re.compile(r"completed step: \d+, seconds: ")
-HEAD = re.compile(
-    r"(?:Megascale detects a hang (?:that is|but cannot)|Some workers have halted with an unrec)"
-)
+# a document may break the sentence anywhere behind these words
+HEAD = re.compile(r"(?:Megascale detects a hang\b|Some workers have halted with an\b)")
 KEY = re.compile(
     r"(?P<key>Full error digest|Potential cause|Potential culprit workers|First error timestamp"
-    r"|First error type|TPU stat[es]s|TPU program fingerprints|Sparse Core States"
+    r"|First error type|TPU state?s|TPU program fingerprints|Sparse Core States"
     r"|Workers with suspected networking issues|Tag:PC breakdown|Launch ID|Sample worker"
     r"|Fingerprint|Module):(?P<value>.*)"
 )
@@ -56,8 +55,12 @@ _SPARSE = re.compile(
 )
 _SPARSE_HLO = re.compile(r"(?P<hlo>[^\s:]+(?: [^\s:]+)*):")
 _LINK = re.compile(r"src: (?P<src>\S+) dst: (?P<dst>\S+)")
-#  host-3: 777
-_OLD_STATE = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]*): (?P<value>[0-9a-fx]+)", re.ASCII)
+#  host-3: 777      host-3, host-4: 777
+_OLD_STATE = re.compile(
+    r"(?P<hosts>[A-Za-z0-9_][\w.-]*(?:, ?[A-Za-z0-9_][\w.-]*)*): (?P<value>[0-9a-fx]+)", re.ASCII
+)
+# in place of the label of a cause, of one host:  The host that has a bad TPU is:
+_LABEL = re.compile(r"The hosts? that (?:have|has) [A-Za-z ]{1,60} (?:are|is):")
 _EXAMPLE = re.compile(r"<[a-z_ ]+[_ ]?\d*>")  # <host_name_1>
 
 
@@ -144,14 +147,37 @@ class DigestBuilder:
         if self._prose is None and (cause := cause_of_prose(body)):
             self._head(cause, body)
             return True
-        label = self._prose.workers if self._prose else ""
-        if label and self._named is None and body.startswith(label):
-            self._named = self._list(body[len(label) :], bare=True)
-            self._elements += 1
+        if self._names(line, body):
             return True
         if match := KEY.match(body):
             return self._key(line, match["key"], match["value"].strip(), body)
         return self._row(line, body)
+
+    def _names(self, line: TextLine, body: str) -> bool:
+        """Take the hosts of the line of prose, which may stand on the next one."""
+        if self._mode == "named":
+            self._mode = ""
+            below = worker_list(body, bare=True)
+            if below.is_whole and not line.is_prefixed and not KEY.match(body):
+                self._named = below
+                return True
+        end = self._label_end(body) if self._named is None else 0
+        if end:
+            self._elements += 1
+            if body[end:].strip():
+                self._named = self._list(body[end:], bare=True)
+            else:
+                self._mode = "named"
+        return bool(end)
+
+    def _label_end(self, body: str) -> int:
+        """Return where the workers begin behind what names them; 0 where a line names none."""
+        if self._prose is None or not self._prose.workers:
+            return 0
+        if body.startswith(self._prose.workers):
+            return len(self._prose.workers)
+        other = _LABEL.match(body)
+        return other.end() if other else 0
 
     @staticmethod
     def _ends_message(body: str) -> bool:
@@ -272,12 +298,13 @@ class DigestBuilder:
             kind = "pc" if self._mode == "states" else "fingerprint"
             if kind == "fingerprint" or m["value"].isdecimal():
                 self._hints.add(Layout.EARLY_2025)
-                self._of_host[kind].setdefault(m["host"], m["value"])
+                for host in m["hosts"].split(","):
+                    self._of_host[kind].setdefault(host.strip(), m["value"])
                 return True
         return False
 
     def _state(self, match: re.Match[str]) -> None:
-        listed = self._list(match["who"])
+        listed = self._list(match["who"], bare="/" not in match["who"])
         self._hints.add(Layout.LATE_2026 if match["count"] else Layout.LATE_2025)
         name, _, computation = match["op"].rpartition("@")
         if "@" not in match["op"]:
@@ -301,7 +328,7 @@ class DigestBuilder:
         self._launches[-1].states.append((state, listed))
 
     def _sparse_state(self, match: re.Match[str]) -> None:
-        listed = self._list(match["who"])
+        listed = self._list(match["who"], bare="/" not in match["who"])
         self._hints.add(Layout.LATE_2026 if match["count"] else Layout.EARLY_2026)
         self._sparse.append(
             TpuState(

@@ -163,7 +163,8 @@ def _state(each: TpuState) -> str:
     computation = f" in {each.computation}" if each.computation else ""
     hosts = ", ".join(each.hosts[:_HOSTS]) + (", ..." if len(each.hosts) > _HOSTS else "")
     cores = f"{each.cores} core{'s' if each.cores != 1 else ''}"
-    return f"{cores} at {launch}{place} {each.hlo or ''}{computation}: {hosts}"
+    where = f"{place} {each.hlo or ''}{computation}".rstrip()
+    return f"{cores} at {launch}{where}: {hosts}"
 
 
 def site_message(digest: Digest, path: str) -> Iterator[str]:

@@ -178,6 +178,20 @@ class Digest:
             ],
             "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
             "first_error": error and {"type": error[0], "time": error[1]},
+            "launches": [
+                {
+                    "launch_id": ident,
+                    "programs": [
+                        {
+                            "module": each.module,
+                            "fingerprint": each.fingerprint,
+                            "sample": each.sample and str(each.sample),
+                        }
+                        for each in programs
+                    ],
+                }
+                for ident, programs in self.launches
+            ],
             "sparse": [
                 {
                     "hlo": each.hlo,

@@ -37,6 +37,8 @@ from pytest_xlatune.guests.megascale.digest import (
 
 _LINE_BYTES = 1 << 20  # a state of a large cluster is long; libtpu lists eleven cores
 _MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64
+_HEAD_LINES, _HEAD_CHARS = 4, 400  # over which a document breaks the first sentence
+_HEAD_WAITS = 200  # lines of others before the next of them
 
 # Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id 13650. ...
 _TRIGGER = re.compile(
@@ -48,8 +50,8 @@ _TRIGGER = re.compile(
 )
 # every line that opens something holds one of them; the longer they are, the faster they are found
 _OPENERS = (
-    b"Megascale detects a hang ",
-    b"halted with an unrecoverable error: ",
+    b"Megascale detects a hang",
+    b"Some workers have halted with an",
     b"Potential cause: ",
     b" graphs to complete",
     b"an hang detected error from worker of slice_id: ",
@@ -73,6 +75,7 @@ class MegascaleReader:
         self.lines = 0
         self._digests: list[Digest] = []
         self._open: dict[str, DigestBuilder] = {}
+        self._begun: dict[str, list[TextLine]] = {}  # first lines that do not tell a cause yet
         self._trigger: Trigger | None = None
         self._sightings: dict[tuple[str, str], SeenLine] = {}
 
@@ -91,7 +94,7 @@ class MegascaleReader:
         self._held = block[end : end + _LINE_BYTES]
         at = 0
         while at < end:
-            if self._open:
+            if self._open or self._begun:
                 stop = block.find(b"\n", at, end) + 1
                 self._line(block[at : stop - 1])
                 at = stop
@@ -109,7 +112,7 @@ class MegascaleReader:
     def close(self) -> None:
         """Read a last line without an end, and end every open digest. Idempotent."""
         if self._held:
-            if self._open or _OPENER.search(self._held):
+            if self._open or self._begun or _OPENER.search(self._held):
                 # a JSON object that is whole was not cut
                 self._line(self._held, is_torn=not self._held.rstrip().endswith(b"}"))
             self._held = b""
@@ -132,7 +135,32 @@ class MegascaleReader:
             line = unwrapped(text, self.lines, self._open)
             self._examine(line, is_torn=is_torn)
 
+    def _whole(self, line: TextLine) -> TextLine:
+        """Return a line with those before it, where together they are a digest's first sentence."""
+        body = line.text.strip()
+        for origin, begun in list(self._begun.items()):  # while one is kept, each line is looked at
+            if line.number - begun[-1].number > _HEAD_WAITS:
+                del self._begun[origin]
+        lines = [*self._begun.pop(line.origin, ()), line]
+        is_head = HEAD.match(body) is not None and cause_of_prose(body) is None
+        if is_head:
+            lines = [line]
+        elif len(lines) == 1 or line.is_prefixed:
+            return line
+        text = " ".join(each.text.strip() for each in lines)
+        if cause_of_prose(text) is not None:
+            first: TextLine = replace(lines[0], text=text)
+            return first
+        if (
+            len(lines) < _HEAD_LINES
+            and len(text) < _HEAD_CHARS
+            and len(self._begun) < _MOST_ORIGINS
+        ):
+            self._begun[line.origin] = lines
+        return line
+
     def _examine(self, line: TextLine, *, is_torn: bool) -> None:
+        line = self._whole(line)
         body = line.text.strip()
         builder = self._open.get(line.origin)
         opens = HEAD.match(body) is not None and cause_of_prose(body) is not None

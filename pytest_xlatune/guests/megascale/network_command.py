@@ -198,6 +198,11 @@ def network_lines(
     network: NetworkTraffic, verdicts: tuple[Judgement, ...], *, link_gbit_s: float
 ) -> Iterator[str]:
     """Yield symptoms first, then the figures, for a terminal."""
+    if not network.has_traffic:
+        yield "no traffic between slices: no worker of Megascale sent or received in these traces"
+        yield "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,"
+        yield "  give the xplane.pb of every host, profiled with host traces while it trains"
+        return
     for each in verdicts:
         yield f"{'FOUND' if each.is_found else '-':6}{each.symptom:13}{each.text}"
         if each.is_found:

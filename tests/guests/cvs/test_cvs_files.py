@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.guests.cvs._draft import other_trainer
 from pytest_xlatune.guests.cvs.files import CvsGiven, _beside, read_cvs_file
 from pytest_xlatune.guests.cvs.reading import CvsFile, leaves_of
 from pytest_xlatune.model.errors import ConfigError
@@ -503,3 +504,92 @@ def test_a_cvs_file_names_its_thresholds_beside_it(tmp_path: Path) -> None:
     assert _beside(file, "thresholds.json") == tmp_path / "cvs" / "thresholds.json"
     assert _beside(file, "../thresholds.json") is None
     assert _beside(file, str(tmp_path / "thresholds.json")) is None
+
+
+MEGATRON = {
+    "config": {
+        "container_image": "example/megatron:v1",
+        "nnodes": "2",
+        "master_address": "<changeme>",
+        "training_iterations": "30",
+    },
+    "model_params": {
+        "multi_node": {
+            "llama3_1_8b": {
+                "mi300x": {"batch_size": "128", "precision": "TE_FP8", "model_size": "8"}
+            }
+        }
+    },
+}
+TITAN_KEYS = {"sequence_length": "8192", "tensor_parallel_degree": "1", "model_name": "tiny"}
+COMBINED = {"a": {"name": "a", "micro_batch_size": "4", "precision": "FP8"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param(MEGATRON, "Megatron-LM, .*batch_size 128, precision TE_FP8", id="megatron"),
+        pytest.param(
+            {"config": {"torchtitan_root": "/t", "training_iterations": "10"},
+             "model_params": {"single_node": {"tiny": {"mi325": TITAN_KEYS}}}},
+            "TorchTitan, .*sequence_length 8192", id="torchtitan",
+        ),
+        pytest.param(
+            {"schema_version": 1, "framework": "torchtitan_single", "config": {"nnodes": "1"},
+             "model_params": {"sequence_length": "4096"}, "sweep": {"combinations": COMBINED}},
+            "TorchTitan", id="torchtitan of the third form",
+        ),
+        pytest.param(
+            {"gpu_name": "MI355X", "container": {"image": "i"}, "sweep": {"combinations": COMBINED},
+             "train_params": {"training_iterations": "<changeme>", "sequence_length": "8192"}},
+            "Megatron-LM, .*micro_batch_size 4, precision FP8", id="megatron of the newest form",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_trainer_is_refused_by_its_name(
+    tmp_path: Path, data: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"a CVS file of {said}"):
+        read(tmp_path, data)
+
+
+def test_the_files_of_maxtext_are_no_other_trainers() -> None:
+    assert not any(other_trainer(each) for each in ALL.values())
+
+
+def test_a_threshold_file_shows_its_cells_and_what_they_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = {
+        "training.tokens_per_sec_per_gpu": {"kind": "min", "value": 700},
+        "training.final_loss": {"kind": "within", "value": 4, "tolerance_pct": 5},
+        "training.eval_loss": {"kind": "info", "value": 100, "optional": True},
+    }
+    path = write(tmp_path, "t_threshold.json", {"_comment": "x", "NN1_ST30_BF16_B5_SL8192": cell})
+    assert main(["cvs", "show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "CVS generation 4, threshold" in out
+    assert "cell NN1_ST30_BF16_B5_SL8192:" in out
+    assert "training.tokens_per_sec_per_gpu: min 700" in out
+    assert "training.final_loss: within 4 by 5 %" in out
+    assert "recorded only: training.eval_loss" in out
+    assert main(["cvs", "show", "--json", str(path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["cells"]
+    assert found["name"] == "NN1_ST30_BF16_B5_SL8192"
+    assert found["thresholds"] == {
+        "training.tokens_per_sec_per_gpu": {"kind": "min", "value": 700},
+        "training.final_loss": {"kind": "within", "value": 4, "tolerance_pct": 5},
+        "training.eval_loss": {"kind": "info", "value": 100},
+    }
+    assert "precision" not in found, "a file of thresholds says nothing of what runs"
+
+
+def test_the_names_of_the_newest_sweeps_are_labels_and_tell_the_nodes(tmp_path: Path) -> None:
+    own = {"per_device_batch_size": 5, "max_target_length": 4096, "quantization": "fp8"}
+    data = {**fourth(multi=True), "sweeps": {"NN4_ST30_FP8_B5_SL8192": own}}
+    (cell,) = read(tmp_path, {**data, "runs": ["NN4_ST30_FP8_B5_SL8192"]}).cells
+    assert (cell.nodes, cell.per_device_batch_size, cell.precision) == (4, 5, "fp8")
+    found = read(tmp_path, {**data, "runs": []}).implausible
+    assert [each.text for each in found if each.check == "name"] == [
+        "the name says SEQLEN=8192, the content max_target_length: 4096"
+    ]

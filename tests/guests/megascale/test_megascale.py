@@ -271,3 +271,125 @@ def damaged(rng: random.Random, texts: list[bytes]) -> bytes:
             data = b"".join(lines)
             lines = data[: rng.randrange(len(data) + 1)].splitlines(keepends=True)
     return b"".join(lines)
+
+
+BROKEN_LINES = """\
+Megascale detects a hang that is likely caused by data input stall on the
+following hosts. Please check the workers to make sure the data input pipeline
+is working properly.
+The host that have data input stalls are: h-7, h-9
+"""
+UNRECOVERABLE = """\
+Some workers have halted with an unrecoverable error:
+job-a/3:h-3 : INTERNAL: failure to copy data from TPU to host
+Please inspect the error log of these workers:
+job-a/3:h-3
+"""
+ONE_CHIP = """\
+Megascale detects a hang that is likely
+caused by a bad TPU chip on the following
+hosts. Please remove the host.
+The host that has a bad TPU is: h-1
+Full error digest:
+Potential cause: Bad TPU chip
+Potential culprit workers: job-a/1:h-1
+TPU stats:
+h-2, h-3: 777
+h-1: 12
+TPU states:
+Module: jit_a
+Fingerprint: aa11
+Launch ID: 193
+3:777(fusion.1): h-2, h-3
+3:12(fusion.2): h-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "hosts"),
+    [
+        pytest.param(BROKEN_LINES, "DATA_INPUT_STALL", ["h-7", "h-9"], id="a stall in four lines"),
+        pytest.param(UNRECOVERABLE, "UNRECOVERABLE_ERROR", ["h-3"], id="workers on the next line"),
+        pytest.param(ONE_CHIP, "BAD_TPU_CHIP", ["h-1"], id="one chip, the sentence in three lines"),
+        pytest.param(
+            "Megascale detects a hang that is likely caused by a\nnetworking issue. Please\n"
+            "The hosts are:\nh-1, h-2\nFull error digest:\n",
+            "NETWORKING_ISSUE",
+            ["h-1", "h-2"],
+            id="a link, its hosts on a line of their own",
+        ),
+        pytest.param(
+            "0: Megascale detects a hang that is likely\n1: completed step: 3, seconds: 1.0\n"
+            "0: caused by bad TPU chips on the following hosts.\n"
+            "0: The host that have bad TPUs are: h-1\n",
+            "BAD_TPU_CHIP",
+            ["h-1"],
+            id="beside another rank",
+        ),
+    ],
+)
+def test_a_digest_whose_sentences_are_broken_into_lines_is_read(
+    text: str, cause: str, hosts: list[str]
+) -> None:
+    for dressed in (text, f"{STEP}\n{text}{STEP}\n"):
+        (found,) = read(dressed).digests
+        assert found.cause is not None
+        assert found.cause.enum == cause
+        assert [each.host for each in found.culprits] == hosts
+
+
+def test_the_message_of_an_error_is_told_from_the_workers_below_it() -> None:
+    (found,) = read(UNRECOVERABLE).digests
+    assert [(str(worker), text) for worker, text in found.messages] == [
+        ("job-a/3:h-3", "INTERNAL: failure to copy data from TPU to host")
+    ]
+
+
+def test_a_state_names_all_its_hosts() -> None:
+    (found,) = read(ONE_CHIP).digests
+    assert {(each.tag, each.pc): each.hosts for each in found.states} == {
+        (3, 777): ("h-2", "h-3"),
+        (3, 12): ("h-1",),
+        (None, 777): ("h-2", "h-3"),
+        (None, 12): ("h-1",),
+    }
+    assert not found.missing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Megascale detects a hang that is likely\nthe end of the world.\n",
+        "Megascale detects a hang that is likely\n" * 50,
+        f"He wrote: Some workers have halted with an\n{STEP}\nunrecoverable error:\n",
+        "Some workers have halted with an\n",
+    ],
+)
+def test_words_that_lead_to_no_cause_name_nothing(text: str) -> None:
+    assert read(text).digests == ()
+
+
+def test_a_first_sentence_waits_for_its_end_no_longer_than_others_print() -> None:
+    halves = ("0: Megascale detects a hang that is likely\n", "0: caused by bad TPU chips\n")
+    hosts = "0: The host that have bad TPUs are: h-1\n"
+    for others, count in ((150, 1), (250, 0)):
+        text = halves[0] + f"1: {STEP}\n" * others + halves[1] + hosts
+        assert len(read(text).digests) == count
+
+
+def test_every_program_of_a_launch_is_in_the_document() -> None:
+    case = next(each for each in CASES if each["fault"] == "fingerprint")
+    (found,) = read(case["text"]).digests
+    document = found.to_json()
+    assert isinstance(document, dict)
+    told = {
+        (launch["launch_id"], each["module"], each["fingerprint"])
+        for launch in document["launches"]
+        for each in launch["programs"]
+    }
+    assert told == {
+        (ident, each.module, each.fingerprint)
+        for ident, programs in found.launches
+        for each in programs
+    }
+    assert told

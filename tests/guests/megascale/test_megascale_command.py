@@ -53,7 +53,7 @@ def test_a_folder_of_logs_is_one_document(
     assert set(document) == {"schema", "digests", "trigger"}
     assert set(document["digests"][0]) == {
         *("layout", "cause", "culprits", "links", "first_error", "sparse", "messages", "states"),
-        *("truncated", "line"),
+        *("launches", "truncated", "line"),
     }
     assert main(["megascale", str(tmp_path)]) == 0
     said = capsys.readouterr().out

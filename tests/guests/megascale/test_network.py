@@ -22,6 +22,7 @@ from pytest_xlatune.guests.megascale.network import (
 )
 from pytest_xlatune.guests.megascale.network._reading import parse_bytes, parse_shapes
 from pytest_xlatune.guests.megascale.network._transfers import transmitted
+from tests.helpers.captures import node
 from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
 
 HOST = "MegascaleEM2_Worker/101"
@@ -437,3 +438,21 @@ def test_plots_are_written_and_show_every_pair(
     capsys.readouterr()
     assert main(["network", str(path), "--plots", str(path)]) == 2
     assert "name a folder that can be written" in capsys.readouterr().err
+
+
+def test_traces_without_traffic_are_told_in_plain_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gpu.xplane.pb").write_bytes(node().data())
+    assert main(["network", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no traffic between slices: no worker of Megascale sent or received")
+    assert "median" not in said
+    assert shown(tmp_path)["messages"]["valid"] == 0
+
+
+def test_messages_that_enter_no_figure_are_traffic_all_the_same(tmp_path: Path) -> None:
+    for latency_us, to in ((0, (1, 0)), (7, (0, 1))):  # of clocks that differ, within a slice
+        within = Message(end_ns=9 * MS, latency_us=latency_us, source=(0, 0), to=to, size=64)
+        network = network_of(tmp_path, Made(messages=[within]))
+        assert (network.kinds.valid, network.has_traffic) == (0, True)

@@ -187,6 +187,14 @@ class NetworkTraffic:
         return len({e.device for e in self.slack if e.device.partition("/device")[0] == host})
 
     @property
+    def has_traffic(self) -> bool:
+        """Whether anything in the traces is of the network between slices."""
+        kinds, counters = self.kinds, self.counters
+        messages = (kinds.valid, kinds.loopback, kinds.skew, kinds.bad_key, self.copies.n)
+        flows = (counters.received.n, counters.sent.n, counters.collectives)
+        return any((*messages, *flows, self.slack, self.mapped.late))
+
+    @property
     def powers(self) -> dict[int, int]:
         """Messages by the power of two that their size reaches."""
         found: dict[int, int] = {}

@@ -59,6 +59,7 @@ class Signature:
     is_fatal: bool = False
     ignore_case: bool = False
     detail: str = ""
+    code: str = ""
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:

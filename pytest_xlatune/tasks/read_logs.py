@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs._signatures import advice
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
@@ -164,12 +165,23 @@ class Read:
                     "line": each.line,
                     "text": each.text,
                     "detail": each.detail,
+                    "code": each.code or None,
+                    "advice": advice(each) or None,
                 }
                 for each in self.findings
             ],
             "xla_flags": self.report.xla_flags,
             "notes": list(self.report.notes),
         }
+
+
+def advised(read: Read) -> list[tuple[str, str]]:
+    """Return what a person can do about a log that is not well, each with its class, once."""
+    if read.health is Health.HEALTHY:
+        return []
+    ordered = sorted(read.findings, key=lambda each: each.cls != read.status)
+    told = {each.cls: text for each in reversed(ordered) if (text := advice(each))}
+    return [(cls, told[cls]) for cls in dict.fromkeys(e.cls for e in ordered) if cls in told]
 
 
 def log_of(path: Path) -> Path:

@@ -25,7 +25,6 @@ _E = TypeVar("_E", bound=Enum)
 EVIDENCE_CHARS = 500
 _CODE = re.compile(r"E\d{4}")
 _LEAST_TAKEN = 60  # characters; of `signatures.toml`
-_PAGES = "https://openxla.org/xla/errors/error_"
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
@@ -171,17 +170,6 @@ def _named(kind: type[_E], word: str) -> _E:
         known = (name.lower().replace("_", "-") for name in kind.__members__)
         raise ConfigError.unknown(kind.__name__, word, valid=known, where=_FILE.name)
     return found
-
-
-def advice(finding: Finding) -> str:
-    """Return what a person can do about a finding, as XLA's page or its class says; "" is nothing.
-
-    Of a page also its address.
-    """
-    said = table().published.get(finding.code)
-    if said is not None:
-        return f"{said} ({_PAGES}{finding.code[1:]})"
-    return next((each.advice for each in FailureClass if each == finding.cls), "")
 
 
 def is_harmless(text: str) -> bool:

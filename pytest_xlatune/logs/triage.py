@@ -16,6 +16,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
+_PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
 # as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
@@ -183,6 +184,17 @@ def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
     if outcome.exit_code is not None:
         return f"itself (exit {outcome.exit_code})"
     return f"signal {outcome.signal}" if outcome.signal else ""
+
+
+def advice(finding: Finding) -> str:
+    """Return what a person can do about a finding, as XLA's page or its class says; "" is nothing.
+
+    Of a page also its address.
+    """
+    said = table().published.get(finding.code)
+    if said is not None:
+        return f"{said} ({_PAGES}{finding.code[1:]})"
+    return next((each.advice for each in FailureClass if each == finding.cls), "")
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:

@@ -14,11 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.logs import LogReader, LogReport
-from pytest_xlatune.logs._signatures import advice
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
-from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
+from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass

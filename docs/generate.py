@@ -226,12 +226,18 @@ def failures() -> Lines:
         asked.setdefault(each.cls, set()).add(each.action)
     for cls, (action, _) in known.diagnosed.items():
         asked.setdefault(cls, set()).add(action)
-    yield from _head("class", "means", "what a sweep does", "whose trouble")
+    sources: dict[str, dict[str, None]] = {}
+    for each in known.signatures:
+        sources.setdefault(each.cls, {}).setdefault(each.source)
+    head = ("class", "means", "what a sweep does", "what you do", "whose trouble", "source")
+    yield from _head(*head)
     for cls in FailureClass:
         actions = sorted(asked.get(cls, {Action.RETRY} if cls in CLASS_RULES else set()))
         done = [_follows(cls, action) for action in actions]
         whose = "the site's" if cls in SITE_CLASSES else ""
-        yield _row(f"`{cls}`", cls.meaning, "; or ".join(dict.fromkeys(done)), whose)
+        done_by_us = "; or ".join(dict.fromkeys(done))
+        source = "; ".join(sources.get(cls, {}))
+        yield _row(f"`{cls}`", cls.meaning, done_by_us, cls.advice, whose, source)
 
 
 def _follows(cls: FailureClass, action: Action) -> str:

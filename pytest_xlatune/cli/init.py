@@ -12,10 +12,18 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, about_program, answers, sweep_file
 
+_KIND_OF = {"command": "trainer", "config": "maxtext", "checkout": "maxtext-slurm"}
+
 
 def add_init(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", type=Path, metavar="SWEEP_FILE", help="to write, test_NAME.py")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="a log that you have: what it tells is not asked, and stands in the file",
+    )
     for name, each in QUESTIONS.items():
         example = f", e.g. {each.example}" if each.example else ""
         default = f" ({each.default})" if each.default else ""
@@ -33,7 +41,15 @@ def _init(arguments: argparse.Namespace) -> Output:
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise ConfigError(f"{path}: pytest collects files such as test_{path.stem}.py; name it so")
     ask = input if sys.stdin.isatty() else None
-    found = answers(vars(arguments), ask, lambda problem: show([problem]))
+    told: dict[str, str] = {}
+    if arguments.log is not None:
+        from pytest_xlatune.tasks.log_tells import log_tells
+
+        told = log_tells(arguments.log)
+        said = next((kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), "")
+        told |= {"kind": said} if said else {}
+    given = told | {name: said for name, said in vars(arguments).items() if said is not None}
+    found = told | answers(given, ask, lambda problem: show([problem]))
     named = shlex.quote(str(path))
     return Output(
         files={path: sweep_file(found, name=path.stem.removeprefix("test_"))},

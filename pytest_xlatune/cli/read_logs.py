@@ -81,7 +81,7 @@ def _steps(arguments: argparse.Namespace) -> Output:
 def _triage(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.report.log_tables import triage_of_log
-    from pytest_xlatune.tasks.read_logs import Health, explained
+    from pytest_xlatune.tasks.read_logs import Health, advised, explained
 
     read, problems = _read_all(arguments)
     documents: list[Document] = []
@@ -92,6 +92,7 @@ def _triage(arguments: argparse.Namespace) -> Output:
                 status=each.status,
                 findings=each.findings,
                 reached=each.reached,
+                advice=advised(each),
             )
         )
         documents.append(brief("More of the log", lines(*explained(each))))

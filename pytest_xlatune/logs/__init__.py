@@ -69,10 +69,12 @@ _MEMSTATS_WORD = "memstats: after params"
 _COMPILED_WORD = "total memory size: "
 # Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
 _COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNORECASE)
+_ASKED_WORD = "passthrough_args="
 _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
     *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD),
+    _ASKED_WORD,
 )
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -112,6 +114,8 @@ class LogReport(Record):
         notes: what a reader of the steps should know, one sentence each.
         memory_gb: of one device as the last compiled step takes it, 2^30 bytes; None where no line
             tells it.
+        asked: the arguments that maxtext-slurm's head says it hands to MaxText.
+        goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -132,6 +136,8 @@ class LogReport(Record):
     notes: tuple[str, ...] = ()
     libraries: dict[str, str] = field(default_factory=dict, metadata=LATER)
     memory_gb: float | None = field(default=None, metadata=LATER)
+    asked: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    goal_step: int | None = field(default=None, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -173,14 +179,17 @@ class LogReader:
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
         others = formats()
+        self._pattern = pattern
         self._blocks = [Blocks(each) for each in others]
         # the words of a line of a step, and what reads it: what the user says comes first
         self._others: list[tuple[Sequence[str], _StepsOf]] = [
-            *([((pattern.word,), pattern.steps)] if pattern is not None else []),
+            *([(pattern.words, self._own_steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in others),
         ]
         own = tuple(word for words, _ in self._others for word in words)
         self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
+        self._asked: dict[str, str] = {}
+        self._goal: int | None = None
         self._fronts = Fronts()
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
@@ -296,6 +305,8 @@ class LogReader:
             notes=self._notes(),
             libraries=start.libraries.plain(),
             memory_gb=start.memory_gb,
+            asked=dict(self._asked),
+            goal_step=self._goal,
         )
 
     def _read(self, piece: bytes) -> None:
@@ -423,6 +434,9 @@ class LogReader:
             self._learn(segment)
         origin, text = grammar.split_origin(segment, self._fronts.prefix)
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
+        is_own = self._pattern is not None and self._pattern.is_json and not is_torn
+        if is_own and self._examine_others_step(text.lower(), text, origin, number, segment):
+            return
         inner = grammar.unwrap(text)
         if inner is not None:
             for each in inner.splitlines():
@@ -457,6 +471,14 @@ class LogReader:
                 if steps:
                     return True
         return False
+
+    def _own_steps(self, text: str, label: str) -> Sequence[StepRecord]:
+        """Return the step of a line by the user's pattern; note which one is to be the last."""
+        if self._pattern is None:
+            return ()
+        goal = self._pattern.last_step(text)
+        self._goal = goal if goal is not None else self._goal
+        return self._pattern.steps(text, label)
 
     def _learn(self, segment: str) -> None:
         """Learn what stands in front of the lines; read again what it hid."""
@@ -507,6 +529,8 @@ class LogReader:
         self._keep_unread(text, low, is_torn=is_torn)
         self._note_blocks(low, text, number, segment)
         self._examine_library(low, text, origin, is_torn=is_torn)
+        if _ASKED_WORD in low and not is_torn:
+            self._asked |= grammar.parse_asked(text)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
             self._begin_if_trained(origin)
             self._begin_if_configured_again(setting[0], origin)
@@ -701,6 +725,9 @@ class LogReader:
         start = self._start
         dropped = start.dropped_steps + max(len(start.steps) - _MOST_STEPS, 0)
         whose = (start.home.label if start.home else "") or "the one without a label"
+        timeless = [
+            each for each in start.steps.values() if each.step_s is not None and each.step_s <= 0.0
+        ]
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
@@ -708,8 +735,16 @@ class LogReader:
             (dropped, f"{dropped} earlier steps are not kept"),
             (self._unkept, f"{self._unkept} more findings are not kept"),
             (self._cut_flags, "the line of XLA_FLAGS is cut and was not used"),
+            (
+                timeless,
+                f"{len(timeless)} steps took no time or less, {_first(timeless)}: not counted",
+            ),
         )
         return tuple(text for is_so, text in cases if is_so)
+
+
+def _first(steps: Sequence[StepRecord]) -> str:
+    return f"e.g. step {steps[0].step} in {steps[0].step_s:g} s" if steps else ""
 
 
 def read_log(chunks: Iterable[bytes]) -> LogReport:

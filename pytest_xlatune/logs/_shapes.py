@@ -372,7 +372,7 @@ class Sieve:
         return len(shapes) - 1, found
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
     letters = {word.encode().translate(_LOWER, _DELETED) for word in words}

@@ -11,7 +11,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)
 EVIDENCE_CHARS = 500
+_CODE = re.compile(r"E\d{4}")
 _LEAST_TAKEN = 60  # characters; of `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
@@ -59,11 +60,17 @@ class Signature:
     is_fatal: bool = False
     ignore_case: bool = False
     detail: str = ""
+    code: str = ""
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
         """The compiled `regex`."""
         return re.compile(self.regex, re.IGNORECASE if self.ignore_case else 0)
+
+    def code_of(self, match: re.Match[str]) -> str:
+        """Return the code of XLA's published list that a match has; "" without one."""
+        said = (name for name, text in match.groupdict().items() if text and _CODE.fullmatch(name))
+        return next(said, self.code)
 
     def detail_of(self, match: re.Match[str]) -> str:
         """Return the figure or name that a match holds, "" where it holds none."""
@@ -92,6 +99,8 @@ class SignatureTable:
     # sample line -> the pattern that finds it: lines that appear in good runs
     harmless: Mapping[str, str]
     diagnosed: Mapping[FailureClass, Diagnosed]  # the classes that no line shows
+    # code of XLA's published list -> what its page advises
+    published: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> frozenset[str]:
@@ -132,6 +141,7 @@ def read_table(text: str) -> SignatureTable:
             )
             for cls, row in content["diagnosed"].items()
         },
+        published=content.get("published", {}),
     )
 
 
@@ -198,6 +208,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 line=line,
                 text=begun(evidence.strip(), EVIDENCE_CHARS),
                 detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
+                code=signature.code_of(match),
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
     # an F line without a row was no finding, although its program ends there

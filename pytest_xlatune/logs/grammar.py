@@ -382,6 +382,20 @@ def head_of(text: str) -> tuple[str, str, bool] | None:
     return front, match[0], match["step"] is not None
 
 
+# PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
+_ASKED = re.compile(r"\bPASSTHROUGH_ARGS=(?P<said>.*)")
+# steps=15      --steps=15
+_ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
+
+
+def parse_asked(text: str) -> dict[str, str]:
+    """Return the arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
+    match = _ASKED.search(text)
+    words = match["said"].strip().strip("\"'").split() if match is not None else ()
+    found = filter(None, map(_ARGUMENT.fullmatch, words))
+    return {each["key"]: each["value"].strip("\"'") for each in found}
+
+
 def find_environment(text: str) -> tuple[str, str, str] | None:
     """Return the text in front of a line of `printenv`, its name and its value."""
     match = _ENVIRONMENT.search(text)
@@ -407,13 +421,25 @@ _ENDS = tuple(
         r"== Training (?P<ended>END) \(",
         # srun: error: n2: task 1: Exited with exit code 1
         r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
+        # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
+        r"(?P<megatron_ended>\[after training is done\])",
+        # torchtitan, HF:  Training completed
+        r"(?:^|- INFO - )(?P<titan_ended>Training completed)\b",
+        # `Trainer.fit` stopped: `max_steps=40` reached.
+        r"(?P<lightning_ended>`Trainer\.fit` stopped: `max_\w+=\S+` reached)",
+        # HF:  {'train_runtime': 93.1, 'train_samples_per_second': 85.9, ...}
+        r"^\W*(?P<hf_ended>'train_runtime': )",
+        # submitit INFO (2026-01-12 07:08:09,123) - Job completed successfully
+        r"^submitit .*(?P<submitit_ended>Job completed successfully)",
     )
 )
 END_WORDS = (
     *("status: success", "status: failed", "status: cancelled"),
     *("== training end", "== training failed", "exited with exit code"),
+    *("[after training is done]", "training completed", "`trainer.fit` stopped"),
+    *("'train_runtime':", "job completed successfully"),
 )
-_END_HINTS = ("status:", "== training ", "exited with exit code")
+_END_HINTS = ("status:", "== training ", "exited with exit code", *END_WORDS[-5:])
 _SIGTERM_EXIT = 143
 
 
@@ -429,7 +455,8 @@ def parse_end(text: str) -> int | None:
             groups = match.groupdict()
             if groups.get("cancelled"):
                 return _SIGTERM_EXIT
-            return 0 if groups.get("ended") else int(groups["exit"])
+            is_well = any(said for name, said in groups.items() if name.endswith("ended"))
+            return 0 if is_well else int(groups["exit"])
     return None
 
 

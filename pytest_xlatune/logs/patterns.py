@@ -1,89 +1,259 @@
 """Step lines of other trainers: a pattern with named groups, a user's own or one by name.
 
     step      the step's id; the only group that a pattern must have
-    seconds   of the step; or `ms`, milliseconds
+    seconds   of the step; or `ms`, milliseconds; or `rate`, steps a second
     tgs       Tokens/s/device        tflops   TFLOP/s/device        mfu   percent        loss
+    total     the id of the last step that the program is to take
 
 Pure. MaxText's own forms are the grammar's and need no pattern. Where the presets' forms are from:
 
     torchtitan    pytorch/torchtitan, torchtitan/components/metrics.py, MetricsProcessor.log
-    megatron-lm   NVIDIA/Megatron-LM, megatron/training/training.py, training_log
+    megatron-lm   NVIDIA/Megatron-LM, megatron/training/training.py, training_log; Primus too
     nemo          NVIDIA/NeMo, nemo/lightning/pytorch/callbacks/progress_printer.py; NeMo 1.x
                   prints a progress bar of the same names
     axlearn       apple/axlearn, axlearn/common/trainer.py, run and _step_log: each hundredth
                   step, the mean of the hundred up to it
+    levanter      tqdm_loggable, as marin's jobs print it
+    lightning     Lightning's progress bars, tqdm's and rich's; its steps count through the epochs
+    hf-trainer    the bar of HF's Trainer, which tqdm draws
+    tqdm          any other bar of it
+    json          one JSON object a line, of the names that `_JSON_NAMES` has
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import StepRecord
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
-GROUPS = ("step", "seconds", "ms", "tgs", "tflops", "mfu", "loss")
+GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")
+# of a bar: what `12/100 ` is followed by, its times and its rate
+#   12/100 [00:24<02:58,  2.01s/it       12/100 [00:24<02:58, 1.5it/s
+#   12/100 0:00:24 • 0:02:58 1.5it/s
+_BAR = (
+    r"(?P<step>\d+)/(?P<total>\d+) (?:\[[\d:]+<[^,\]]*, *|[\d:]+ • [\d:-]+ +)"
+    r"(?:(?P<seconds>N)s/\w+|(?P<rate>N) *(?:it|steps?|batch(?:es)?)/s|\?)"
+)
+_BAR_WORDS = ("it/s", "s/it", "step/s", "steps/s", "s/step")
+# , loss=2.31      train_loss=2.3      train_loss: 2.3
+_BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
-# What each trainer prints, as its own logs show it.
+# What each trainer prints, as its own logs show it: the line, and fields that stand anywhere in it.
 PRESETS = {
     # [titan] 2026-05-18 16:04:46,338 - root - INFO - step: 14  loss:  3.24405  grad_norm:  0.83
     #   memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%
     "torchtitan": (
-        r"\bstep: *(?P<step>\d+) +loss: *(?P<loss>N)"
-        r"(?:.*?\btps: *(?P<tgs>N))?(?:.*?\btflops: *(?P<tflops>N))?(?:.*?\bmfu: *(?P<mfu>N)%)?"
+        r"\bstep: *(?P<step>\d+) +loss: *(?P<loss>N)",
+        *(r"\btps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
     ),
     #  [2025-08-01 07:19:37] iteration        1/    5000 | consumed samples:          128 | elapsed
     #   time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | ... | lm loss:
-    #   1.043863E+01 |
+    #   1.043863E+01 | ... | number of nan iterations:   0 |
     "megatron-lm": (
-        r"\biteration +(?P<step>\d+)/ *\w+ \|.*?elapsed time per iteration \(ms\): *(?P<ms>N)"
-        r"(?:.*?throughput per GPU \(TFLOP/s/GPU\): *(?P<tflops>N))?(?:.*?lm loss: *(?P<loss>N))?"
+        (
+            r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
+            r".*?elapsed time per iteration \(ms\): *(?P<ms>N)"
+        ),
+        *(r"throughput per GPU \(TFLOP/s/GPU\): *(?P<tflops>N)", r"lm loss: *(?P<loss>N)"),
+        *(r"(?i:tokens/s/gpu)\): *(?P<tgs>N)", r"number of nan iterations: +(?P<nans>\d+)"),
     ),
     # Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
     #   reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928
     # 1.x, a progress bar:  Epoch 0: : 100%|#| 100/100 [10:48<00:00, reduced_train_loss=0.0172,
     #   global_step=99.00, consumed_samples=25600.0, train_step_timing in s=3.130]
     "nemo": (
-        r"\b(?:global_step=|iteration )(?P<step>\d+)(?:\.0*, |/\d+ \|)"
-        r"(?:.*?reduced_train_loss: *(?P<loss>N))?.*?train_step_timing in s[:=] *(?P<seconds>N)"
-        r"(?:.*?tokens_per_sec_per_gpu: *(?P<tgs>N))?"
+        (
+            r"\b(?:global_step=|iteration )(?P<step>\d+)(?:\.0*, |/(?P<total>\d+) \|)"
+            r".*?train_step_timing in s[:=] *(?P<seconds>N)"
+        ),
+        *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
+        r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
     ),
     # SpmdTrainer process   0 step      200] Average step time: 1.25 seconds
-    "axlearn": r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",
+    "axlearn": (r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",),
+    # Progress on:train 19.0it/70.0it rate:76.8s/it remaining:1:05:15 elapsed:31:40 postfix:loss=7.2
+    #   of thousands:  7.08kit/10.0kit
+    "levanter": (
+        (
+            r"Progress on: ?train\w* (?P<step>[\d.]+)(?P<kilo>k?)it/"
+            r"(?P<total>[\d.]+)(?P<kilos>k?)it rate:(?:(?P<rate>N)it/s|(?P<seconds>N)s/it|\?)"
+        ),
+        r"\bloss=(?P<loss>N)",
+    ),
+    # Epoch 0:  12%|#2        | 12/100 [00:24<02:58,  0.49it/s, v_num=0, train_loss=2.30]
+    # Epoch 0/9 ------ 12/100 0:00:24 • 0:02:58 0.49it/s v_num: 0 train_loss: 2.3
+    "lightning": (rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", _BAR_LOSS),
+    #  12%|#2        | 12/100 [00:24<02:58,  2.01s/it]
+    "hf-trainer": (rf"^ *\d+%\|[^|]*\| *{_BAR}", _BAR_LOSS),
+    # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
+    "tqdm": (rf"(?<![\d/]){_BAR}", _BAR_LOSS),
+    # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
+    "json": (r"^\W*\{(?P<step>.*)\}\W*$",),
 }
-_WORDS = {
-    "torchtitan": "step:",
-    "megatron-lm": "elapsed time per iteration",
-    "nemo": "train_step_timing in s",
-    "axlearn": "average step time",
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "torchtitan": ("step:",),
+    "megatron-lm": ("elapsed time per iteration",),
+    "nemo": ("train_step_timing in s",),
+    "axlearn": ("average step time",),
+    "levanter": ("progress on:",),
+    **dict.fromkeys(("lightning", "hf-trainer", "tqdm"), _BAR_WORDS),
+    "json": ('step"', 'iteration"', 'iter"'),
+}
+# lines of no step that tell the last one's id, each with a word of it
+_TOTALS: Mapping[str, tuple[str, str]] = {
+    # Training starts at step 1, with local batch size 8, ..., total steps 40 (warmup 8)
+    "torchtitan": ("total steps", r"\btotal steps (?P<total>\d+)"),
+    #   Total optimization steps = 1,000
+    "hf-trainer": ("total optimization steps", r"Total optimization steps = (?P<total>[\d,]+)"),
+    # (max_step=1200)      max_step: 1200
+    "axlearn": ("max_step", r"\bmax_step[=:] ?(?P<total>\d+)"),
+}
+# the last part of a name, behind `train/` or `perf/`, in lower case
+_JSON_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("step", "global_step", "_step", "iteration", "iter", "train_step"), "step"),
+    **dict.fromkeys(("seconds", "step_time", "step_time_s", "step_time_seconds"), "seconds"),
+    **dict.fromkeys(("step_seconds", "step_s", "seconds_per_step", "time_per_step"), "seconds"),
+    **dict.fromkeys(("iter_time", "iteration_time", "train_step_timing in s"), "seconds"),
+    **dict.fromkeys(("step_time_ms", "ms", "ms_per_step", "time_per_step_ms"), "ms"),
+    **dict.fromkeys(("steps_per_second", "steps_per_sec", "it_per_s", "it/s"), "rate"),
+    **dict.fromkeys(("tokens_per_second_per_device", "tokens_per_sec_per_device"), "tgs"),
+    **dict.fromkeys(("tokens_per_sec_per_gpu", "per_device_tokens_per_sec", "tgs"), "tgs"),
+    **dict.fromkeys(("tokens_per_second_per_gpu", "tps"), "tgs"),
+    **dict.fromkeys(("tflops", "per_device_tflops_per_sec", "tflops_per_device"), "tflops"),
+    **dict.fromkeys(("tflops_per_gpu", "tflops_per_sec_per_device"), "tflops"),
+    **dict.fromkeys(("mfu",), "mfu"),
+    **dict.fromkeys(("loss", "train_loss", "lm_loss", "training_loss"), "loss"),
+    **dict.fromkeys(("reduced_train_loss",), "loss"),
+    **dict.fromkeys(("total_steps", "max_steps", "num_steps", "train_iters"), "total"),
 }
 _PER = {"ms": ("step_s", 1000), "seconds": ("step_s", 1)}
 _MOST_DIGITS = 15
+_MOST_CHARS = 4096
+_THOUSAND = 1000
+_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPattern:
-    """How another trainer prints a step: its pattern, and a word that each such line holds."""
+    """How another trainer prints a step.
+
+    Attributes:
+        name: of a preset, or "own".
+        pattern: of the line.
+        words: in lower case; each such line holds one.
+        fields: patterns of figures that stand anywhere in a line that `pattern` finds.
+        total: a line of no step that tells the last one.
+    """
 
     name: str
     pattern: re.Pattern[str]
-    word: str
+    words: tuple[str, ...]
+    fields: tuple[re.Pattern[str], ...] = ()
+    total: re.Pattern[str] | None = None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a line is a JSON object, whatever it holds."""
+        return self.name == "json"
 
     def steps(self, text: str, label: str) -> list[StepRecord]:
         """Return the step that a line reports; [] where it reports none."""
-        match = self.pattern.search(text[:4096])
-        if match is None or len(match["step"]) > _MOST_DIGITS:
+        said = self._said(text)
+        if (step := _step_of(said)) is None:
             return []
         values: dict[str, Any] = {}
-        for group, said in match.groupdict().items():
-            if group != "step" and said is not None and (number := _number(said)) is not None:
-                name, per = _PER.get(group, (group, 1))
-                values[name] = number / per
-        return [StepRecord(step=int(match["step"]), label=label, **values)]
+        for group, value in said.items():
+            name, per = _PER.get(group, (group, 1))
+            if name in _FIGURES and (number := _number(value)) is not None:
+                values.setdefault(name, number / per)
+        rate = _number(said.get("rate", ""))
+        if rate and "step_s" not in values:
+            values["step_s"] = 1 / rate
+        if _number(said.get("nans", "")):  # Megatron leaves the loss of such iterations out
+            values["loss"] = math.nan
+        return [StepRecord(step=step, label=label, **values)]
+
+    def last_step(self, text: str) -> int | None:
+        """Return the id of the last step that the program is to take, where a line tells it."""
+        if self.total is not None and (match := self.total.search(text[:_MOST_CHARS])) is not None:
+            return _whole(match["total"])
+        said = self._said(text)
+        told = _whole(said.get("total", ""), said.get("kilos", ""))
+        if said.get("count", "") == str(_step_of(said)):  # a bar that counts them through
+            told = _whole(said.get("of", ""))
+        return _through(said.get("epoch"), told, told)
+
+    def _said(self, text: str) -> dict[str, str]:
+        """Return what a line says, by group; {} where it is no step's."""
+        text = text[:_MOST_CHARS]
+        if self.is_json:
+            return _of_json(text)
+        match = self.pattern.search(text)
+        if match is None:
+            return {}
+        found = {name: said for name, said in match.groupdict().items() if said is not None}
+        for field in self.fields:
+            if (more := field.search(text)) is not None:
+                found |= {
+                    k: said for k, said in more.groupdict().items() if said and k not in found
+                }
+        return found
+
+
+_FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
+
+
+def _step_of(said: Mapping[str, str]) -> int | None:
+    """Return the id of a step; through the epochs, where a line tells them."""
+    step = _whole(said.get("step", ""), said.get("kilo", ""))
+    return _through(said.get("epoch"), _whole(said.get("total", "")), step)
+
+
+def _through(epoch: str | None, of_epoch: int | None, step: int | None) -> int | None:
+    if epoch is None or of_epoch is None or step is None:
+        return step
+    return (_whole(epoch) or 0) * of_epoch + step
+
+
+def _whole(text: str, kilo: str = "") -> int | None:
+    number = _number(text) if len(text) <= _MOST_DIGITS else None
+    if number is None or not math.isfinite(number):
+        return None
+    return round(number * (_THOUSAND if kilo else 1))
+
+
+def _of_json(text: str) -> dict[str, str]:
+    """Return the figures of a JSON object, and of the objects in it, by the names of groups."""
+    try:
+        value: Json = read_json(text.strip(" \t\r,[]"))
+    except ValueError:
+        return {}
+    found: dict[str, str] = {}
+    for name, each in _members(value):
+        group = _JSON_NAMES.get(name) or _JSON_NAMES.get(re.split(r"[/.]", name)[-1])
+        if group is not None and not isinstance(each, bool | dict | list) and each is not None:
+            shown = str(each)
+            if group == "mfu" and (share := _number(shown)) is not None and share <= 1:
+                shown = str(share * _PERCENT)
+            found.setdefault(group, shown)
+    return found if "step" in found and len(found) > 1 else {}
+
+
+def _members(value: Json) -> list[tuple[str, Json]]:
+    if not isinstance(value, dict):
+        return []
+    own = [(name.lower(), each) for name, each in value.items()]
+    inner = [more for _, each in own for more in _members(each)]
+    return [*own, *inner]
 
 
 @functools.lru_cache(maxsize=16)
@@ -95,9 +265,7 @@ def step_pattern(said: str) -> StepPattern:
             which its lines can be found.
     """
     if said.lower() in PRESETS:
-        name = said.lower()
-        text = re.sub(r">N\)", lambda _: f">{_NUMBER})", PRESETS[name])
-        return StepPattern(name=name, pattern=re.compile(text), word=_WORDS[name])
+        return _preset(said.lower())
     if "(" not in said:
         raise ConfigError.unknown("step pattern", said, valid=PRESETS, where="the step pattern")
     try:
@@ -116,7 +284,21 @@ def step_pattern(said: str) -> StepPattern:
             f"step pattern {said!r}: no word in it that each step line holds, with three letters "
             "of f to z or _; write out more of the line, e.g. `iteration`"
         )
-    return StepPattern(name="own", pattern=pattern, word=word)
+    return StepPattern(name="own", pattern=pattern, words=(word,))
+
+
+def _preset(name: str) -> StepPattern:
+    pattern, *fields = (
+        re.compile(re.sub(r">N\)", lambda _: f">{_NUMBER})", each)) for each in PRESETS[name]
+    )
+    word, total = _TOTALS.get(name, ("", ""))
+    return StepPattern(
+        name=name,
+        pattern=pattern,
+        words=(*_WORDS[name], *([word] if word else [])),
+        fields=tuple(fields),
+        total=re.compile(total) if total else None,
+    )
 
 
 def _number(text: str) -> float | None:

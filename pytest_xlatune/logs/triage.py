@@ -16,6 +16,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
+_PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
 # as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
@@ -57,6 +58,8 @@ _EXPECTED = (
     "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings "
     "or xlatune.toml for another form, see docs/how-to/trainer.md"
 )
+# what no step refutes: they are steps of a training that went wrong, or of another device
+_STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
 # what the other ranks raise when one was killed
 # ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed
@@ -84,7 +87,7 @@ def diagnose(
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
-    told = report.findings
+    told = _without_wanted(report)
     is_ours = is_ended_by_us or stalled_s is not None
     # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel
     # Slurm's word for a preempted job is a cancelled one, too
@@ -95,14 +98,26 @@ def diagnose(
         # the teardown of a whole run often ends with exit 143: such runs were thrown away
         # what the log complains of did not keep the job from its steps
         told = tuple(
-            each if _is_numerical(each) else replace(each, action=Action.NONE) for each in told
+            each if each.cls in _STAND else replace(each, action=Action.NONE) for each in told
         )
         if outcome.state.is_final and outcome.state is not State.COMPLETED:
-            is_bad = any(map(_is_numerical, told))
+            is_bad = any(each.cls in _STAND and each.action is not Action.NONE for each in told)
             soft = () if is_bad else (_diagnosed(FailureClass.SOFT_SUCCESS, _how(outcome)),)
             return (*told, *soft)
     stalled = None if complete else stalled_s
     return (*told, *_combined(report, outcome, protocol, told=told, stalled_s=stalled))
+
+
+def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
+    """Return the findings; those of a missing GPU ask for nothing where a CPU was asked for."""
+    asked = (report.config.get("hardware"), report.asked.get("hardware"))
+    named = (report.env.get(key, "") for key in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
+    if "cpu" not in (*asked, *named):
+        return report.findings
+    return tuple(
+        replace(each, action=Action.NONE) if each.cls == FailureClass.NO_GPU else each
+        for each in report.findings
+    )
 
 
 def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
@@ -138,7 +153,11 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
 
 def end_of(report: LogReport) -> Outcome:
     """Return how a job ended as its log alone tells; still running where it does not."""
-    classes = {each.cls for each in report.findings}
+    # what an earlier start said asks for nothing any more; an end asks for nothing from the first
+    still = (
+        each for each in report.findings if each.action is not Action.NONE or each.cls in _ENDS
+    )
+    classes = {each.cls for each in still}
     of_classes = ((cls, state) for state, cls in _OF_STATE.items() if cls in classes)
     if (of_class := next(of_classes, None)) is not None:
         return Outcome(state=of_class[1], exit_code=report.exit_code)
@@ -165,6 +184,17 @@ def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
     if outcome.exit_code is not None:
         return f"itself (exit {outcome.exit_code})"
     return f"signal {outcome.signal}" if outcome.signal else ""
+
+
+def advice(finding: Finding) -> str:
+    """Return what a person can do about a finding, as XLA's page or its class says; "" is nothing.
+
+    Of a page also its address.
+    """
+    said = table().published.get(finding.code)
+    if said is not None:
+        return f"{said} ({_PAGES}{finding.code[1:]})"
+    return next((each.advice for each in FailureClass if each == finding.cls), "")
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:
@@ -255,10 +285,6 @@ def _how(outcome: Outcome) -> str:
     if not outcome.is_started or outcome.is_unreadable or outcome.state is State.LOST:
         return outcome.reason
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
-
-
-def _is_numerical(finding: Finding) -> bool:
-    return finding.cls == FailureClass.NUMERICAL_FAILURE
 
 
 def _is_preempted(finding: Finding) -> bool:

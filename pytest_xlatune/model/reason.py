@@ -108,6 +108,9 @@ class Why(StrEnum):
     NEIGHBOURS_SLOW = auto()
     NEIGHBOURS_CHANGE = auto()
 
+    # jobs that ran, and not on what they were for
+    ON_THE_CPU = auto()
+
     # bandwidth tests
     WRONG_VALUES = auto()
     SEVERAL_SIZES = auto()

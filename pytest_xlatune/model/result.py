@@ -85,6 +85,7 @@ class Finding(Record):
         source: which log, when an attempt has several.
         count: how often the log says it.
         why: what was found where no line says it; None where `text` is the evidence.
+        code: of XLA's published list of errors, e.g. "E0200"; "" without one.
     """
 
     cls: str
@@ -95,6 +96,7 @@ class Finding(Record):
     source: str = ""
     count: int = 1
     why: Reason | None = field(default=None, metadata=LATER)
+    code: str = field(default="", metadata=LATER)
 
     @property
     def said(self) -> Reason | None:

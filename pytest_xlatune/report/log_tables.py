@@ -50,8 +50,18 @@ def steps_of_log(
     )
 
 
-def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reached: str) -> Document:
-    """Return the findings of one log, the root cause first."""
+def triage_of_log(
+    path: str,
+    *,
+    status: str,
+    findings: Sequence[Finding],
+    reached: str,
+    advice: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Return the findings of one log, the root cause first.
+
+    `advice` is what a person can do, each with its class.
+    """
     ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
     rows = tuple(
         (each.cls, str(each.action), str(each.line or ABSENT), literal(_last_line(each)))
@@ -68,6 +78,7 @@ def triage_of_log(path: str, *, status: str, findings: Sequence[Finding], reache
                 if rows
                 else Text(text="no known failure"),
             ),
+            *((section("What to do", bullets(*map(": ".join, advice))),) if advice else ()),
             *(section("Last lines", Code(text=_shown(each))) for each in ends[:1]),
         ),
     )

@@ -168,6 +168,7 @@ WORDS: Mapping[Why, str] = {
         "neighbours change each other's speed: {change:percent} with all slots busy (95 % "
         "interval {low:percent} to {high:percent})"
     ),
+    Why.ON_THE_CPU: N_("it found no GPU and ran on the CPU, so its steps have no speed"),
     # bandwidth tests
     Why.WRONG_VALUES: N_(
         "the test counts {wrong} wrong values: the data are corrupt, so it has no speed"

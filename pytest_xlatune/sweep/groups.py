@@ -406,8 +406,8 @@ class CellSettings(Declared):
     step_pattern: str = _option(
         "",
         "How the trainer prints a step, where it is not as MaxText does: torchtitan, megatron-lm, "
-        "nemo, axlearn, or a Python pattern with the groups step, and seconds (or ms), tgs, "
-        "tflops, mfu, loss",
+        "nemo, axlearn, levanter, lightning, hf-trainer, tqdm, json, or a Python pattern with the "
+        "groups step, and seconds (or ms, rate), tgs, tflops, mfu, loss, total",
         metavar="PATTERN",
         parse=_step_pattern,
     )

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
-from pytest_xlatune.logs.grammar import plain_segments
-from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
+from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
+from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
+from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
@@ -33,6 +35,7 @@ RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
+_BEGIN_BYTES = 1 << 20  # of a log that is tried against other trainers' formats
 _QUIET = (Action.NONE, Action.SUCCESS)
 
 
@@ -64,6 +67,7 @@ class Read:
         outcome: how the job ended: as its payload wrote it, or as the log tells; running where
             neither does.
         findings: of log and end together.
+        goal_step: the id of the last step that it was to take.
         whole: of the standard input, which cannot be read a second time, each format's reader.
     """
 
@@ -73,6 +77,7 @@ class Read:
     score: Score | NoScore
     outcome: Outcome
     findings: tuple[Finding, ...]
+    goal_step: int
     whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
 
     @property
@@ -115,7 +120,7 @@ class Read:
     @property
     def _is_complete(self) -> bool:
         last = self.report.last_step
-        return last is not None and last >= self.protocol.last_step
+        return last is not None and last >= self.goal_step
 
     def to_json(self) -> Json:
         """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
@@ -159,12 +164,23 @@ class Read:
                     "line": each.line,
                     "text": each.text,
                     "detail": each.detail,
+                    "code": each.code or None,
+                    "advice": advice(each) or None,
                 }
                 for each in self.findings
             ],
             "xla_flags": self.report.xla_flags,
             "notes": list(self.report.notes),
         }
+
+
+def advised(read: Read) -> list[tuple[str, str]]:
+    """Return what a person can do about a log that is not well, each with its class, once."""
+    if read.health is Health.HEALTHY:
+        return []
+    ordered = sorted(read.findings, key=lambda each: each.cls != read.status)
+    told = {each.cls: text for each in reversed(ordered) if (text := advice(each))}
+    return [(cls, told[cls]) for cls in dict.fromkeys(e.cls for e in ordered) if cls in told]
 
 
 def log_of(path: Path) -> Path:
@@ -249,13 +265,15 @@ def read_one(
     path = path if path == STDIN else log_of(path)
     readers = [(each, each.whole()) for each in formats()] if path == STDIN else []
     notes: list[str] = []
-    end = b""
+    begin = end = b""
     try:
         for chunk in chunks_of(path, notes):
             reader.feed(chunk)
             for _, each in readers:
                 each.feed(chunk)
             end = (end + chunk)[-_END_BYTES:]
+            if len(begin) < _BEGIN_BYTES and path == STDIN:
+                begin += chunk[:_BEGIN_BYTES]
     except OSError as error:
         why = f"cannot be read: {error.strerror or error}; name the log of a job"
         raise UnreadableLogError(path, why) from None
@@ -263,23 +281,83 @@ def read_one(
     for _, each in readers:
         each.close()
     report = reader.report()
+    fit = "" if report.steps or pattern is not None else fitting(path, begin)
+    if fit and report.findings:
+        notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
     report = replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
-        raise UnreadableLogError(path, _no_log(report, pattern))
+        raise UnreadableLogError(path, _no_log(report, pattern, fit=fit))
     protocol = protocol_of(report)
     outcome = _outcome_of(path, report)
+    goal = _goal_of(report, outcome, protocol)
+    findings = _findings(report, outcome, replace(protocol, steps=goal + 1), end=end)
     return Read(
         path=path,
         report=report,
         protocol=protocol,
-        score=score_with(report, protocol, tokens=tokens),
+        score=_scored(report, protocol, findings, tokens=tokens),
         outcome=outcome,
         findings=tuple(
             replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
-            for each in _findings(report, outcome, protocol, end=end)
+            for each in findings
         ),
+        goal_step=goal,
         whole=tuple(readers),
     )
+
+
+def _goal_of(report: LogReport, outcome: Outcome, protocol: Protocol) -> int:
+    """Return the id of the last step that a job was to take.
+
+    Where nothing tells it, the last one of a job that was ended would count as its goal: then it is
+    one more.
+    """
+    is_told = steps_wanted(report) is not None
+    is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
+    return protocol.last_step + (not is_told and is_ended)
+
+
+def _scored(
+    report: LogReport,
+    protocol: Protocol,
+    findings: Iterable[Finding],
+    *,
+    tokens: float | None,
+) -> Score | NoScore:
+    """Return the score; none of a program that ran on the CPU for want of a GPU."""
+    if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings):
+        return NoScore(reason=Reason(Why.ON_THE_CPU))
+    return score_with(report, protocol, tokens=tokens)
+
+
+def fitting(path: Path, begin: bytes = b"") -> str:
+    """Return the preset that reads most steps in the beginning of a log; "" where none reads one.
+
+    `begin` is that beginning, of a standard input that cannot be read again.
+    """
+    found = dict.fromkeys(PRESETS, 0)
+    patterns = [step_pattern(name) for name in PRESETS]
+    words = {word for each in patterns for word in each.words}
+    for line in (begin or _beginning(path)).split(b"\n"):
+        for segment in plain_segments(line):
+            low = segment.lower()
+            if not any(word in low for word in words):
+                continue
+            _, text = split_origin(segment)
+            for each in patterns:
+                if any(word in low for word in each.words):
+                    found[each.name] += sum(bool(told(one)) for one in each.steps(text, ""))
+    best = max(found, key=lambda name: found[name])  # of equal ones the first, which says more
+    return best if found[best] else ""
+
+
+def _beginning(path: Path) -> bytes:
+    begin = b""
+    for chunk in chunks_of(path, []):
+        begin += chunk
+        if len(begin) >= _BEGIN_BYTES:
+            break
+    return begin[:_BEGIN_BYTES]
 
 
 def explained(read: Read) -> list[str]:
@@ -305,18 +383,22 @@ def explained(read: Read) -> list[str]:
     return [line for each in asked for line in each.lines(str(read.path))]
 
 
-def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
+def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
     if not report.size_bytes and DAMAGED in report.notes:
         return "cannot be read: its gzip data is damaged from the first byte on; copy it again"
     if not report.size_bytes:
         return "is empty; name the log of a job that has begun to print"
     how = (
-        "of another trainer say how it prints a step: --step-pattern, or step-pattern in "
-        "xlatune.toml"
+        "of another trainer say how it prints a step: --step-pattern NAME, or step-pattern in "
+        f"xlatune.toml, with NAME one of {', '.join(PRESETS)}; for another form copy a step line, "
+        "put (?P<step>\\d+) in the place of its number, and (?P<seconds>[\\d.]+) in that of its "
+        "seconds (or ms, rate, tgs, loss)"
         if pattern is None
         else f"the step pattern {pattern.pattern.pattern!r} fits none of them"
     )
+    if fit:
+        how = f"its step lines are those of {fit}: say --step-pattern {fit}"
     return (
         f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
         f"(`completed step: 7, seconds: ...`), a configuration line or a known failure; {how}"
@@ -349,9 +431,6 @@ def _findings(
     report: LogReport, outcome: Outcome, protocol: Protocol, *, end: bytes
 ) -> tuple[Finding, ...]:
     """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
-    if steps_wanted(report) is None and outcome.state not in (State.COMPLETED, State.RUNNING):
-        # nothing asked for a number of steps: the last one of a killed job would count as its goal
-        protocol = replace(protocol, steps=protocol.steps + 1)  # it did not come to its last step
     found = diagnose(report, outcome, protocol)
     is_complete = report.last_step is not None and report.last_step >= protocol.last_step
     if is_complete:  # as many steps as it was to take are enough for it, if not for a score
@@ -360,7 +439,8 @@ def _findings(
         return found
     found = tuple(replace(each, action=Action.NONE) for each in found)  # it went on after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
-    detail = f"the log ends {at} of {protocol.steps} without an end: killed, or still running"
+    wanted = report.goal_step or protocol.steps
+    detail = f"the log ends {at} of {wanted} without an end: killed, or still running"
     text = _last_lines(end, is_cut=report.size_bytes > len(end)) or detail
     # such a log came out as "nothing that is known to matter", with exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
@@ -382,7 +462,12 @@ def protocol_of(report: LogReport) -> Protocol:
     profiler_steps = _number(config.get("profiler_steps"))
     skipped = _number(config.get("skip_first_n_steps_for_profiler"))
     return Protocol(
-        steps=steps_wanted(report) or (1 if last is None else last + 1),
+        # ids of other trainers begin at 1: where their lines tell the last one, it is that one
+        steps=(
+            (steps_wanted(report) or (1 if last is None else last + 1))
+            if report.goal_step is None
+            else report.goal_step + 1
+        ),
         profiler=_profiler(config.get("profiler", "")),
         skip_first_steps=_SKIPPED if skipped is None else max(0, skipped),
         profiler_steps=_PROFILED if profiler_steps is None else max(0, profiler_steps),
@@ -391,11 +476,15 @@ def protocol_of(report: LogReport) -> Protocol:
 
 
 def steps_wanted(report: LogReport) -> int | None:
-    """Return how many steps the configuration in a log asks for; None where it does not say.
+    """Return how many steps were asked for, as lines of steps or settings tell; None where none do.
 
     MaxText takes -1 for the steps of its learning rate schedule.
     """
-    asked = (_number(report.config.get(key)) for key in ("steps", "learning_rate_schedule_steps"))
+    if report.goal_step is not None:
+        return report.goal_step
+    said = (report.config, report.asked)
+    keys = ("steps", "learning_rate_schedule_steps")
+    asked = (_number(each.get(key)) for each in said for key in keys)
     return next((each for each in asked if each is not None and each > 0), None)
 
 
@@ -416,9 +505,10 @@ def _profiler(text: str) -> str:
 
 
 def _tokens(report: LogReport) -> float | None:
-    length = _number(report.config.get("max_target_length"))
+    config = {**report.asked, **report.config}
+    length = _number(config.get("max_target_length"))
     try:
-        tokens = float(report.config["per_device_batch_size"]) * (length or 0)
+        tokens = float(config["per_device_batch_size"]) * (length or 0)
     except (KeyError, ValueError):
         return None
     return tokens if 0 < tokens < math.inf else None

@@ -247,6 +247,7 @@ def _cwd_of(words: Sequence[str]) -> str:
     return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
 
 
+_TOLD = ("step_pattern", "per_device_batch_size", "max_target_length")  # by a log
 # as docs/how-to/trainer.md says; a person with another trainer has to find them here
 _OF_STEP_LINES = (
     "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
@@ -298,7 +299,7 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
             f"        model_tag={found['model']!r},",
             f"        parallelism={found['parallelism']!r},",
             _deployed(found),
-            *(_OF_STEP_LINES if kind == "trainer" else ()),
+            *_of_step_lines(found),
             "        protocol=Protocol(steps=15),",
             "    ),",
             f"    launcher={launcher},",
@@ -314,8 +315,21 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     )
 
 
+def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
+    """Yield how steps are read: as a log told, or as a person has to say."""
+    if found["kind"] != "trainer":
+        return
+    told = {name: found[name] for name in _TOLD if found.get(name)}
+    if not told:
+        yield from _OF_STEP_LINES
+    for name, said in told.items():
+        yield f"        {name}={said!r}," if name == "step_pattern" else f"        {name}={said},"
+
+
 def _deployed(found: Mapping[str, str]) -> str:
+    told = {"XLA_FLAGS": found["xla_flags"]} if found.get("xla_flags") else {}
     said = read_command(found["command"]).deployed if found["kind"] == "trainer" else {}
+    said = told | dict(said)
     if said:
         return f"        deployed={dict(said)!r},"
     return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'

@@ -32,12 +32,27 @@ AXLEARN = (
     "I0112 07:08:09.123456 140001 trainer.py:412] SpmdTrainer process   0 step {0:8}] Average step "
     "time: 1.25 seconds"
 )
+LEVANTER = (
+    "I0112 07:08:09.123456 7 tqdm_logging.py:145] Progress on:train {0}.0it/70.0it rate:1.2s/it "
+    "remaining:1:05:15 elapsed:31:40 postfix:loss=7.25"
+)
+LIGHTNING = "Epoch 0:  12%|#2        | {0}/100 [00:24<02:58,  0.80it/s, v_num=0, train_loss=2.300]"
+BAR = " 12%|#2        | {0}/100 [00:24<02:58,  2.01s/it]"
+JSON = (
+    '{{"time": 1.5, "train/step": {0}, "train/loss": 2.5, "perf/step_time": 0.5, "mfu": 0.41, '
+    '"tokens_per_second_per_device": 8000, "note": "a"}}'
+)
 # preset -> line, and (seconds, TGS, TFLOP/s, MFU, loss)
 LINES = {
     "torchtitan": (TITAN, (None, 7282.0, 314.52, 13.17, 3.24405)),
     "megatron-lm": (MEGATRON, (19.1388, None, 80.2, None, 10.43863)),
     "nemo": (NEMO, (12.22, 10730.0, None, None, 6.265)),
     "axlearn": (AXLEARN, (1.25, None, None, None, None)),
+    "levanter": (LEVANTER, (1.2, None, None, None, 7.25)),
+    "lightning": (LIGHTNING, (1.25, None, None, None, 2.3)),
+    "hf-trainer": (BAR, (2.01, None, None, None, None)),
+    "tqdm": (f"train: {BAR[:-1]}, loss=2.5]", (2.01, None, None, None, 2.5)),
+    "json": (JSON, (0.5, 8000.0, None, 41.0, 2.5)),
 }
 
 
@@ -116,7 +131,8 @@ def test_the_settings_file_says_it_for_every_command(
         (tmp_path / side).mkdir()
         for job in range(6):
             took = f"{ms + job / 10:.1f}"
-            lines = (MEGATRON.format(n).replace("19138.8", took) for n in range(1, 16))
+            text = MEGATRON.replace("19138.8", took).replace("/    5000", "/      15")
+            lines = (text.format(n) for n in range(1, 16))
             (tmp_path / side / f"{job}.log").write_bytes(text_of(lines))
     assert main(["triage", "a/0.log"]) == 0
     assert "last step 15" in capsys.readouterr().out
@@ -150,3 +166,113 @@ def test_the_command_scores_another_trainer(
     assert main([*given, "--tokens", "19138.8"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["logs"]
     assert found["score"]["tgs"] == pytest.approx(1000.0)
+
+
+def rates(report: LogReport) -> list[tuple[int, float | None]]:
+    return [(each.step, each.step_s and round(each.step_s, 3)) for each in report.steps]
+
+
+def test_other_forms_of_bars_and_objects() -> None:
+    rich = "Epoch 0/9 --------- {0}/100 0:00:24 • 0:02:58 0.50it/s v_num: 0 train_loss: 2.3"
+    assert rates(read(text_of([rich.format(3)]), "lightning")) == [(3, 2.0)]
+    epochs = [LIGHTNING.replace("Epoch 0", f"Epoch {n}").format(99) for n in range(3)]
+    assert rates(read(text_of(epochs), "lightning")) == [(99, 1.25), (199, 1.25), (299, 1.25)]
+    first = "  0%|          | 0/100 [00:00<?, ?it/s]\r  1%|          | 1/100 [00:02<02:58, 1.6it/s]"
+    assert rates(read(text_of([first]), "tqdm")) == [(0, None), (1, 0.625)]
+    thousands = LEVANTER.replace("{0}.0it/70.0it", "7.08kit/10.0kit").replace("1.2s/it", "2.0it/s")
+    report = read(text_of([thousands]), "levanter")
+    assert (rates(report), report.goal_step) == ([(7080, 0.5)], 10000)
+    nested = '{"iteration": 4, "metrics": {"loss": "nan", "step_time_ms": 250.0}, "msg": "train"}'
+    report = read(text_of([nested, '{"msg": "step 5", "level": "info"}', "{torn"]), "json")
+    assert rates(report) == [(4, 0.25)]
+    assert [each.cls for each in report.findings] == ["numerical-failure"]
+
+
+def test_a_pattern_of_ones_own_may_tell_a_rate_and_the_last_step() -> None:
+    said = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
+    report = read(text_of(["iter 3 of 40, 4.0 steps a second"]), said)
+    assert (rates(report), report.goal_step) == ([(3, 0.25)], 40)
+
+
+# preset -> the lines that tell the last step, and the end of a run that came to it
+GOALS: dict[str, tuple[str, int, str]] = {
+    "megatron-lm": (
+        "", 5000, "[after training is done] datetime: 2026-01-12 07:08:09"),
+    "torchtitan": (
+        ("[titan] 2026-05-18 16:04:46,338 - root - INFO - Trainer is initialized with local batch "
+        "size 8, sequence length 2048, total steps 40 (warmup 8)"), 40,
+        "[titan] 2026-05-18 16:04:46,338 - root - INFO - Training completed"),
+    "hf-trainer": ("  Total optimization steps = 100", 100,
+                   "{'train_runtime': 93.1, 'train_samples_per_second': 85.9, 'epoch': 1.0}"),
+    "lightning": ("", 100, "`Trainer.fit` stopped: `max_steps=100` reached."),
+    "nemo": ("", 99, ""),
+    "levanter": ("", 70, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_the_last_step_is_read_from_the_lines(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, goal, end = GOALS[name]
+    path = tmp_path / "job.log"
+
+    def status(*more: str, last: int = 12) -> tuple[str, int | None]:
+        first = max(1, last - 11)
+        lines = [head, *(LINES[name][0].format(each) for each in range(first, last + 1)), *more]
+        path.write_bytes(text_of(lines))
+        main(["triage", "--json", "--step-pattern", name, str(path)])
+        (found,) = json.loads(capsys.readouterr().out)["logs"]
+        return found["health"], found["steps_wanted"]
+
+    assert status() == ("unfinished", goal)
+    assert status(last=goal) == ("healthy", goal)
+    # the watchdog of torch ended it
+    dead = "[rank2]: [E1105 09:20:57.7 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught "
+    assert status(f"{dead}collective operation timeout: WorkNCCL(SeqNum=3)")[0] == "failed"
+    if end:  # where the last step is not the last that is logged
+        assert status(end)[0] == "healthy"
+
+
+def test_nans_of_megatron_and_nemo_are_seen() -> None:
+    nan = MEGATRON.format(3).replace("lm loss: 1.043863E+01 | ", "")
+    nan += " number of skipped iterations:   0 | number of nan iterations:   1 |"
+    well = MEGATRON.format(3) + " number of nan iterations:   0 |"
+    assert [each.cls for each in read(text_of([well]), "megatron-lm").findings] == []
+    bar = (
+        "Epoch 0:   0%|   | 3/20 [00:01<00:40,  2.01s/it, loss=nan, reduced_train_loss=nan, "
+        "global_step=3.000, train_step_timing in s=2.01]"
+    )
+    for line, name in ((nan, "megatron-lm"), (bar, "nemo")):
+        found = read(text_of([line]), name).findings
+        assert [each.cls for each in found] == ["numerical-failure"]
+
+
+@pytest.mark.parametrize("name", [each for each in PRESETS if each != "tqdm"])
+def test_an_unknown_log_is_tried_against_all_formats(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    lines = [LINES[name][0].format(each) for each in range(1, 16)]
+    path.write_bytes(text_of(["hello", *lines]))
+    assert main(["steps", str(path)]) == 2
+    assert f"are those of {name}: say --step-pattern {name}" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    # of one that is read for its failure, a note says it
+    path.write_bytes(text_of([*lines, "torch.OutOfMemoryError: CUDA out of memory."]))
+    main(["triage", "--json", str(path)])
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert found["status"] == "oom-gpu"
+    assert f"--step-pattern {name}" in found["notes"][-1]
+
+
+def test_of_a_log_of_no_format_the_message_says_how_to_write_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of(f"epoch {n} took a while" for n in range(9)))
+    assert main(["steps", str(path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "levanter, lightning, hf-trainer, tqdm, json" in said
+    assert r"put (?P<step>\d+) in the place of its number" in said

@@ -1,0 +1,201 @@
+"""Logs of the world: the right class for what people really see, each kind in two wordings or more.
+
+The lines are those of `tests/data/world.txt`. `STEPS` are the first steps of a job of 20.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from tests.helpers.log_lines import step, text_of
+
+HEAD = ["I0112 07:08:09.000100 77 train.py:310] Config param steps: 20"]
+STEPS = [*HEAD, *(step(each) for each in range(3))]
+WHOLE = [*HEAD, *(step(each) for each in range(20))]
+TRACE = ["Traceback (most recent call last):", '  File "t.py", line 7, in main', "    loop(config)"]
+DATA = Path(__file__).parents[1] / "data" / "world.txt"
+LAUNCHED, RUNNING = "before a line of the program", "in the middle of a run"
+
+
+def cases(part: str) -> dict[str, list[list[str]]]:
+    """Of each class the cases of a part of `tests/data/world.txt`; a line keeps its mark."""
+    text = DATA.read_text(encoding="utf-8").partition(f"== {part}\n")[2].partition("\n== ")[0]
+    found: dict[str, list[list[str]]] = {}
+    for block in text.strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        found.setdefault(head.strip("[]"), []).append(lines)
+    return found
+
+
+SAID, LAUNCH = cases(RUNNING), cases(LAUNCHED)
+HALTED = next(lines[0][1:] for lines in SAID["tpu-chip"]).partition("; observed")[0]
+
+
+def triaged(
+    path: Path, lines: tuple[str, ...] | list[str], capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[dict[str, object], int]:
+    """The entry of a log in `triage --json`, and the exit status."""
+    path.write_bytes(text_of(lines))
+    status = main(["triage", "--json", *more, str(path)])
+    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    return entry, status
+
+
+def lines_of(entry: dict[str, object], cls: str) -> list[int]:
+    findings = entry["findings"]
+    assert isinstance(findings, list)
+    return [each["line"] for each in findings if each["class"] == cls]
+
+
+@pytest.mark.parametrize("trained", [STEPS, HEAD], ids=["after three steps", "before the first"])
+@pytest.mark.parametrize("cls", SAID)
+def test_what_a_program_says_as_it_dies_has_its_class(
+    cls: str, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for said in SAID[cls]:
+        lines = [each[1:] for each in said]
+        trace = TRACE if "Error: " in lines[0][:60] else []
+        entry, status = triaged(tmp_path / "job.log", [*trained, *trace, *lines], capsys)
+        assert (entry["status"], entry["health"], status) == (cls, "failed", 1), said
+        root = next((at for at, each in enumerate(said) if each[0] == ">"), 0)
+        assert lines_of(entry, cls)[0] == len(trained) + len(trace) + root + 1, said
+
+
+@pytest.mark.parametrize("cls", LAUNCH)
+def test_a_job_that_never_began_is_a_failed_job(
+    cls: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for said in LAUNCH[cls]:
+        lines = [each[1:] for each in said]
+        entry, status = triaged(tmp_path / "job.log", lines, capsys)
+        assert (entry["status"], entry["health"], status) == (cls, "failed", 1), said
+
+
+REQUEUE = SAID["requeued"][0][0].strip()
+PEER = (
+    "An unexpected peer shows up in the launch group with a different launch id than the current "
+    "group leader. If using single controller backends"
+)
+LOST = (
+    "F0112 07:09:09.1 77 client.cc:1] Non-OK-status: UNAVAILABLE: The following tasks are "
+    "unhealthy (stopped sending heartbeats):"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        pytest.param(
+            [*STEPS, f"{HALTED}: scheckne: ", "*****", PEER], "program-divergence", id="of a halt"
+        ),
+        pytest.param([*STEPS, LOST], "heartbeat-timeout", id="what a rank says of another"),
+        pytest.param([*STEPS, REQUEUE, *STEPS], "unfinished", id="a second start goes on"),
+        pytest.param([*STEPS, REQUEUE, *WHOLE], "ok", id="a second start ends well"),
+    ],
+)
+def test_lines_together(
+    lines: list[str], status: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
+    assert entry["status"] == status
+
+
+# lines of good runs, or of what a program tries and survives
+HARMLESS = (
+    (
+        "I0112 07:08:09.1 7 xla_bridge.py:660] Unable to initialize backend 'rocm': NOT_FOUND: "
+        "Could not find registered platform"
+    ),
+    (
+        "W0112 07:08:09.1 7 hlo_rematerialization.cc:30] Can't reduce memory use below 60.93GiB by "
+        "rematerialization; only reduced to 79GiB"
+    ),
+    "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 9, available 8",
+    "n1:1:2 [0] NCCL INFO NET/IB: f: Got completion with error (devIndex=0, wc->status=(x)12",
+    "n1:1:2 [0] NCCL INFO Call to ibv_reg_dmabuf_mr failed with error Operation not supported",
+    "falling back to CPU implementation of the kernel",
+    "Unable to find image 'jax:v1' locally",
+    "pyxis: imported docker image: jax:v1",
+    "number of nan iterations:   0 |",
+    "{'loss': 2.31, 'grad_norm': 1.2, 'epoch': 0.1}",
+    "Terminated workers: 0, nodes: 4",
+    "[INFO] no such imagery in the batch",
+    "I0112 07:08:09.1 7 loader.py:7] shared memory for 8 workers: 12 GiB",
+    "NOTE: this is not an error message, but meant to help debugging in case the trainer is stuck.",
+)
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_line_of_a_good_run_is_no_finding(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, status = triaged(tmp_path / "job.log", [*STEPS, line], capsys)
+    assert (entry["status"], status) == ("unfinished", 3)
+    assert [each["class"] for each in entry["findings"]] == ["unfinished"]  # type: ignore[attr-defined]
+
+
+FALLBACK = (
+    (
+        "WARNING:2026-01-12 07:08:09,143:jax._src.xla_bridge:794: An NVIDIA GPU may be present on "
+        "this machine, but a CUDA-enabled jaxlib is not installed. Falling back to cpu."
+    ),
+    "WARNING:absl:No GPU/TPU found, falling back to CPU. (Set TF_CPP_MIN_LOG_LEVEL=0 and rerun)",
+    (
+        "WARNING:jax._src.xla_bridge:A Google TPU may be present on this machine, but either a "
+        "TPU-enabled jaxlib or libtpu is not installed. Falling back to cpu."
+    ),
+)
+
+
+@pytest.mark.parametrize("line", FALLBACK)
+def test_a_run_that_fell_back_to_the_cpu_has_no_score(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, status = triaged(tmp_path / "job.log", [line, *WHOLE], capsys)
+    assert (entry["status"], entry["score"], status) == ("no-gpu", None, 1)
+    assert "ran on the CPU" in str(entry["no_score_reason"])
+    # a run that was to be one of a CPU is well
+    wanted = ["Config param hardware: cpu", line, *WHOLE]
+    entry, status = triaged(tmp_path / "job.log", wanted, capsys)
+    assert (entry["status"], status) == ("ok", 0)
+
+
+ARGUMENTS = 'PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic _env_TUNE_PROFILE=a"'
+FIFTEEN = [step(each) for each in range(15)]
+SCANCEL = SAID["cancelled"][1][0].strip()
+LIMIT = SAID["time-limit"][1][0].strip()
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "code"),
+    [
+        # nothing tells how many steps there were to be
+        (FIFTEEN[:12], "ok", 0),
+        ([*FIFTEEN[:12], SCANCEL], "cancelled", 1),
+        ([*FIFTEEN[:12], LIMIT], "time-limit", 1),
+        ([*FIFTEEN[:12], "srun: error: n2: task 1: Exited with exit code 3"], "exit-code", 1),
+        # the head of maxtext-slurm's log does
+        ([ARGUMENTS, *FIFTEEN, "NODE_EXIT host=n7 exit=1"], "soft-success", 0),
+        ([ARGUMENTS, *FIFTEEN, "== Training FAILED (exit=1, 84s) =="], "soft-success", 0),
+        ([ARGUMENTS.replace("=15", "=100"), *FIFTEEN[:12]], "unfinished", 3),
+        ([ARGUMENTS.replace("steps=15", "--steps=100"), *FIFTEEN[:12], SCANCEL], "cancelled", 1),
+        ([ARGUMENTS, "Config param steps: 12", *FIFTEEN[:12]], "ok", 0),
+    ],
+)
+def test_how_far_a_job_was_to_come(
+    lines: list[str], status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, found = triaged(tmp_path / "job.log", lines, capsys)
+    assert (entry["status"], found) == (status, code)
+
+
+def test_steps_of_no_time_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [*WHOLE]
+    lines[8] = step(7).replace("28.950", "-2.010")
+    lines[12] = step(11).replace("28.950", "0.000")
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
+    assert "2 steps took no time or less, e.g. step 7 in -2.01 s: not counted" in entry["notes"]  # type: ignore[operator]

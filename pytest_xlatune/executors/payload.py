@@ -312,14 +312,7 @@ def _train(
         deadline_s = began_s + spec["deadline_s"]
         stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
         asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
-        is_seen = False
-        while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
-            stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
-            if not is_seen and trainer.poll() is None and folder.has(HUNG):
-                is_seen = _look_at_hang(folder, rank)
-        if not is_seen and trainer.poll() is None and not stop.reason:
-            _look_at_hang(folder, rank)  # past its deadline
-        stop.wait(0)
+        _wait_for(trainer, folder, rank, stop, deadline_s)
         # a scheduler signals the trainer and us at once; on a busy node it is the quicker one
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
@@ -357,17 +350,31 @@ def _train(
     return outcome
 
 
+def _wait_for(
+    trainer: subprocess.Popen[bytes], folder: Folder, rank: int, stop: _Stop, deadline_s: float
+) -> None:
+    """Wait for the trainer's end, a signal or the deadline; look at a trainer that stands still."""
+    is_seen = False
+    while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
+        stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
+        if not is_seen and trainer.poll() is None and folder.has(HUNG):
+            is_seen = _look_at_hang(folder, rank)
+    if not is_seen and trainer.poll() is None and not stop.reason:
+        _look_at_hang(folder, rank)  # past its deadline
+    stop.wait(0)
+
+
 def _look_at_hang(folder: Folder, rank: int) -> bool:
     """Write down what the trainer's processes do just now; whatever fails costs no trial."""
     with contextlib.suppress(Exception):
-        at = importlib.util.spec_from_file_location(
-            "standstill", Path(__file__).with_name("standstill.py")
-        )
-        standstill = importlib.util.module_from_spec(at)
-        at.loader.exec_module(standstill)
-        log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-        told = standstill.look(os.getpid(), stacks=stacks, log=log, rank=rank)
-        _write(folder, name_of("hang", rank), {"node": _node(), **told})
+        name = Path(__file__).with_name("standstill.py")
+        at = importlib.util.spec_from_file_location("standstill", name)
+        if at is not None and at.loader is not None:
+            standstill = importlib.util.module_from_spec(at)
+            at.loader.exec_module(standstill)
+            log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
+            told = standstill.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            _write(folder, name_of("hang", rank), {"node": _node(), **told})
     return True
 
 

@@ -1,4 +1,4 @@
-"""Look at a trainer that stands still, on its node, before it is ended: what each process waits for.
+"""Look at a trainer that stands still, on its node: what each of its processes waits for.
 
 Standard library only, and loaded by its path: the payload does so, because only an ancestor may
 look at all of a process where the kernel restricts tracing. It judges nothing and ends nothing;
@@ -89,7 +89,9 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
         log: of this rank.
         rank: the payload's; a process whose launcher names another has that one.
     """
-    at_s = time.time()
+    at_s, quiet_s = time.time(), 0.0
+    with contextlib.suppress(OSError):
+        quiet_s = at_s - log.stat().st_mtime
     found = _below(top)[:_MOST_PROCESSES]
     before = [each.cpu_ticks() for each in found]
     time.sleep(SAMPLE_S)
@@ -100,6 +102,7 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "at_s": at_s,
+        "quiet_s": round(quiet_s, 1),
         "last_lines": _last_lines(log),
         "processes": told,
         "nccl": _ras(found),
@@ -213,7 +216,7 @@ class _Seen:
             return call, ""
         number = int(words[1], 16) & 0xFFFFFFFF
         try:
-            on = os.readlink(self.at / "fd" / str(number))
+            on = str((self.at / "fd" / str(number)).readlink())
         except OSError:
             return call, ""
         return call, self._peer(on) or on
@@ -241,7 +244,7 @@ class _Seen:
         with contextlib.suppress(OSError):
             for each in (self.at / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    found.add(os.readlink(each))
+                    found.add(str(each.readlink()))
         return found
 
     @property

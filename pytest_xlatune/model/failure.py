@@ -141,6 +141,7 @@ class FailureClass(_Told):
     HANG_INIT = "hang-init", "no progress before Memstats"
     HANG_SILENT_OOM = "hang-silent-oom", "no progress between Memstats and the first step"
     HANG_MID_TRAINING = "hang-mid-training", "no progress after the first step"
+    RANK_BEHIND = "rank-behind", "the job stood still: which rank the others waited for"
     NO_STEPS = "no-steps", "ended well without one step line"
     TOO_FEW_STEPS = "too-few-steps", "ended well with too few steps to score"
     NO_SCORE = "no-score", "ended well, but its steps give no score"

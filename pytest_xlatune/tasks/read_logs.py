@@ -16,6 +16,8 @@ from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments
 from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.logs.ranks import RankReader
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -280,6 +282,68 @@ def read_one(
         ),
         whole=tuple(readers),
     )
+
+
+def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | None:
+    """Read the lines of all ranks of a log's job; None of the standard input.
+
+    They are in this log, each with the label of its rank, or each in a log of its own beside it.
+
+    Raises:
+        UnreadableLogError: one cannot be read.
+    """
+    if path == STDIN:
+        return None
+    reader = RankReader(pattern)
+    for rank, log in _logs_by_rank(path):
+        try:
+            for chunk in chunks_of(log, []):
+                reader.feed(chunk, rank)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}; name the log of a job"
+            raise UnreadableLogError(log, why) from None
+    return reader
+
+
+def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
+    own = _LOG_NAME.fullmatch(path.name)
+    if own is None or (own["task"] is None and own["rank"] is None):
+        return [(None, path)]
+    found: list[tuple[int | None, Path]] = []
+    for each in path.parent.iterdir():
+        match = _LOG_NAME.fullmatch(each.name)
+        if (
+            match
+            and match["submitit"] == own["submitit"]
+            and (said := match["task"] or match["rank"])
+        ):
+            found.append((int(said), each))
+    ranks = sorted(found, key=lambda each: each[0] or 0)
+    return ranks if len(ranks) > 1 else [(None, path)]
+
+
+def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill | None:
+    """Say which rank of a job that did not end well the others waited for; None is not known.
+
+    What its processes did is told where the job was a trial that stood still, in the folder of its
+    attempt; else its lines alone tell it.
+
+    Raises:
+        UnreadableLogError: a log cannot be read.
+    """
+    is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
+    if read.health is Health.HEALTHY and not is_seen:
+        return None
+    reader = ranks_of(read.path, pattern=pattern)
+    told = None if reader is None else reader.standstill()
+    if not is_seen or reader is None:
+        return told
+    from pytest_xlatune.executors.folder import read_standstill
+
+    last = {rank: each.last_step for rank, each in reader.ranks.items()}
+    steps = {rank: step for rank, step in last.items() if step is not None}
+    seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
+    return seen if seen is not None and (seen.behind or told is None) else told
 
 
 def explained(read: Read) -> list[str]:

@@ -65,14 +65,17 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 
 def _steps(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.log_tables import steps_of_log
+    from pytest_xlatune.report.words import sentence
+    from pytest_xlatune.tasks.read_logs import slower_of
 
     read, problems = _read_all(arguments)
+    pattern = pattern_of(arguments)
     documents = (
         steps_of_log(
             str(each.path),
             steps=each.report.steps,
             score=each.score,
-            notes=each.report.notes,
+            notes=(*each.report.notes, *map(sentence, slower_of(each, pattern=pattern))),
         )
         for each in read
     )

@@ -112,6 +112,7 @@ class LogReport(Record):
         notes: what a reader of the steps should know, one sentence each.
         memory_gb: of one device as the last compiled step takes it, 2^30 bytes; None where no line
             tells it.
+        origins: how many processes print steps, as far as their lines tell them apart.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -132,6 +133,7 @@ class LogReport(Record):
     notes: tuple[str, ...] = ()
     libraries: dict[str, str] = field(default_factory=dict, metadata=LATER)
     memory_gb: float | None = field(default=None, metadata=LATER)
+    origins: int = field(default=1, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -296,6 +298,7 @@ class LogReader:
             notes=self._notes(),
             libraries=start.libraries.plain(),
             memory_gb=start.memory_gb,
+            origins=len(start.others) + 1,
         )
 
     def _read(self, piece: bytes) -> None:

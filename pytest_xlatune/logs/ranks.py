@@ -62,6 +62,15 @@ class RankLog:
         return max((each.step for each in self.steps), default=None)
 
 
+def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
+    """Return rank -> step -> seconds, of the ranks that print the seconds of their steps."""
+    found = {
+        rank: {each.step: each.step_s for each in log.steps if each.step_s is not None}
+        for rank, log in ranks.items()
+    }
+    return {rank: steps for rank, steps in found.items() if steps}
+
+
 class RankReader:
     """Reads the logs of one job, one after the other or as they grow.
 

@@ -357,7 +357,8 @@ def _of_nccl(looks: Sequence[Look]) -> Callable[[Sequence[Stand]], _Found]:
         few, many, processes = _fewest(next((each.nccl for each in looks if each.nccl), ""))
         # a process of a container has another id inside: then none is found
         found = [each for each in stands if each.pid and each.pid in processes]
-        if not found or len(found) == len(stands):
+        # two nodes may have processes of one id
+        if not found or len(found) == len(stands) or len(found) > len(processes):
             return None
         return found, Reason(Why.FEWER_COLLECTIVES, few=few, many=many, doing=found[0].why)
 

@@ -543,6 +543,8 @@ class Why(StrEnum):
     FEWER_STEPS = auto()
     NAMED_BY = auto()
     ALL_STAND_ALIKE = auto()
+    RANK_SLOWER = auto()
+    NO_RANK_SLOWER = auto()
     NONE_STANDS_OUT = auto()
     NO_STEP_IN = auto()
     LAST_STEP = auto()

@@ -948,6 +948,14 @@ WORDS: Mapping[Why, str] = {
     Why.FEWER_ENQUEUED: N_("it had enqueued {few} collectives, and others {many}"),
     Why.FEWER_STEPS: N_("others came to step {most}; its last line: {line:or none}"),
     Why.NAMED_BY: N_("named by the line `{said}`"),
+    Why.RANK_SLOWER: N_(
+        "rank {rank} takes {slower:share1} longer for a step than the median of {ranks} ranks"
+    ),
+    Why.NO_RANK_SLOWER: N_(
+        "steps {first}-{last} of {ranks} ranks: none takes clearly longer for a step than the "
+        "others, which differ by {spread:share1}. Where each step waits for all ranks, the "
+        "lines of a slow one look like those of the others"
+    ),
     Why.ALL_STAND_ALIKE: N_(
         "no rank stands out: all {ranks} are {doing}. They wait for a device or the network"
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,18 +17,20 @@ from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments
 from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.logs.ranks import RankReader
+from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.chunks import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
@@ -320,6 +323,32 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
             found.append((int(said), each))
     ranks = sorted(found, key=lambda each: each[0] or 0)
     return ranks if len(ranks) > 1 else [(None, path)]
+
+
+def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason, ...]:
+    """Say which ranks take longer for their steps; () where the lines of too few are in hand.
+
+    Raises:
+        UnreadableLogError: a log cannot be read.
+    """
+    if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
+        return ()
+    reader = ranks_of(read.path, pattern=pattern)
+    return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
+
+
+def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Reason, ...]:
+    """Say which ranks take longer, or that none does; () of too few ranks or steps."""
+    found = watched(seconds_of(ranks), first_step=first_step)
+    if found is None:
+        return ()
+    of = {"ranks": found.ranks, "first": found.first, "last": found.last}
+    if not found.stragglers:
+        return (Reason(Why.NO_RANK_SLOWER, spread=found.spread, **of),)
+    return tuple(
+        Reason(Why.RANK_SLOWER, rank=each.rank, slower=each.slower, **of)
+        for each in found.stragglers
+    )
 
 
 def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill | None:

@@ -105,7 +105,7 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
         first=steps[0],
         last=steps[-1],
         stragglers=tuple(Straggler(rank=ranks[at], slower=slower[at]) for at in slow),
-        spread=statistics.stdev(rest),
+        spread=_spread(rest),
     )
 
 
@@ -115,12 +115,18 @@ def outliers(values: Sequence[float]) -> set[int]:
     found, removed = 0, list[int]()
     for number in range(1, len(values) // 4 + 1):
         rest = [values[at] for at in left]
-        spread, at = statistics.stdev(rest), left[-1]
-        distance = (values[at] - statistics.fmean(rest)) / spread if spread else 0.0
+        spread, at = _spread(rest), left[-1]
+        distance = (values[at] - math.fsum(rest) / len(rest)) / spread if spread else 0.0
         removed.append(left.pop())
         if distance > _critical(len(values), number):
             found = number
     return {*removed[:found]}
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; that of `statistics` is exact, and slow in each look."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors.folder import log_files, node_findings
+from pytest_xlatune.executors.folder import log_files, node_findings, read_standstill
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
@@ -179,8 +179,13 @@ class Follower:
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
 
-    def finish(self, submission: Submission, protocol: Protocol) -> LogProgress:
-        """Read the rest of an ended attempt, and forget it."""
+    def finish(
+        self, submission: Submission, protocol: Protocol, *, stood_still: bool = False
+    ) -> LogProgress:
+        """Read the rest of an ended attempt, and forget it.
+
+        `stood_still` is whether it was ended because it made no step any more.
+        """
         watch = self._read(submission, protocol)
         del self._watches[submission.folder]
         folder = self._root / submission.folder
@@ -198,7 +203,13 @@ class Follower:
         return LogProgress(
             report=replace(
                 report,
-                findings=(*report.findings, *_others(watch), *faults, *node_findings(folder)),
+                findings=(
+                    *report.findings,
+                    *_others(watch),
+                    *faults,
+                    *node_findings(folder),
+                    *_behind(folder, watch, is_sure=stood_still),
+                ),
             ),
             metrics=metrics,
             logged=logged,
@@ -266,6 +277,16 @@ def _others(watch: _Watch) -> Iterator[Finding]:
         if rank and not said <= known:
             yield from (replace(each, source=log_name(rank)) for each in asks)
         known |= said
+
+
+def _behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
+    """Yield which rank of an attempt that stood still is behind; `source` is its node."""
+    last = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
+    steps = {rank: step for rank, step in last.items() if step is not None}
+    found = read_standstill(folder, steps=steps, is_sure=is_sure)
+    if found is not None:
+        cls = FailureClass.RANK_BEHIND
+        yield Finding(cls=cls, action=Action.NONE, source=found.node, why=found.why)
 
 
 def _went_on(then: _Place, now: _Place) -> bool:

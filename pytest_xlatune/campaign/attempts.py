@@ -34,7 +34,12 @@ from pytest_xlatune.executors import (
     SchedulerDown,
     standing,
 )
-from pytest_xlatune.executors.folder import keep_unreadable, read_spec, with_probe
+from pytest_xlatune.executors.folder import (
+    ask_what_hangs,
+    keep_unreadable,
+    read_spec,
+    with_probe,
+)
 from pytest_xlatune.executors.payload import forget_secrets, log_name
 from pytest_xlatune.ledger import (
     AttemptEnded,
@@ -63,7 +68,7 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.reason import Reason, Why, several
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -90,6 +95,7 @@ _REFUSALS = 2  # of node lists in the same words, while none works: a third one 
 _REVIVALS = 2  # of nodes without a measured trial in between
 
 
+_TELL_S = 90.0  # a node sees a file of another one late, and looks for some seconds
 _LONGER = 2.0  # the patience with an arm that stood still while it compiled
 
 
@@ -135,6 +141,7 @@ class Attempts:
         self._rules = dataclasses.replace(setup.policy, rules=rules)
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._asked_to_end_s: dict[str, float] = {}
+        self._asked_to_tell_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
         self._full_since_s: float | None = None
         self._told_full: set[bool] = set()  # whether by our own jobs
@@ -294,8 +301,11 @@ class Attempts:
             return (*pinned, *self._finish(state, submission, outcome))
         is_running = outcome.state is State.RUNNING
         # where a node could not take a submission, its trial may be over before it
-        if progress.ended is not None or (is_running and attempt.cut_short is not None):
+        is_cut = is_running and attempt.cut_short is not None
+        if progress.ended is not None or (is_cut and self._has_told(submission)):
             self._end(submission)
+            return ()
+        if is_cut:
             return ()
         if not is_running:
             return ()
@@ -447,6 +457,15 @@ class Attempts:
             self._cancel(submission)
             self._asked_to_end_s[submission.folder] = now_s
 
+    def _has_told(self, submission: Submission) -> bool:
+        """Whether its ranks have written down what they do, as far as they will.
+
+        What a job that stands still waits for is known to its processes alone, until they end.
+        """
+        now_s, folder = self._setup.ticks(), submission.folder
+        asked_s = self._asked_to_tell_s.setdefault(folder, now_s)
+        return ask_what_hangs(self._setup.folder / folder) or now_s - asked_s >= _TELL_S
+
     def _cancel(self, submission: Submission) -> None:
         executor = self._setup.executor_of(submission.executor)
         executor.cancel([submission], root=self._setup.folder)
@@ -467,6 +486,7 @@ class Attempts:
         cell = setup.cell_of(trial, state)
         nodes = state.nodes_of(cell)
         self._asked_to_end_s.pop(submission.folder, None)
+        self._asked_to_tell_s.pop(submission.folder, None)
         self._full_until_s = float("-inf")  # a place may be free
         cut = progress.attempts[number].cut_short
         attempt_folder = setup.folder / submission.folder
@@ -557,7 +577,8 @@ class Attempts:
 
         So is the one for which it was ended: it is found among them again.
         """
-        left = self._follower.finish(submission, trial.protocol)
+        cut = state.trials[submission.trial_id].attempts[submission.attempt].cut_short
+        left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
         found = tuple(self._shown(each, state, trial) for each in left.report.findings)
         return dataclasses.replace(left, report=dataclasses.replace(left.report, findings=found))
 
@@ -577,7 +598,9 @@ class Attempts:
             evidence = f"{self._setup.executor.name}: {outcome.reason or decision.detail}"
         else:
             return decision
-        return dataclasses.replace(decision, evidence=evidence, shown=_last_step(report, trial))
+        behind = (each.why for each in report.findings if each.cls == FailureClass.RANK_BEHIND)
+        shown = several([_last_step(report, trial), *filter(None, behind)])
+        return dataclasses.replace(decision, evidence=evidence, shown=shown)
 
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]

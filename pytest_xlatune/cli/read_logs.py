@@ -14,6 +14,7 @@ from pytest_xlatune.model.record import Json
 
 if TYPE_CHECKING:
     from pytest_xlatune.logs.patterns import StepPattern
+    from pytest_xlatune.logs.standstill import Standstill
     from pytest_xlatune.report.document import Document
     from pytest_xlatune.tasks.read_logs import Read
 
@@ -64,14 +65,17 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 
 def _steps(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.log_tables import steps_of_log
+    from pytest_xlatune.report.words import sentence
+    from pytest_xlatune.tasks.read_logs import slower_of
 
     read, problems = _read_all(arguments)
+    pattern = pattern_of(arguments)
     documents = (
         steps_of_log(
             str(each.path),
             steps=each.report.steps,
             score=each.score,
-            notes=each.report.notes,
+            notes=(*each.report.notes, *map(sentence, slower_of(each, pattern=pattern))),
         )
         for each in read
     )
@@ -80,12 +84,14 @@ def _steps(arguments: argparse.Namespace) -> Output:
 
 def _triage(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.report.log_tables import triage_of_log
-    from pytest_xlatune.tasks.read_logs import Health, advised, explained
+    from pytest_xlatune.report.log_tables import rank_behind, triage_of_log
+    from pytest_xlatune.tasks.read_logs import Health, advised, behind_of, explained
 
     read, problems = _read_all(arguments)
+    pattern = pattern_of(arguments)
+    behind = [behind_of(each, pattern=pattern) for each in read]
     documents: list[Document] = []
-    for each in read:
+    for each, found_behind in zip(read, behind, strict=True):
         documents.append(
             triage_of_log(
                 str(each.path),
@@ -95,11 +101,13 @@ def _triage(arguments: argparse.Namespace) -> Output:
                 advice=advised(each),
             )
         )
+        if found_behind is not None:
+            documents.append(rank_behind(found_behind))
         documents.append(brief("More of the log", lines(*explained(each))))
     found = {each.health for each in read}
     return Output(
         documents=tuple(documents),
-        json=partial(_values, read),
+        json=partial(_triaged, read, behind),
         problems=problems,
         status=next((code for health, code in _EXITS if Health(health) in found), 0),
     )
@@ -109,6 +117,40 @@ def _values(read: list[Read]) -> Json:
     from pytest_xlatune.tasks.read_logs import SCHEMA
 
     return {"schema": SCHEMA, "logs": [each.to_json() for each in read]}
+
+
+def _triaged(read: list[Read], behind: list[Standstill | None]) -> Json:
+    from pytest_xlatune.tasks.read_logs import SCHEMA
+
+    logs = [
+        {**each.to_json(), "behind": _behind(found)}
+        for each, found in zip(read, behind, strict=True)
+    ]
+    return {"schema": SCHEMA, "logs": logs}
+
+
+def _behind(found: Standstill | None) -> Json:
+    from pytest_xlatune.report.words import sentence
+
+    if found is None:
+        return None
+    return {
+        "ranks": [*found.behind],
+        "node": found.node or None,
+        "sentence": sentence(found.why),
+        "stands": [
+            {
+                "rank": each.rank,
+                "node": each.node or None,
+                "doing": str(each.doing),
+                "at": each.at or None,
+                "on": each.on or None,
+                "step": each.step,
+                "last_line": each.last_line or None,
+            }
+            for each in found.stands
+        ],
+    }
 
 
 _EXITS = (("failed", 1), ("unfinished", 3))

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
@@ -30,6 +31,9 @@ from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
+
+if TYPE_CHECKING:
+    from pytest_xlatune.logs.standstill import Standstill
 
 HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
@@ -262,6 +266,56 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def ask_what_hangs(folder: Path) -> bool:
+    """Ask each payload of an attempt to write down what its processes do; whether all have.
+
+    Those that are over are not waited for, and an attempt that no payload runs has none.
+    """
+    started = _by_rank([*folder.glob("started*.json")])
+    running = {rank for rank in started if not (folder / payload.name_of("outcome", rank)).exists()}
+    if not running:
+        return True
+    if not (folder / payload.HUNG).exists():
+        with contextlib.suppress(OSError):
+            owned.write_bytes(folder / payload.HUNG, b"")
+    return all((folder / payload.name_of("hang", rank)).exists() for rank in running)
+
+
+def read_standstill(
+    folder: Path, *, steps: Mapping[int, int], is_sure: bool = False
+) -> Standstill | None:
+    """Return which rank of an attempt is behind that stood still; None where that is not known.
+
+    `steps` are the last ones by rank. Unless `is_sure` that it stood still, as where its deadline
+    ended it, its logs must have been quiet.
+    """
+    from pytest_xlatune.logs.standstill import Look, standstill
+
+    looks = []
+    for path in sorted(folder.glob("hang*.json")):
+        with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial
+            looks.append(Look.from_json(_read(path)))
+    if not is_sure and not all(each.quiet_s >= _QUIET_S for each in looks):
+        return None
+    at_s = min((each.at_s for each in looks), default=0.0)
+    ended = {
+        rank: _how(outcome)
+        for rank, outcome in read_outcomes(folder).items()
+        if outcome.end_s is not None and outcome.end_s < at_s
+    }
+    ranks = {*_by_rank(folder.glob("started*.json"))}
+    return standstill(looks, steps=steps, ended=ended, ranks=ranks)
+
+
+_QUIET_S = 60.0
+
+
+def _how(outcome: Outcome) -> str:
+    if outcome.signal:
+        return f"signal {outcome.signal}"
+    return f"exit {outcome.exit_code}" if outcome.exit_code is not None else str(outcome.state)
+
+
 def _of_node(cls: FailureClass, node: str, text: str) -> Finding:
     return Finding(cls=cls, action=Action.NONE, text=text[:_CHARS], source=node)
 
@@ -277,9 +331,10 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 
 
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
-    # a file of a rank:  log.12.txt    outcome.12.json
-    found = ((path.name.split(".")[1], path) for path in paths)
-    return {int(rank): path for rank, path in found if re.fullmatch(r"[0-9]{1,9}", rank)}
+    # a file of a rank:  log.12.txt    outcome.12.json    rank 0's:  started.json
+    found = ((path.name.split(".")[1:-1], path) for path in paths)
+    ranks = ((rank[0] if rank else "0", path) for rank, path in found)
+    return {int(rank): path for rank, path in ranks if re.fullmatch(r"[0-9]{1,9}", rank)}
 
 
 def _process(folder: Path, kind: str) -> ProcessRecord | None:

@@ -52,10 +52,35 @@ SPEC = "spec.json"
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
+HUNG = "hung"  # asks each rank to write down what its processes do, because they stand still
+STACKS = "stacks"  # the folder of the hook by which a Python process tells its stacks
+_HUNG_POLL_S = 5.0
 TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it tells the processes of one start
 PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder where it is asked to
 PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
 _PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
+# An interpreter runs it as it starts: with signal 47 it writes its stacks, and goes on. The file of
+# that name that the trainer's own environment has is run after it.
+_HOOK = """\
+import faulthandler, fcntl, os, sys
+try:
+    _found = os.open(os.environ["XLATUNE_STACKS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _kept = fcntl.fcntl(_found, fcntl.F_DUPFD_CLOEXEC, 200)
+    os.close(_found)
+    faulthandler.register(47, file=_kept, all_threads=True)
+except Exception:
+    pass
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [_each for _each in sys.path if os.path.abspath(_each) != _here]
+_own = sys.modules.pop(__name__)
+try:
+    import sitecustomize
+except ModuleNotFoundError as _error:
+    if _error.name != "sitecustomize":
+        raise
+finally:
+    sys.modules.setdefault(__name__, _own)
+"""
 _DEVICES = "devices"  # asks it for the devices, which it takes for a moment
 _HEAD_START_S = 0.1  # of a trainer, before what runs beside it starts
 _HUMBLE = 5  # added to the niceness of what runs beside a trainer
@@ -232,6 +257,8 @@ def _run(
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
         make_folder(Path(name), folder.mode)
+    with contextlib.suppress(OSError):  # a trial runs without it
+        _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
     with _machine(machine_lock, stop, folder) as held:
         if not held or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
@@ -285,9 +312,7 @@ def _train(
         deadline_s = began_s + spec["deadline_s"]
         stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
         asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
-        while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
-            stop.wait(deadline_s - time.monotonic())
-        stop.wait(0)
+        _wait_for(trainer, folder, rank, stop, deadline_s)
         # a scheduler signals the trainer and us at once; on a busy node it is the quicker one
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
@@ -323,6 +348,38 @@ def _train(
             _tell_environment(spec, folder, rank, stop, umask, until_s=tell_by_s, in_s=tell_s)
     folder.remove(_early_log(rank))
     return outcome
+
+
+def _wait_for(
+    trainer: subprocess.Popen[bytes], folder: Folder, rank: int, stop: _Stop, deadline_s: float
+) -> None:
+    """Wait for the trainer's end, a signal or the deadline; look at a trainer that stands still."""
+    is_seen = False
+    while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
+        stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
+        if not is_seen and trainer.poll() is None and folder.has(HUNG):
+            is_seen = _look_at_hang(folder, rank)
+    if not is_seen and trainer.poll() is None and not stop.reason:
+        _look_at_hang(folder, rank)  # past its deadline
+    stop.wait(0)
+
+
+def _look_at_hang(folder: Folder, rank: int) -> bool:
+    """Write down what the trainer's processes do just now; whatever fails costs no trial."""
+    with contextlib.suppress(Exception):
+        name = Path(__file__).with_name("standstill.py")
+        at = importlib.util.spec_from_file_location("standstill", name)
+        if at is not None and at.loader is not None:
+            standstill = importlib.util.module_from_spec(at)
+            at.loader.exec_module(standstill)
+            log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
+            told = standstill.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            _write(folder, name_of("hang", rank), {"node": _node(), **told})
+    return True
+
+
+def _stacks_name(rank: int) -> str:
+    return f"{STACKS}/{rank}.txt"
 
 
 def _is_asked(folder: Folder) -> bool:
@@ -494,6 +551,7 @@ def _start(
     environment = _environment(spec, fill, rank)
     if token:
         environment[_bytes(TOKEN)] = _bytes(token)
+        _hook(environment, folder, rank)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
         return subprocess.Popen(
@@ -506,6 +564,15 @@ def _start(
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - four system calls, no threads of ours
         )
+
+
+def _hook(environment: dict[bytes, bytes], folder: Folder, rank: int) -> None:
+    """Have each interpreter run our hook; a trial with XLATUNE_STACKS of its own has none."""
+    if b"XLATUNE_STACKS" not in environment:
+        environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
+        theirs = environment.get(b"PYTHONPATH")
+        ours = os.fsencode(folder.path / STACKS)
+        environment[b"PYTHONPATH"] = ours + (b":" + theirs if theirs else b"")
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:

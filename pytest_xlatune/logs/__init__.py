@@ -116,6 +116,7 @@ class LogReport(Record):
             tells it.
         asked: the arguments that maxtext-slurm's head says it hands to MaxText.
         goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
+        origins: how many processes print steps, as far as their lines tell them apart.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -138,6 +139,7 @@ class LogReport(Record):
     memory_gb: float | None = field(default=None, metadata=LATER)
     asked: dict[str, str] = field(default_factory=dict, metadata=LATER)
     goal_step: int | None = field(default=None, metadata=LATER)
+    origins: int = field(default=1, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -307,6 +309,7 @@ class LogReader:
             memory_gb=start.memory_gb,
             asked=dict(self._asked),
             goal_step=self._goal,
+            origins=len(start.others) + 1,
         )
 
     def _read(self, piece: bytes) -> None:

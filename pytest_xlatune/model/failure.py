@@ -455,6 +455,11 @@ class FailureClass(_Told):
         "no progress after the first step",
         "read `xlatune triage` of all ranks: one is behind",
     )
+    RANK_BEHIND = (
+        "rank-behind",
+        "the job stood still: which rank the others waited for",
+        "look at that rank's process and node; the other ranks only waited",
+    )
     NO_STEPS = (
         "no-steps",
         "ended well without one step line",

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.result import Action, Finding, NoScore, Score, StepRecord, Verdict
 from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
@@ -81,6 +82,34 @@ def triage_of_log(
             *((section("What to do", bullets(*map(": ".join, advice))),) if advice else ()),
             *(section("Last lines", Code(text=_shown(each))) for each in ends[:1]),
         ),
+    )
+
+
+_RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last line")
+_MOST_ROWS = 64
+
+
+def rank_behind(found: Standstill) -> Document:
+    """Return which rank of a job the others waited for, and where each stands."""
+    behind = [each for each in found.stands if each.rank in found.behind]
+    others = [each for each in found.stands if each.rank not in found.behind]
+    shown = (*behind, *others)[:_MOST_ROWS]
+    more = len(found.stands) - len(shown)
+    rows = tuple(
+        (
+            str(each.rank),
+            literal(each.node) if each.node else ABSENT,
+            ABSENT if each.step is None else str(each.step),
+            plainly(each.why),
+            literal(each.last_line) if each.last_line else ABSENT,
+        )
+        for each in shown
+    )
+    said = (plainly(found.why), *([f"{more} more ranks"] if more else []))
+    return Document(
+        title="Which rank is behind",
+        header=said,
+        sections=(section("Ranks", Table(columns=_RANK_COLUMNS, rows=rows)),),
     )
 
 

@@ -925,6 +925,42 @@ WORDS: Mapping[Why, str] = {
     Why.DID_YOU_MEAN: N_("{flags}; did you mean {meant:, }?"),
     Why.AND_LAST_LINE: N_("{said}: {line}"),
     Why.SEE_LOG: N_("{why}; its log: {log}"),
+    # a job that stands still
+    Why.RANKS_BEHIND: N_(
+        "{count:rank|ranks} {ranks:first 8}{place} {count:is|are} behind{step}: {doing}{others}"
+    ),
+    Why.ON_NODES: N_(" on {nodes:first 4}"),
+    Why.ON_THAT_NODE_ALONE: N_(" on {nodes:, }, the only node with such ranks,"),
+    Why.AFTER_STEP: N_(" after step {step}"),
+    Why.OTHERS_DO: N_("; {others:+other rank} {doing}"),
+    Why.IN_CODE: N_(" in {at}"),
+    Why.RANK_GONE: N_("its program has ended ({on:or no word how})"),
+    Why.RANK_SILENT: N_("its node did not answer"),
+    Why.RANK_STOPPED: N_("stopped by a signal or a debugger{at}"),
+    Why.RANK_IN_DISK: N_("in an uninterruptible wait of the kernel ({on:or unknown}){at}"),
+    Why.RANK_READS: N_("waits for {on}{at}"),
+    Why.RANK_SLEEPS: N_("sleeps{at}"),
+    Why.RANK_RUNS: N_("computes on the host{at}"),
+    Why.RANK_WAITS: N_("waiting{at}"),
+    Why.RANK_BESIDE: N_("a thread beside the main one is in {at}"),
+    Why.RANK_COMPUTES: N_("a thread beside the main one computes"),
+    Why.RANK_IDLES: N_("its threads are idle, and those of the others compute"),
+    Why.FEWER_COLLECTIVES: N_("NCCL counts {few} launched collectives of {many}; {doing}"),
+    Why.FEWER_ENQUEUED: N_("it had enqueued {few} collectives, and others {many}"),
+    Why.FEWER_STEPS: N_("others came to step {most}; its last line: {line:or none}"),
+    Why.NAMED_BY: N_("named by the line `{said}`"),
+    Why.RANK_SLOWER: N_(
+        "rank {rank} takes {slower:share1} longer for a step than the median of {ranks} ranks"
+    ),
+    Why.NO_RANK_SLOWER: N_(
+        "steps {first}-{last} of {ranks} ranks: none takes clearly longer for a step than the "
+        "others, which differ by {spread:share1}. Where each step waits for all ranks, the "
+        "lines of a slow one look like those of the others"
+    ),
+    Why.ALL_STAND_ALIKE: N_(
+        "no rank stands out: all {ranks} are {doing}. They wait for a device or the network"
+    ),
+    Why.NONE_STANDS_OUT: N_("no rank of {ranks} stands out"),
     Why.NO_STEP_IN: N_("no step, {phase}"),
     Why.LAST_STEP: N_("the last step is {step} of {steps}"),
     Why.AND_SHOWN: N_("{said}; {shown}"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,8 @@ from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
+from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -28,6 +30,7 @@ from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.chunks import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
@@ -306,58 +309,7 @@ def read_one(
     )
 
 
-def _goal_of(report: LogReport, outcome: Outcome, protocol: Protocol) -> int:
-    """Return the id of the last step that a job was to take.
-
-    Where nothing tells it, the last one of a job that was ended would count as its goal: then it is
-    one more.
-    """
-    is_told = steps_wanted(report) is not None
-    is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
-    return protocol.last_step + (not is_told and is_ended)
-
-
-def _scored(
-    report: LogReport,
-    protocol: Protocol,
-    findings: Iterable[Finding],
-    *,
-    tokens: float | None,
-) -> Score | NoScore:
-    """Return the score; none of a program that ran on the CPU for want of a GPU."""
-    if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings):
-        return NoScore(reason=Reason(Why.ON_THE_CPU))
-    return score_with(report, protocol, tokens=tokens)
-
-
-def fitting(path: Path, begin: bytes = b"") -> str:
-    """Return the preset that reads most steps in the beginning of a log; "" where none reads one.
-
-    `begin` is that beginning, of a standard input that cannot be read again.
-    """
-    found = dict.fromkeys(PRESETS, 0)
-    patterns = [step_pattern(name) for name in PRESETS]
-    words = {word for each in patterns for word in each.words}
-    for line in (begin or _beginning(path)).split(b"\n"):
-        for segment in plain_segments(line):
-            low = segment.lower()
-            if not any(word in low for word in words):
-                continue
-            _, text = split_origin(segment)
-            for each in patterns:
-                if any(word in low for word in each.words):
-                    found[each.name] += sum(bool(told(one)) for one in each.steps(text, ""))
-    best = max(found, key=lambda name: found[name])  # of equal ones the first, which says more
-    return best if found[best] else ""
-
-
-def _beginning(path: Path) -> bytes:
-    begin = b""
-    for chunk in chunks_of(path, []):
-        begin += chunk
-        if len(begin) >= _BEGIN_BYTES:
-            break
-    return begin[:_BEGIN_BYTES]
+from collections.abc import Iterable, Mapping
 
 
 def explained(read: Read) -> list[str]:

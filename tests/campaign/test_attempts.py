@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,3 +369,64 @@ def test_a_job_that_was_ended_after_its_last_step_is_measured(tmp_path: Path) ->
     ended, *_ = case.look(CUT)
     assert isinstance(ended, TrialEnded)
     assert ended.result.status == "measured"
+
+
+def looked(rank: int, **said: Any) -> str:
+    process = {
+        "pid": 9, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
+        "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
+        "other_cores": 0.0, "stacks": [["/u/train.py:4 main"]], "by": "faulthandler", **said,
+    }  # fmt: skip
+    return json.dumps({
+        "node": NODES[rank], "rank": rank, "at_s": 1e9, "quiet_s": 0.0, "processes": [process],
+    })  # fmt: skip
+
+
+def test_a_job_that_hangs_is_ended_once_its_ranks_have_told_what_they_do(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    running(case)
+    folder = tmp_path / JOB.folder
+    for name in ("started.json", "started.1.json"):
+        (folder / name).write_text("{}")
+    case.now_s += 601
+    assert isinstance(running(case)[0], AttemptCutShort)
+    assert running(case) == ()
+    assert (folder / "hung").exists()
+    (folder / "hang.json").write_text(looked(0))
+    assert running(case) == ()
+    assert case.site.cancelled == []
+    (folder / "hang.1.json").write_text(looked(1, call="recvfrom", on="10.0.0.9:443"))
+    assert running(case) == ()
+    assert case.site.cancelled == ["7"]
+    decided, ended = case.look(CUT)
+    assert isinstance(decided, Decided)
+    assert isinstance(ended, AttemptEnded)
+    said = (
+        "rank 1 on node002 is behind: waits for 10.0.0.9:443 in train.py:4 main; 1 other rank "
+        "waiting in train.py:4 main"
+    )
+    assert (decided.next, decided.cls) == ("retry", "hang-init")
+    assert sentence(decided.proof) == f"slurm: CANCELLED by 0; no step, before-memstats; {said}"
+    (behind,) = (each for each in ended.findings if each.cls == "rank-behind")
+    assert (behind.action, behind.source, sentence(behind.why)) == ("none", "node002", said)
+
+
+def test_a_node_that_does_not_answer_keeps_no_job_from_its_end(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    running(case)
+    folder = tmp_path / JOB.folder
+    for name in ("started.json", "started.1.json"):
+        (folder / name).write_text("{}")
+    (folder / "hang.json").write_text(looked(0))
+    case.now_s += 601
+    running(case)
+    for _ in range(2):
+        assert running(case) == ()
+        assert case.site.cancelled == []
+        case.now_s += 89
+    case.now_s += 1
+    assert running(case) == ()
+    assert case.site.cancelled == ["7"]
+    decided = case.look(CUT)[0]
+    assert isinstance(decided, Decided)
+    assert "rank 1 is behind: its node did not answer" in sentence(decided.proof)

@@ -1,0 +1,187 @@
+"""The logs of all ranks of a job -> how far each came, and its last line. Pure.
+
+`LogReader` reads the steps of one rank, from which a score is made. This module reads those of all,
+from one log whose lines name their rank or from a log a rank: which of them is behind, and, while
+they run, which is slower. It keeps the last steps of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs.formats import formats
+from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.logs.standstill import Standstill, said_by_logs
+from pytest_xlatune.model.result import StepRecord
+from pytest_xlatune.model.text import begun
+
+KEPT = 512  # steps of a rank
+_TAIL_BYTES = 1 << 18
+_LINE_BYTES = 1 << 16
+_CHARS = 200
+_MOST_RANKS = 1 << 14
+_STEP_WORD = b"completed "
+# The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:7
+# The first task at the barrier: /job:jax_worker/replica:0/task:13. Some timed out task names:
+# Task /job:jax_worker/replica:0/task:0 heartbeat timeout.
+_NAMES = re.compile(
+    r"(?:timed out task names:|unhealthy \(stopped sending heartbeats\):)"
+    r"(?P<after>(?:\s*/job:\w+/replica:\d+/task:\d{1,9},?)*)\s*$"
+    r"|Task (?P<one>/job:\w+/replica:\d+/task:\d{1,9}) heartbeat timeout"
+)
+_TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
+# [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure detected by watchdog at work
+# sequence id: 5 PG status: last enqueued work: 5, last completed work: 4
+_ENQUEUED = re.compile(
+    r"\[(?P<group>PG ID \d+ [^\]]*?)Rank (?P<rank>\d{1,9})\].*"
+    r"last enqueued work: (?P<count>\d{1,15})"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class RankLog:
+    """What the lines of one rank tell.
+
+    Attributes:
+        rank: whose.
+        steps: its last steps in the order printed, of its last start.
+        last_line: of its log.
+    """
+
+    rank: int
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=KEPT))
+    last_line: str = ""
+
+    @property
+    def last_step(self) -> int | None:
+        """The highest step id; None before its first step."""
+        return max((each.step for each in self.steps), default=None)
+
+
+def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
+    """Return rank -> step -> seconds, of the ranks that print the seconds of their steps."""
+    found = {
+        rank: {each.step: each.step_s for each in log.steps if each.step_s is not None}
+        for rank, log in ranks.items()
+    }
+    return {rank: steps for rank, steps in found.items() if steps}
+
+
+class RankReader:
+    """Reads the logs of one job, one after the other or as they grow.
+
+    `pattern` is how another trainer than MaxText prints its steps.
+    """
+
+    def __init__(self, pattern: StepPattern | None = None) -> None:
+        self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
+            *([((pattern.word,), pattern.steps)] if pattern is not None else []),
+            *((each.words, each.steps) for each in formats()),
+        ]
+        words = {word.encode() for words, _ in self._others for word in words}
+        # formats keep their words in lower case; so does the line that is searched
+        self._words = tuple({each.lower() for each in (_STEP_WORD, *words)})
+        self._ranks: dict[int, RankLog] = {}
+        self._held: dict[int | None, bytes] = {}
+        self._tails: dict[int | None, bytes] = {}
+
+    @property
+    def ranks(self) -> Mapping[int, RankLog]:
+        """What is known of each rank, by rank."""
+        return dict(sorted(self._ranks.items()))
+
+    def feed(self, chunk: bytes, rank: int | None = None) -> None:
+        """Read more of a log: that of a rank, or one whose lines name theirs."""
+        block = self._held.pop(rank, b"") + chunk
+        end = block.rfind(b"\n") + 1
+        self._held[rank] = block[end:][-_LINE_BYTES:]
+        block = block[:end]
+        self._tails[rank] = (self._tails.get(rank, b"") + block)[-_TAIL_BYTES:]
+        low = block.lower()
+        if any(word in low for word in self._words):
+            for line in block.splitlines():
+                if any(word in line.lower() for word in self._words):
+                    self._line(line, rank)
+
+    def standstill(self) -> Standstill | None:
+        """Say which rank is behind as far as the lines tell; None where they name none."""
+        named: set[int] = set()
+        said = ""
+        enqueued: dict[str, dict[int, int]] = {}
+        goes_on = False
+        for rank, tail in self._tails.items():
+            for line in tail.decode("utf-8", "replace").splitlines():
+                if goes_on and (tasks := _TASK.findall(line)):
+                    named |= {*map(int, tasks)}
+                    continue
+                goes_on = False
+                if found := _NAMES.search(line):
+                    tasks = _TASK.findall(found["one"] or found["after"] or "")
+                    named |= {*map(int, tasks)}
+                    said = said or begun(grammar.split_origin(line)[1].strip(), _CHARS)
+                    goes_on = found["one"] is None
+                elif found := _ENQUEUED.search(line):
+                    enqueued.setdefault(found["group"], {})[int(found["rank"])] = int(
+                        found["count"]
+                    )
+            self._last_lines(tail, rank)
+        steps = {rank: each.last_step for rank, each in self.ranks.items()}
+        lines = {rank: each.last_line for rank, each in self.ranks.items()}
+        known = {rank: step for rank, step in steps.items() if step is not None}
+        return said_by_logs(
+            lines, steps=known, named=named, said=said, enqueued=tuple(enqueued.values())
+        )
+
+    def _line(self, line: bytes, rank: int | None) -> None:
+        for segment in grammar.plain_segments(line[:_LINE_BYTES]):
+            origin, text = grammar.split_origin(segment)
+            inner = grammar.unwrap(text)
+            if inner is not None:
+                own, text = grammar.split_origin(inner)
+                origin = own if own.rank else origin
+            whose = _whose(origin.rank, rank)
+            if whose is None:
+                continue
+            for record in self._steps_of(text, origin.label):
+                self._take(whose, record)
+
+    def _steps_of(self, text: str, label: str) -> Sequence[StepRecord]:
+        low = text.lower()
+        for words, steps_of in self._others:
+            if any(word.lower() in low for word in words) and (found := steps_of(text, label)):
+                return found
+        return grammar.parse_steps(text, label) if "completed " in low else ()
+
+    def _take(self, rank: int, record: StepRecord) -> None:
+        log = self._of(rank)
+        if log is None:
+            return
+        if log.steps and record.step < log.steps[-1].step:
+            log.steps.clear()  # the program started again
+        if not log.steps or record.step != log.steps[-1].step:
+            log.steps.append(record)
+
+    def _of(self, rank: int) -> RankLog | None:
+        if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:
+            return None
+        return self._ranks.setdefault(rank, RankLog(rank=rank))
+
+    def _last_lines(self, tail: bytes, rank: int | None) -> None:
+        for line in (tail + self._held.get(rank, b"")).splitlines():
+            for segment in grammar.plain_segments(line[:_LINE_BYTES]):
+                origin, _ = grammar.split_origin(segment)
+                whose = _whose(origin.rank, rank)
+                log = None if whose is None else self._of(whose)
+                if log is not None:
+                    log.last_line = begun(segment.strip(), _CHARS)
+
+
+def _whose(label: str, rank: int | None) -> int | None:
+    """Return whose a line is: its file's, where each rank has one, else its label's."""
+    if rank is not None:
+        return rank
+    return int(label) if label else None

@@ -1,0 +1,491 @@
+"""What the ranks of a job do that stands still -> which of them is behind, and in what. Pure.
+
+The node's side, `executors.standstill`, writes one `Look` a rank. In a job of collectives the ranks
+that wait are the innocent ones: all of them wait at one place, for a rank that is not there. So a
+rank is behind that has ended, is stopped, did not answer, has launched fewer collectives as NCCL's
+RAS counts them, printed fewer steps by two or more, or stands where the others do not. Where all
+stand alike no rank is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePath
+
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import Record
+
+_MOST_RANKS = 1 << 16
+_STEPS_APART = 2  # a line of the last step may not have been printed yet
+_BUSY, _IDLE = 0.5, 0.1  # of a core
+_SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
+# a wait for another thread or process, or for one of many descriptors
+_WAITING = frozenset(
+    {"futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"}
+    | {"wait4", "waitid", "sched_yield"}
+)
+# frames of these are not the user's own:  /usr/lib/python3.11/threading.py    <frozen runpy>
+_OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
+#   6 ranks have launched up to operation 6649
+#   2 ranks have not launched any operations
+_RAS_GROUP = re.compile(r"\d+ ranks have (?:launched up to operation (?P<count>\d{1,18})|not )")
+#   Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1650386 on node node1
+#   Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
+_RAS_RANK = re.compile(
+    r"Rank (?P<rank>\d{1,9})(?: has (?:launched up to operation (?P<count>\d{1,18})|not .*?))?"
+    r" -- GPU \S+ managed by process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
+)
+# #0-0 (27a079b828ff1a75) MISMATCH
+_RAS_COMM = re.compile(r"#\d+-\d+ \([0-9a-f]+\) ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenProcess(Record):
+    """One process of a trainer, as `/proc` and its interpreter show it.
+
+    Attributes:
+        pid, parent, name: as the kernel has them.
+        rank, ranks: as its launcher tells it; `ranks` is None where it does not.
+        state: the kernel's letter: R, S, D, T, t, Z.
+        threads: how many.
+        call, channel, on: the main thread's system call, where in the kernel it waits, and the
+            file, pipe or address that the call is about; "running" is in none.
+        main_cores, other_cores: CPU in cores, of the main thread and of the busiest other one.
+        stacks: Python's, by thread, the main one first, innermost frame first: `FILE:LINE NAME`.
+        by: what told them: py-spy, faulthandler; "" is nothing.
+    """
+
+    pid: int
+    parent: int
+    name: str
+    rank: int
+    ranks: int | None = None
+    state: str
+    threads: int
+    call: str
+    channel: str
+    on: str
+    main_cores: float
+    other_cores: float
+    stacks: tuple[tuple[str, ...], ...] = ()
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Record):
+    """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`.
+
+    Attributes:
+        node: where.
+        rank: the payload's.
+        at_s: when, seconds since the epoch by the node's clock.
+        quiet_s: for how long its log had not grown.
+        last_lines: of its log.
+        processes: below the payload.
+        nccl: the answer of NCCL's RAS; "" is none.
+    """
+
+    node: str
+    rank: int
+    at_s: float
+    quiet_s: float
+    last_lines: tuple[str, ...] = ()
+    processes: tuple[SeenProcess, ...] = ()
+    nccl: str = ""
+
+
+class Doing(StrEnum):
+    """What the main thread of a rank does."""
+
+    GONE = "gone"
+    SILENT = "silent"  # nothing was told of it
+    STOPPED = "stopped"
+    DISK = "disk"  # an uninterruptible wait
+    READS = "reads"
+    SLEEPS = "sleeps"
+    RUNS = "runs"
+    WAITS = "waits"
+
+
+_WORD: Mapping[Doing, Why] = {
+    Doing.GONE: Why.RANK_GONE,
+    Doing.SILENT: Why.RANK_SILENT,
+    Doing.STOPPED: Why.RANK_STOPPED,
+    Doing.DISK: Why.RANK_IN_DISK,
+    Doing.READS: Why.RANK_READS,
+    Doing.SLEEPS: Why.RANK_SLEEPS,
+    Doing.RUNS: Why.RANK_RUNS,
+    Doing.WAITS: Why.RANK_WAITS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where one rank stands.
+
+    Attributes:
+        rank, node: whose; node "" is unknown.
+        doing: what its main thread does.
+        at: the innermost frame of the user's own code, `train.py:24 load`; "" is unknown.
+        beside: the same of its other threads.
+        on: the file or address that it reads from, the kernel's channel, or how it ended.
+        step: of its last step line; None where none was read.
+        last_line: of its log.
+        is_busy: whether another thread than the main one computes; None between busy and idle.
+        pid: of the process that the others of this row are of; 0 is none.
+        inner: the innermost frames of the main thread, whosever code.
+    """
+
+    rank: int
+    node: str = ""
+    doing: Doing
+    at: str = ""
+    beside: frozenset[str] = frozenset()
+    on: str = ""
+    step: int | None = None
+    last_line: str = ""
+    is_busy: bool | None = None
+    pid: int = 0
+    inner: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> Reason:
+        """What it does, as a reason."""
+        at = Reason(Why.IN_CODE, at=self.at) if self.at else None
+        return Reason(_WORD[self.doing], on=self.on or None, at=at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """Which ranks of a job that stands still are behind.
+
+    Attributes:
+        stands: of all ranks, in order.
+        behind: the ranks that the others wait for; () where none stands out.
+        why: what they do, or that none stands out.
+        node: the node on which all of `behind` are, where ranks of other nodes are not; else "".
+        is_told_by_nccl: whether NCCL's own count named them.
+    """
+
+    stands: tuple[Stand, ...]
+    behind: tuple[int, ...]
+    why: Reason
+    node: str = ""
+    is_told_by_nccl: bool = False
+
+
+def standstill(
+    looks: Iterable[Look],
+    *,
+    steps: Mapping[int, int] | None = None,
+    ended: Mapping[int, str] | None = None,
+    ranks: Iterable[int] = (),
+) -> Standstill | None:
+    """Say which rank is behind; None without a look.
+
+    Args:
+        looks: of each payload.
+        steps: rank -> its last step, as its lines tell.
+        ended: rank -> how it ended, e.g. `exit 3`, of those whose program is over.
+        ranks: all that were started, as far as that is known.
+    """
+    told = tuple(looks)
+    if not told:
+        return None
+    stands = _stands(told, steps or {}, ended or {}, ranks)
+    for find in (_gone, _of_nccl(told), _fewer_steps, _elsewhere, _beside, _busy):
+        found = find(stands)
+        if found is not None:
+            behind, why = found
+            return _named(stands, behind, why, is_nccl=why.kind is Why.FEWER_COLLECTIVES)
+    return Standstill(stands=stands, behind=(), why=_none(stands))
+
+
+def said_by_logs(
+    last_lines: Mapping[int, str],
+    *,
+    steps: Mapping[int, int],
+    named: Iterable[int] = (),
+    said: str = "",
+    enqueued: Sequence[Mapping[int, int]] = (),
+) -> Standstill | None:
+    """Say which rank is behind as the logs of a job tell it; None where they name none.
+
+    Args:
+        last_lines: of each rank that printed.
+        steps: rank -> its last step.
+        named: the ranks that a coordination service did not hear of.
+        said: its line.
+        enqueued: for each group of ranks that share collectives, how many each had enqueued.
+    """
+    ranks = sorted({*last_lines, *steps, *named, *(rank for each in enqueued for rank in each)})
+    stands = tuple(
+        Stand(
+            rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
+        )
+        for rank in ranks
+    )
+    lost = {*named}
+    few, many, late = _fewest_enqueued(enqueued)
+    if lost and (len(lost) < len(ranks) or len(ranks) == 1):
+        doing = Reason(Why.NAMED_BY, said=said)
+        behind = [each for each in stands if each.rank in lost]
+    elif late:
+        doing = Reason(Why.FEWER_ENQUEUED, few=few, many=many)
+        behind = [each for each in stands if each.rank in late]
+    elif found := _fewer_steps([each for each in stands if each.step is not None]):
+        behind = found[0]
+        most = max(steps.values())
+        doing = Reason(Why.FEWER_STEPS, most=most, line=behind[0].last_line or None)
+    else:
+        return None
+    return _named(stands, behind, doing, is_nccl=False, are_seen=False)
+
+
+def _fewest_enqueued(groups: Sequence[Mapping[int, int]]) -> tuple[int, int, set[int]]:
+    """Return the fewest and most collectives enqueued of the group farthest apart, and by whom."""
+    best: tuple[int, int, set[int]] = (0, 0, set())
+    for each in groups:
+        few, many = min(each.values()), max(each.values())
+        if many - few > best[1] - best[0]:
+            best = few, many, {rank for rank, count in each.items() if count == few}
+    return best
+
+
+_Found = tuple[list[Stand], Reason] | None
+
+
+def _stands(
+    looks: Sequence[Look], steps: Mapping[int, int], ended: Mapping[int, str], ranks: Iterable[int]
+) -> tuple[Stand, ...]:
+    seen: dict[int, list[tuple[Look, SeenProcess]]] = {}
+    own = {look.rank: look for look in looks}
+    silent = {*ranks} - {*own, *ended}  # payloads
+    expected = {*ended, *silent}
+    for look in looks:
+        for each in look.processes:
+            seen.setdefault(each.rank, []).append((look, each))
+            if each.ranks is not None and each.ranks <= _MOST_RANKS:
+                expected |= {*range(each.ranks)}
+    # below one payload a launcher may start many ranks; the steps of its log are of one of them
+    is_nested = any(each.rank != look.rank for look in looks for each in look.processes)
+    if not is_nested:
+        expected |= {*own}
+    found = []
+    for rank in sorted(expected | {*seen}):
+        step = None if is_nested else steps.get(rank)
+        if rank in seen and rank not in ended:
+            found.append(_stand(rank, seen[rank], step))
+            continue
+        is_gone = rank in ended or rank in own or not silent
+        found.append(
+            Stand(
+                rank=rank,
+                node=own[rank].node if rank in own and not is_nested else "",
+                doing=Doing.GONE if is_gone else Doing.SILENT,
+                on=ended.get(rank, ""),
+                step=step,
+            )
+        )
+    return tuple(found)
+
+
+def _stand(rank: int, seen: Sequence[tuple[Look, SeenProcess]], step: int | None) -> Stand:
+    """Return where a rank stands: of its processes the one that computes has the most threads."""
+    look, main = max(seen, key=lambda each: (bool(each[1].stacks), each[1].threads, each[1].pid))
+    doing = _doing(main)
+    on = main.on if doing is Doing.READS else main.channel if doing is Doing.DISK else ""
+    at = _own(main.stacks[0]) if main.stacks else ""
+    beside = frozenset(filter(None, (_own(each) for each in main.stacks[1:])))
+    return Stand(
+        rank=rank,
+        node=look.node,
+        doing=doing,
+        at=at,
+        beside=beside,
+        on=on,
+        step=step,
+        last_line=look.last_lines[-1] if look.last_lines else "",
+        is_busy=_busy_or_idle(main.other_cores),
+        pid=main.pid,
+        inner=main.stacks[0][:3] if main.stacks else (),
+    )
+
+
+def _busy_or_idle(cores: float) -> bool | None:
+    return True if cores >= _BUSY else False if cores <= _IDLE else None
+
+
+def _doing(process: SeenProcess) -> Doing:
+    states = {"T": Doing.STOPPED, "t": Doing.STOPPED, "Z": Doing.GONE, "D": Doing.DISK}
+    if process.state in states:
+        return states[process.state]
+    if process.call in _SLEEPING:
+        return Doing.SLEEPS
+    if process.call in _WAITING:
+        return Doing.WAITS
+    if process.on:
+        return Doing.READS
+    is_busy = process.state == "R" or process.call == "running" or process.main_cores > _IDLE
+    return Doing.RUNS if is_busy else Doing.WAITS
+
+
+def _own(frames: Sequence[str]) -> str:
+    """Return the innermost frame of the user's own code, without the folder of its file."""
+    for each in frames:
+        if not _OF_OTHERS.match(each):
+            file, _, rest = each.rpartition(":")
+            return f"{PurePath(file).name}:{rest}"
+    return ""
+
+
+def _gone(stands: Sequence[Stand]) -> _Found:
+    """Ranks that have ended, are stopped or did not answer: the others cannot get on."""
+    for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
+        found = [each for each in stands if each.doing is doing]
+        if found and len(found) < len(stands):
+            return found, found[0].why
+    return None
+
+
+def _of_nccl(looks: Sequence[Look]) -> Callable[[Sequence[Stand]], _Found]:
+    def find(stands: Sequence[Stand]) -> _Found:
+        few, many, processes = _fewest(next((each.nccl for each in looks if each.nccl), ""))
+        # a process of a container has another id inside: then none is found
+        found = [each for each in stands if each.pid and each.pid in processes]
+        # two nodes may have processes of one id
+        if not found or len(found) == len(stands) or len(found) > len(processes):
+            return None
+        return found, Reason(Why.FEWER_COLLECTIVES, few=few, many=many, doing=found[0].why)
+
+    return find
+
+
+def _fewest(text: str) -> tuple[int, int, set[int]]:
+    """Return the lowest and highest count of launched collectives, and who has the lowest.
+
+    Of the communicator whose ranks are farthest apart, as NCCL's RAS prints them.
+    """
+    best: tuple[int, int, set[int]] = (0, 0, set())
+    counts: dict[int, set[int]] = {}
+    group = 0
+
+    def close() -> None:
+        nonlocal best
+        if len(counts) > 1:
+            low, high = min(counts), max(counts)
+            if high - low > best[1] - best[0] and counts[low]:
+                best = low, high, counts[low]
+        counts.clear()
+
+    for line in text.splitlines():
+        stripped = line.strip()
+        if _RAS_COMM.match(stripped):
+            close()
+        elif found := _RAS_GROUP.match(stripped):
+            group = int(found["count"] or 0)
+            counts.setdefault(group, set())
+        elif rank := _RAS_RANK.match(stripped):
+            is_alone = " has " in stripped.partition(" -- ")[0]
+            count = int(rank["count"] or 0) if is_alone else group
+            counts.setdefault(count, set()).add(int(rank["pid"]))
+    close()
+    return best
+
+
+def _fewer_steps(stands: Sequence[Stand]) -> _Found:
+    steps = [each.step for each in stands if each.step is not None]
+    if not steps or len(steps) < len(stands) or max(steps) - min(steps) < _STEPS_APART:
+        return None
+    found = [each for each in stands if each.step == min(steps)]
+    return found, found[0].why
+
+
+def _elsewhere(stands: Sequence[Stand]) -> _Found:
+    """Ranks that do not wait where others do; else those that stand apart from more than half."""
+    waiting = [each for each in stands if each.doing is Doing.WAITS]
+    if waiting and len(waiting) < len(stands):
+        found = [each for each in stands if each.doing is not Doing.WAITS]
+        return found, found[0].why
+    return _apart(stands, lambda each: (each.doing, each.at))
+
+
+def _apart(stands: Sequence[Stand], key: Callable[[Stand], object]) -> _Found:
+    ((most, count),) = Counter(map(key, stands)).most_common(1)
+    if count == len(stands) or 2 * count <= len(stands):
+        return None
+    found = [each for each in stands if key(each) != most]
+    return found, found[0].why
+
+
+def _beside(stands: Sequence[Stand]) -> _Found:
+    """Ranks with another thread where no other rank has one, such as a callback of the program."""
+    found = _apart(stands, lambda each: each.beside)
+    if found is None:
+        return None
+    behind, _ = found
+    usual = Counter(at for each in stands for at in each.beside)
+    fresh = sorted(behind[0].beside, key=lambda at: (usual[at], at))
+    if not fresh:
+        return None
+    return behind, Reason(Why.RANK_BESIDE, at=fresh[0])
+
+
+def _busy(stands: Sequence[Stand]) -> _Found:
+    """Ranks on which another thread computes while those of the others are idle, or idles alone."""
+    if any(each.is_busy is None for each in stands):
+        return None
+    found = _apart(stands, lambda each: each.is_busy)
+    if found is None:
+        return None
+    kind = Why.RANK_COMPUTES if found[0][0].is_busy else Why.RANK_IDLES
+    return found[0], Reason(kind)
+
+
+def _named(
+    stands: tuple[Stand, ...],
+    behind: Sequence[Stand],
+    doing: Reason,
+    *,
+    is_nccl: bool,
+    are_seen: bool = True,
+) -> Standstill:
+    nodes = sorted({each.node for each in behind if each.node})
+    elsewhere = {each.node for each in stands if each not in behind}
+    is_one = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
+    place = None
+    if nodes:
+        kind = Why.ON_THAT_NODE_ALONE if is_one and len(behind) > 1 else Why.ON_NODES
+        place = Reason(kind, nodes=nodes)
+    step = behind[0].step
+    alike = {each.why for each in stands if each not in behind}
+    others = len(stands) - len(behind)
+    is_told = are_seen and len(alike) == 1
+    waits = Reason(Why.OTHERS_DO, others=others, doing=alike.pop()) if is_told else None
+    ranks = [each.rank for each in behind]
+    why = Reason(
+        Why.RANKS_BEHIND,
+        count=len(ranks),
+        ranks=ranks,
+        place=place,
+        step=Reason(Why.AFTER_STEP, step=step) if step is not None else None,
+        doing=doing,
+        others=waits,
+    )
+    return Standstill(
+        stands=stands,
+        behind=tuple(ranks),
+        why=why,
+        node=nodes[0] if is_one else "",
+        is_told_by_nccl=is_nccl,
+    )
+
+
+def _none(stands: Sequence[Stand]) -> Reason:
+    if len({each.why for each in stands}) == 1:
+        return Reason(Why.ALL_STAND_ALIKE, ranks=len(stands), doing=stands[0].why)
+    return Reason(Why.NONE_STANDS_OUT, ranks=len(stands))

@@ -1,0 +1,137 @@
+"""Which ranks of a running job take longer for their steps than the others do. Pure.
+
+Of each step a rank's seconds are compared with the median of all ranks, and of a window of steps
+the median of these ratios is kept: a pause of one step, or a checkpoint that one rank writes,
+changes it little. How far ranks differ in a healthy job is told by the ranks themselves, so a rank
+stands out only among its like: an outlier test on one value a rank (generalized extreme studentized
+deviate, Rosner, Technometrics 25, 1983, one-sided), at most a quarter of the ranks. It must stand
+out in two windows that share no step, by 2 % or more in each. Windows begin at fixed steps, so that
+a look more often is no further chance to be wrong. `benchmarks/straggler_rates.py` measures how
+often a job without a straggler is accused.
+
+What it cannot see: where every step waits for all ranks, the seconds of all are those of the
+slowest, and the lines of a straggler look like those of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_xlatune.stats.design import t_quantile
+
+WINDOW = 16  # steps
+WINDOWS = 2
+LEAST_RANKS = 4
+LEAST = 0.02  # so much slower than the median rank, 0.02 is 2 %
+ALPHA = 0.005  # of one window, over all ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A rank that takes longer.
+
+    Attributes:
+        rank: which.
+        slower: than the median rank, in the last two windows; 0.05 is 5 %.
+    """
+
+    rank: int
+    slower: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the seconds of all ranks tell.
+
+    Attributes:
+        ranks: how many ranks were compared.
+        first, last: the steps that were looked at.
+        stragglers: the slowest first.
+        spread: how far the others' ratios differ, the standard deviation; 0.01 is 1 %.
+    """
+
+    ranks: int
+    first: int
+    last: int
+    stragglers: tuple[Straggler, ...]
+    spread: float
+
+
+def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) -> Watched | None:
+    """Compare the ranks in the last two whole windows of steps that all of them printed.
+
+    Args:
+        seconds: rank -> step -> seconds of it.
+        first_step: those before it compile or warm up; windows are counted from it.
+
+    Returns:
+        None where too few ranks or steps were printed, or a figure is no time.
+    """
+    if len(seconds) < LEAST_RANKS:
+        return None
+    common = set.intersection(*({*each} for each in seconds.values()))
+    last = max((each for each in common if each >= first_step), default=first_step)
+    end = first_step + (last + 1 - first_step) // WINDOW * WINDOW
+    steps = range(max(end - WINDOW * WINDOWS, first_step), end)
+    if len(steps) < WINDOW * WINDOWS or not common.issuperset(steps):
+        return None
+    values = [[of[step] for step in steps] for of in seconds.values()]
+    if not all(value > 0 and math.isfinite(value) for each in values for value in each):
+        return None
+    return _compared([*seconds], values, steps)
+
+
+def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> Watched:
+    medians = [statistics.median(column) for column in zip(*values, strict=True)]
+    ratios = [
+        [math.log(value / of) for value, of in zip(each, medians, strict=True)] for each in values
+    ]
+    windows = [
+        [statistics.median(each[at : at + WINDOW]) for each in ratios]
+        for at in range(0, len(steps), WINDOW)
+    ]
+    found = set.intersection(*(outliers(each) for each in windows))
+    slower = {at: math.expm1(min(each[at] for each in windows)) for at in found}
+    slow = sorted(
+        (at for at in found if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
+    )
+    rest = [value for each in windows for at, value in enumerate(each) if at not in slow]
+    return Watched(
+        ranks=len(ranks),
+        first=steps[0],
+        last=steps[-1],
+        stragglers=tuple(Straggler(rank=ranks[at], slower=slower[at]) for at in slow),
+        spread=_spread(rest),
+    )
+
+
+def outliers(values: Sequence[float]) -> set[int]:
+    """Return the places of the values that are too large to be of the others' kind."""
+    left = sorted(range(len(values)), key=lambda at: values[at])
+    found, removed = 0, list[int]()
+    for number in range(1, len(values) // 4 + 1):
+        rest = [values[at] for at in left]
+        spread, at = _spread(rest), left[-1]
+        distance = (values[at] - math.fsum(rest) / len(rest)) / spread if spread else 0.0
+        removed.append(left.pop())
+        if distance > _critical(len(values), number):
+            found = number
+    return {*removed[:found]}
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; that of `statistics` is exact, and slow in each look."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _critical(size: int, number: int) -> float:
+    """Return how many deviations the largest of what is left may be from their mean."""
+    left = size - number + 1
+    quantile = t_quantile(1 - ALPHA / left, left - 2)
+    return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)

@@ -1,0 +1,254 @@
+"""Which rank of a job that stands still the others wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.logs.ranks import RankReader
+from pytest_xlatune.logs.standstill import Look, SeenProcess, Standstill, standstill
+from pytest_xlatune.report.words import sentence
+
+AT = ("/x/site-packages/jax/_src/array.py:8 _value", "/home/u/train.py:40 main")
+
+
+def process(rank: int, **said: Any) -> SeenProcess:
+    usual = {
+        "pid": 100 + rank, "parent": 1, "name": "python", "rank": rank, "state": "S",
+        "threads": 30, "call": "futex", "channel": "futex_wait", "on": "", "main_cores": 0.0,
+        "other_cores": 0.0, "stacks": (AT,), "by": "faulthandler",
+    }  # fmt: skip
+    return SeenProcess(**{**usual, **said})
+
+
+def look(rank: int, *, node: str = "", nccl: str = "", **said: Any) -> Look:
+    return Look(
+        node=node or f"n{rank}",
+        rank=rank,
+        at_s=1e9,
+        quiet_s=900.0,
+        processes=(process(rank, **said),),
+        nccl=nccl,
+    )
+
+
+def job(odd: dict[str, Any], *, at: int = 2, ranks: int = 4, **more: Any) -> Standstill:
+    """Return the answer of a job of which all ranks but one wait at one place."""
+    looks = [look(rank, **(odd if rank == at else {})) for rank in range(ranks)]
+    found = standstill(looks, **more)
+    assert found is not None
+    return found
+
+
+ELSEWHERE = (("/home/u/data.py:9 load", "/home/u/train.py:38 main"),)
+BESIDE = (AT, ("/usr/lib/python3.12/ssl.py:3 read", "/home/u/upload.py:7 send"))
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"state": "T"}, "stopped by a signal or a debugger in train.py:40 main"),
+        ({"state": "t", "stacks": ()}, "stopped by a signal or a debugger"),
+        ({"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (no word how)"),
+        ({"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
+         "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
+        ({"call": "recvfrom", "on": "10.0.0.7:443", "stacks": ELSEWHERE},
+         "waits for 10.0.0.7:443 in data.py:9 load"),
+        ({"call": "clock_nanosleep", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
+        ({"call": "running", "state": "R", "stacks": ELSEWHERE},
+         "computes on the host in data.py:9 load"),
+        # between two samples it had no core; it computes all the same
+        ({"call": "", "main_cores": 0.4, "stacks": ()}, "computes on the host"),
+        ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
+        ({"stacks": BESIDE}, "a thread beside the main one is in upload.py:7 send"),
+        ({"other_cores": 0.97}, "a thread beside the main one computes"),
+    ],
+    ids=[
+        "stopped", "under a debugger", "died", "a file system that is away", "a server is silent",
+        "asleep", "a loop of Python", "a loop without stacks", "another collective",
+        "a callback of the program", "a slow collective",
+    ],
+)  # fmt: skip
+def test_the_rank_that_does_not_wait_with_the_others_is_behind(
+    odd: dict[str, Any], said: str
+) -> None:
+    found = job(odd)
+    assert found.behind == (2,)
+    assert found.node == "n2"
+    others = "3 other ranks waiting in train.py:40 main"
+    assert sentence(found.why) == f"rank 2 on n2 is behind: {said}; {others}"
+
+
+def test_two_ranks_are_enough_where_one_of_them_waits() -> None:
+    assert job({"call": "clock_nanosleep"}, ranks=2, at=0).behind == (0,)
+    # which of two that wait at two places is behind cannot be told
+    found = job({"stacks": ELSEWHERE}, ranks=2, at=0)
+    assert found.behind == ()
+    assert sentence(found.why) == "no rank of 2 stands out"
+
+
+def test_all_alike_name_none_and_say_where_they_are() -> None:
+    found = job({})
+    assert (found.behind, found.node) == ((), "")
+    assert "no rank stands out: all 4 are waiting in train.py:40 main" in sentence(found.why)
+
+
+def test_the_lines_of_steps_decide_where_they_are_two_apart() -> None:
+    late = {0: 9, 1: 9, 2: 7, 3: 9}
+    assert job({}, steps=late).behind == (2,)
+    assert job({}, steps={**late, 2: 8}).behind == ()
+    # rank 1 alone prints no steps: then nothing is known of them
+    assert job({}, steps={0: 9, 2: 3, 3: 9}).behind == ()
+
+
+def test_a_node_is_named_where_its_ranks_alone_are_behind() -> None:
+    looks = [look(rank, node=f"n{rank // 2}") for rank in range(6)]
+    slow = [look(rank, node="n1", call="read", on="/data/a") for rank in (2, 3)]
+    found = standstill([*looks[:2], *slow, *looks[4:]])
+    assert found is not None
+    assert (found.behind, found.node) == ((2, 3), "n1")
+    assert "ranks 2, 3 on n1, the only node with such ranks, are behind" in sentence(found.why)
+    # a rank on a node whose other rank waits as all do: the node is not suspect
+    found = standstill([*looks[:2], slow[0], *looks[3:]])
+    assert found is not None
+    assert (found.behind, found.node) == ((2,), "")
+
+
+def test_a_rank_that_ended_or_whose_node_is_silent_is_behind() -> None:
+    looks = [look(rank) for rank in (0, 1, 3)]
+    ended = standstill(looks, ended={2: "signal 9"}, ranks=range(4))
+    silent = standstill(looks, ranks=range(4))
+    assert ended is not None
+    assert silent is not None
+    assert (ended.behind, silent.behind) == ((2,), (2,))
+    assert "its program has ended (signal 9)" in sentence(ended.why)
+    assert "rank 2 is behind: its node did not answer" in sentence(silent.why)
+
+
+def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:
+    shell = process(0, pid=90, name="bash", threads=1, call="wait4", stacks=(), by="")
+    loop = process(0, call="running", state="R", stacks=ELSEWHERE)
+    first = Look(node="n0", rank=0, at_s=1.0, quiet_s=99.0, processes=(shell, loop))
+    found = standstill([first, look(1), look(2)])
+    assert found is not None
+    assert found.behind == (0,)
+
+
+RAS = """\
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  3 ranks have launched up to operation 6650
+  Rank 2 has launched up to operation 6649 -- GPU 2 managed by process 102 on node 10.0.0.3
+
+#1-0 (9be0) OK
+"""
+RAS_OF_TWO = """\
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  2 ranks have launched up to operation 64
+  Rank 0 -- GPU 0 managed by process 100 on node n0
+  Rank 3 -- GPU 0 managed by process 103 on node n3
+  2 ranks have launched up to operation 60
+  Rank 1 -- GPU 0 managed by process 101 on node n1
+  Rank 2 -- GPU 0 managed by process 102 on node n2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "behind", "said"),
+    [
+        (RAS, (2,), "NCCL counts 6649 launched collectives of 6650; waiting"),
+        (RAS_OF_TWO, (1, 2), "NCCL counts 60 launched collectives of 64"),
+        (RAS.replace("102", "999"), (), "no rank stands out"),
+        ("NCCL version 2.28\n#0-0 (27a0) OK\n", (), "no rank stands out"),
+        ("", (), "no rank stands out"),
+    ],
+    ids=["one", "two of four", "process ids of a container", "no mismatch", "no answer"],
+)
+def test_where_the_hosts_stand_alike_nccl_s_own_count_decides(
+    text: str, behind: tuple[int, ...], said: str
+) -> None:
+    looks = [look(rank, nccl=text if rank == 0 else "") for rank in range(4)]
+    found = standstill(looks)
+    assert found is not None
+    assert found.behind == behind
+    assert said in sentence(found.why)
+
+
+@given(st.permutations(range(5)), st.sampled_from(["T", "D", "R"]), st.integers(0, 4))
+def test_the_order_of_the_answers_changes_nothing(order: list[int], state: str, odd: int) -> None:
+    looks = [look(rank, **({"state": state, "call": ""} if rank == odd else {})) for rank in order]
+    assert standstill(looks) == standstill(sorted(looks, key=lambda each: each.rank))
+
+
+# -- what the lines of a job alone tell ------------------------------------------------------------
+
+STEP = "completed step: {}, seconds: 0.5, TFLOP/s/device: 1.0, Tokens/s/device: 10.0, loss: 7.0"
+
+
+def told(*lines: str) -> Standstill | None:
+    reader = RankReader()
+    reader.feed("".join(f"{each}\n" for each in lines).encode())
+    return reader.standstill()
+
+
+UNHEALTHY = (
+    "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): "
+    "/job:jax_worker/replica:0/task:3"
+)
+BARRIER = (
+    "DEADLINE_EXCEEDED: Barrier timed out. Id: a::0. # of tasks that reached the barrier: 2/4. "
+    "The first task at the barrier: /job:jax_worker/replica:0/task:0. Some timed out task names:"
+)
+WATCHDOG = (
+    "[rank{0}]:[E808 04:21:41.1 ProcessGroupNCCL.cpp:2299] [PG ID 0 PG GUID 0(default_pg) Rank "
+    "{0}]  failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: "
+    "{1}, last completed work: 4"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "behind"),
+    [
+        ([f"{rank}: {STEP.format(step)}" for step in range(9) for rank in range(4)
+          if rank != 3 or step < 6], (3,)),
+        ([f"{rank}: {STEP.format(step)}" for step in range(9) for rank in range(4)
+          if rank != 3 or step < 8], None),
+        (["0: started", f"1: {UNHEALTHY}"], (3,)),
+        (["0: started", BARRIER, "/job:jax_worker/replica:0/task:1",
+          "/job:jax_worker/replica:0/task:2", "", "RPC: /job:x/replica:0/task:0"], (1, 2)),
+        ([WATCHDOG.format(rank, 4 if rank == 2 else 6) for rank in range(4)], (2,)),
+        ([WATCHDOG.format(rank, 6) for rank in range(4)], None),
+        ([STEP.format(1)], None),
+        ([], None),
+    ],
+    ids=["two steps behind", "one step behind is none", "heartbeats", "a barrier", "watchdogs",
+         "watchdogs alike", "no labels", "an empty log"],
+)  # fmt: skip
+def test_the_lines_of_a_job_name_the_rank_that_is_behind(
+    lines: list[str], behind: tuple[int, ...] | None
+) -> None:
+    found = told(*lines)
+    assert (found.behind if found else None) == behind
+
+
+def test_a_log_cut_anywhere_tells_the_same() -> None:
+    text = "".join(
+        f"{rank}: {STEP.format(step)}\n" for step in range(5) for rank in (0, 1)
+    ).encode()
+    whole, parts = RankReader(), RankReader()
+    whole.feed(text)
+    for at in range(0, len(text), 7):
+        parts.feed(text[at : at + 7])
+    assert whole.ranks == parts.ranks
+    assert [each.last_step for each in whole.ranks.values()] == [4, 4]
+
+
+def test_a_program_that_started_again_is_as_far_as_its_last_start() -> None:
+    reader = RankReader()
+    for step in (0, 1, 2, 0, 1):
+        reader.feed(f"{STEP.format(step)}\n".encode(), rank=3)
+    assert reader.ranks[3].last_step == 1

@@ -1,0 +1,104 @@
+"""Which ranks take longer for their steps than the others do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_xlatune.stats.stragglers import outliers, watched
+from tests.helpers.benchmarks import load
+
+STEPS = 40
+
+
+def job(
+    slow: Mapping[int, float], *, ranks: int = 8, noise: float = 0.005, seed: int = 1
+) -> dict[int, dict[int, float]]:
+    rng = random.Random(seed)
+    return {
+        rank: {
+            step: 0.5 * (1 + slow.get(rank, 0.0)) * (1 + noise * rng.gauss(0, 1))
+            for step in range(STEPS)
+        }
+        for rank in range(ranks)
+    }
+
+
+@pytest.mark.parametrize(
+    ("slow", "ranks", "found"),
+    [
+        ({3: 0.05}, 8, [3]),
+        ({3: 0.05}, 4, [3]),
+        ({3: 0.05, 6: 0.10}, 8, [6, 3]),
+        ({}, 8, []),
+        ({3: 0.01}, 64, []),
+        ({3: -0.2}, 8, []),
+        (dict.fromkeys(range(4), 0.1), 8, []),
+    ],
+    ids=[
+        "one of eight", "one of four", "two, the slower first", "none", "one percent is too little",
+        "a fast rank is no straggler", "half of them are no outliers",
+    ],
+)  # fmt: skip
+def test_a_rank_that_is_slower_than_its_like_stands_out(
+    slow: dict[int, float], ranks: int, found: list[int]
+) -> None:
+    told = watched(job(slow, ranks=ranks))
+    assert told is not None
+    assert [each.rank for each in told.stragglers] == found
+    assert (told.ranks, told.first, told.last) == (ranks, 0, 31)  # whole windows
+    for each in told.stragglers:
+        assert each.slower == pytest.approx(slow[each.rank], abs=0.01)
+
+
+def test_a_rank_that_was_slow_for_one_window_is_not_named() -> None:
+    seconds = job({})
+    seconds[3] |= dict.fromkeys(range(16, 32), 0.7)
+    told = watched(seconds)
+    assert told is not None
+    assert told.stragglers == ()
+
+
+def test_too_few_ranks_or_steps_and_figures_that_are_no_time_tell_nothing() -> None:
+    assert watched(job({}, ranks=3)) is None
+    assert watched(job({}), first_step=10) is None
+    assert watched({}) is None
+    for bad in (0.0, -2.0, float("nan")):
+        assert watched({**job({}), 3: dict.fromkeys(range(STEPS), bad)}) is None
+    # a rank whose lines are missing holds the others' up to where it printed
+    short = job({2: 0.1})
+    short[5] = {step: value for step, value in short[5].items() if step < 30}
+    assert watched(short) is None
+
+
+def test_ranks_that_are_equal_to_the_digit_are_all_well() -> None:
+    told = watched({rank: dict.fromkeys(range(32), 0.512) for rank in range(8)})
+    assert told is not None
+    assert (told.stragglers, told.spread) == ((), 0.0)
+
+
+@given(st.permutations(range(8)), st.floats(0.001, 1000))
+def test_names_and_units_change_nothing(order: list[int], unit: float) -> None:
+    seconds = job({3: 0.05})
+    told = watched(
+        {order[rank]: {s: v * unit for s, v in of.items()} for rank, of in seconds.items()}
+    )
+    assert told is not None
+    assert [each.rank for each in told.stragglers] == [order[3]]
+
+
+def test_of_a_few_values_none_is_an_outlier() -> None:
+    assert outliers([0.0, 0.0, 9.0]) == set()
+
+
+def test_the_benchmark_of_the_rates_runs_the_code_that_the_commands_run() -> None:
+    rates = load("straggler_rates")
+    world = "1 % noise, ranks differ by 0.5 %"
+    slow = [rates.accused(seed, world=world, ranks=8, slow=0.2) for seed in range(3)]
+    assert [found for _, found in slow] == [True] * 3
+    waits = rates.accused(0, world="1 % noise, every step waits", ranks=8, slow=0.2)
+    assert waits == (False, False)

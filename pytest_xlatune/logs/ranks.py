@@ -79,7 +79,7 @@ class RankReader:
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
-            *([((pattern.word,), pattern.steps)] if pattern is not None else []),
+            *([(pattern.words, pattern.steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in formats()),
         ]
         words = {word.encode() for words, _ in self._others for word in words}

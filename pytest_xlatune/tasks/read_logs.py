@@ -309,7 +309,58 @@ def read_one(
     )
 
 
-from collections.abc import Iterable, Mapping
+def _goal_of(report: LogReport, outcome: Outcome, protocol: Protocol) -> int:
+    """Return the id of the last step that a job was to take.
+
+    Where nothing tells it, the last one of a job that was ended would count as its goal: then it is
+    one more.
+    """
+    is_told = steps_wanted(report) is not None
+    is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
+    return protocol.last_step + (not is_told and is_ended)
+
+
+def _scored(
+    report: LogReport,
+    protocol: Protocol,
+    findings: Iterable[Finding],
+    *,
+    tokens: float | None,
+) -> Score | NoScore:
+    """Return the score; none of a program that ran on the CPU for want of a GPU."""
+    if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings):
+        return NoScore(reason=Reason(Why.ON_THE_CPU))
+    return score_with(report, protocol, tokens=tokens)
+
+
+def fitting(path: Path, begin: bytes = b"") -> str:
+    """Return the preset that reads most steps in the beginning of a log; "" where none reads one.
+
+    `begin` is that beginning, of a standard input that cannot be read again.
+    """
+    found = dict.fromkeys(PRESETS, 0)
+    patterns = [step_pattern(name) for name in PRESETS]
+    words = {word for each in patterns for word in each.words}
+    for line in (begin or _beginning(path)).split(b"\n"):
+        for segment in plain_segments(line):
+            low = segment.lower()
+            if not any(word in low for word in words):
+                continue
+            _, text = split_origin(segment)
+            for each in patterns:
+                if any(word in low for word in each.words):
+                    found[each.name] += sum(bool(told(one)) for one in each.steps(text, ""))
+    best = max(found, key=lambda name: found[name])  # of equal ones the first, which says more
+    return best if found[best] else ""
+
+
+def _beginning(path: Path) -> bytes:
+    begin = b""
+    for chunk in chunks_of(path, []):
+        begin += chunk
+        if len(begin) >= _BEGIN_BYTES:
+            break
+    return begin[:_BEGIN_BYTES]
 
 
 def explained(read: Read) -> list[str]:
@@ -355,6 +406,102 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
         f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
         f"(`completed step: 7, seconds: ...`), a configuration line or a known failure; {how}"
     )
+
+
+def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | None:
+    """Read the lines of all ranks of a log's job; None of the standard input.
+
+    They are in this log, each with the label of its rank, or each in a log of its own beside it.
+
+    Raises:
+        UnreadableLogError: one cannot be read.
+    """
+    if path == STDIN:
+        return None
+    reader = RankReader(pattern)
+    for rank, log in _logs_by_rank(path):
+        try:
+            for chunk in chunks_of(log, []):
+                reader.feed(chunk, rank)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}; name the log of a job"
+            raise UnreadableLogError(log, why) from None
+    return reader
+
+
+def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
+    own = _LOG_NAME.fullmatch(path.name)
+    if own is None or (own["task"] is None and own["rank"] is None):
+        return [(None, path)]
+    found: list[tuple[int | None, Path]] = []
+    for each in path.parent.iterdir():
+        match = _LOG_NAME.fullmatch(each.name)
+        if (
+            match
+            and match["submitit"] == own["submitit"]
+            and (said := match["task"] or match["rank"])
+        ):
+            found.append((int(said), each))
+    ranks = sorted(found, key=lambda each: each[0] or 0)
+    return ranks if len(ranks) > 1 else [(None, path)]
+
+
+def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason, ...]:
+    """Say which ranks take longer for their steps; () where the lines of too few are in hand.
+
+    Raises:
+        UnreadableLogError: a log cannot be read.
+    """
+    if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
+        return ()
+    reader = ranks_of(read.path, pattern=pattern)
+    return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
+
+
+def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Reason, ...]:
+    """Say which ranks take longer, or that none does; () of too few ranks or steps."""
+    found = watched(seconds_of(ranks), first_step=first_step)
+    if found is None:
+        return ()
+    of = {"ranks": found.ranks, "first": found.first, "last": found.last}
+    if not found.stragglers:
+        return (Reason(Why.NO_RANK_SLOWER, spread=found.spread, **of),)
+    return tuple(
+        Reason(Why.RANK_SLOWER, rank=each.rank, slower=each.slower, **of)
+        for each in found.stragglers
+    )
+
+
+def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill | None:
+    """Say which rank of a job that did not end well the others waited for; None is not known.
+
+    What its processes did is told where the job was a trial that stood still, in the folder of its
+    attempt; else its lines alone tell it.
+
+    Raises:
+        UnreadableLogError: a log cannot be read.
+    """
+    is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
+    if read.health is Health.HEALTHY and not is_seen:
+        return None
+    reader = ranks_of(read.path, pattern=pattern)
+    told = None if reader is None else reader.standstill()
+    if not is_seen or reader is None:
+        return _hidden(told)
+    from pytest_xlatune.executors.folder import read_standstill
+
+    last = {rank: each.last_step for rank, each in reader.ranks.items()}
+    steps = {rank: step for rank, step in last.items() if step is not None}
+    seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
+    return _hidden(seen if seen is not None and (seen.behind or told is None) else told)
+
+
+def _hidden(found: Standstill | None) -> Standstill | None:
+    """Return it as it may be shown: a log quotes whatever it likes."""
+    if found is None:
+        return None
+    stands = (replace(each, last_line=hide_quoted(each.last_line)) for each in found.stands)
+    return replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:

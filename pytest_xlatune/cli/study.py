@@ -89,7 +89,7 @@ def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]
         warning = notifier.send_text(message)
         show([f"xlatune: {warning}"] if warning else [])
 
-    tick = ticks(folder, session, tell)
+    tick = ticks(folder, session, options.reports, tell)
     problems: tuple[str, ...] = ()
     is_open, end = False, Exit.OK
     try:

@@ -26,6 +26,7 @@ from pytest_xlatune.tasks.notify import Notifier
 
 if TYPE_CHECKING:
     from pytest_xlatune.tasks.live import Feed
+    from pytest_xlatune.tasks.live_page import LivePage
 
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
@@ -159,6 +160,7 @@ class Controller:
         self._config = config
         self._options = options
         self._feeds: dict[Path, Feed] = {}
+        self._pages: dict[Path, LivePage] = {}
         self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -375,22 +377,34 @@ class Controller:
     def _new_lines(self) -> Iterator[str]:
         for folder in self._named_folders():
             from pytest_xlatune.tasks.live import Feed
+            from pytest_xlatune.tasks.live_page import LivePage
 
             if folder not in self._feeds:
-                self._feeds[folder] = Feed(folder, session_id=self.session_id)
+                feed = self._feeds[folder] = Feed(folder, session_id=self.session_id)
+                self._pages[folder] = LivePage(folder, self._options.reports, feed)
+                for each in self._feeds.values():
+                    each.is_alone = len(self._feeds) == 1
+            is_news = False
             try:
                 for landed in self._feeds[folder].landed():
+                    is_news = True
                     if landed.line and not (landed.is_passing and self._status.is_on):
                         yield landed.line
                     for message in landed.messages:
                         self._tell(message)
                     if landed.result is not None:
                         if not self._has_news:
-                            self._tell(f"[xla-tuning] first trial is in: {landed.line}")
+                            said = landed.line.removeprefix(landed.label).lstrip()
+                            self._tell(f"[xla-tuning] first trial is in: {landed.label} {said}")
                         self._has_news = True
                         self._config.hook.pytest_xlatune_trial_ended(
                             sweep=landed.sweep, result=landed.result
                         )
+                # the end of the session writes all of it
+                if not self._over.is_set() and (
+                    trouble := self._pages[folder].look(is_news=is_news)
+                ):
+                    yield f"xlatune: {trouble}"
             except XlatuneError as error:
                 # once, not at every look
                 if self._troubles.get(folder) != str(error):

@@ -28,7 +28,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.lines import figure, tally, words
-from pytest_xlatune.report.study_plots import course_plot
+from pytest_xlatune.report.study_plots import cells_plot, course_plot
 from pytest_xlatune.report.words import plainly
 
 
@@ -266,7 +266,22 @@ def history(past: Sequence[PastStudy]) -> Document:
             _total(past),
         ),
         sections=(section("Studies", Table(columns=titles, rows=rows)),),
+        drawn=drawn(
+            "All cells over time",
+            cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past]),
+        ),
     )
+
+
+def _state(past: PastStudy) -> str:
+    """Return which colour of a page's plot a study has."""
+    if not past.conclusion.complete:
+        return "unmeasured"
+    return "measured" if past.best is not None else "reference"
+
+
+def _words(past: PastStudy) -> str:
+    return f"{past.sweep}, {past.kind}: {past.answer}"
 
 
 _VARIED = {

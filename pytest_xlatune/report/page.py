@@ -48,6 +48,7 @@ from pytest_xlatune.report.page_plots import (
     PARTS,
     BarOf,
     BarsPlot,
+    PathPlot,
     Plot,
     bars_plot,
     drift,
@@ -212,8 +213,11 @@ def page_of(
     return _page(document.title, sections, files)
 
 
-def document_page(document: Document, *, source: str) -> Page:
-    """Return the page of a document that no single study is behind: its text and its plots."""
+def document_page(document: Document, *, source: str, home: str = "") -> Page:
+    """Return the page of a document that no single study is behind: its text and its plots.
+
+    `home` is the address of an index.
+    """
     found, rest = document.sections[:1], document.sections[1:]
     sections = [
         *((each.title, each.blocks) for each in found),
@@ -221,7 +225,7 @@ def document_page(document: Document, *, source: str) -> Page:
         *((each.title, each.blocks) for each in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
-    return replace(_page(document.title, sections, ()), source=source)
+    return replace(_page(document.title, sections, ()), source=source, home=home)
 
 
 def index_page(
@@ -275,8 +279,8 @@ def _page(
     return Page(title=title, parts=tuple(parts), files=tuple(files))
 
 
-def _known(plot: object) -> RunsPlot | Matrix | LimitsPlot | BarsPlot | None:
-    return plot if isinstance(plot, RunsPlot | Matrix | LimitsPlot | BarsPlot) else None
+def _known(plot: object) -> RunsPlot | Matrix | LimitsPlot | BarsPlot | PathPlot | None:
+    return plot if isinstance(plot, RunsPlot | Matrix | LimitsPlot | BarsPlot | PathPlot) else None
 
 
 def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
@@ -403,7 +407,9 @@ def html(page: Page) -> str:
     Raises:
         ImportError: jinja2 is not installed.
     """
-    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=_style())
+    text: str = _template().render(
+        page=page, policy=_policy(is_live=page.live is not None), script=_script(), style=_style()
+    )
     return "\n".join(line for line in map(str.rstrip, text.splitlines()) if line.strip()) + "\n"
 
 
@@ -466,10 +472,16 @@ def _style() -> str:
     return _file("page.css").strip()
 
 
-def _policy() -> str:
-    """Return what the browser may load and run: the page's own script and styles alone."""
+_ITSELF = "; connect-src 'self'"
+
+
+def _policy(*, is_live: bool) -> str:
+    """Return what the browser may load and run: the page's own script and styles alone.
+
+    One that is live asks whether it is still there before it loads itself again.
+    """
     digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'{_ITSELF if is_live else ''}"
     )

@@ -26,8 +26,8 @@ _TUNING = "-tuning.json"
 _FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the first that is there
 
 
-def report_index(reports: Path) -> Page:
-    """Return the page of a reports folder, the newest report first."""
+def report_index(reports: Path, *, home: str = "") -> Page:
+    """Return the page of a reports folder, the newest report first; `home` is that of all pages."""
     studies = sorted(_studies(reports), key=lambda each: each[0], reverse=True)
     return mapped(
         index_page(
@@ -43,6 +43,7 @@ def report_index(reports: Path) -> Page:
                 ),
             ],
             source="the reports of this folder",
+            home=home,
         ),
         hide_kept,
     )

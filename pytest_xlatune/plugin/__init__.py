@@ -24,13 +24,13 @@ from pytest_xlatune.plugin.controller import (
     IS_USAGE,
     Controller,
     root_of,
+    sweep_of,
 )
 from pytest_xlatune.plugin.fixtures import (
     NO_TAG,
     OPENING_KEY,
     OPTIONS_KEY,
     SESSION_KEY,
-    sweep_of,
 )
 from pytest_xlatune.sweep.groups import (
     DAILY,

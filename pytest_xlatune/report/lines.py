@@ -220,12 +220,19 @@ def live_line(
     """
     if result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        came = f"{status}: {plainly(result.reason) or ABSENT}"
+        came = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
         came = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
     return f"{_whose(result, slot)} {came} | {progress}"
+
+
+_MOST_CHARS = 160  # of a reason in a line: the report, or the test that failed, has all of it
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 4]} ..."
 
 
 def evidence_line(result: TrialResult) -> str:

@@ -362,6 +362,13 @@ class Known:
         return in_window(self.history, self.conclusion.first_step)
 
     @property
+    def has_figure(self) -> bool:
+        """Whether there is anything to show besides that it is not over."""
+        return self.conclusion.complete or any(
+            each.score is not None or each.memory is not None for each in self.history
+        )
+
+    @property
     def evidence(self) -> tuple[TrialResult, ...]:
         """The evidence trials of other studies on the same cell, in plan order."""
         own = {each.trial.id for each in self.history}

@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "tasks": (7, {"apprise"}),
     "cli": (8, {"rich"}),
     "plugin": (8, {"pytest"}),
+    "off": (8, {"pytest"}),  # that the plugin is not there
     "__init__": (9, set()),
     # each comes in by the door: nothing imports it, another guest neither
     "guests": (9, set()),

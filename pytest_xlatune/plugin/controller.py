@@ -7,6 +7,7 @@ ledgers that the session's processes name in a file and never measures anything 
 from __future__ import annotations
 
 import functools
+import html
 import json
 import os
 import re
@@ -166,8 +167,15 @@ class Controller:
     """What one session shows and leaves behind."""
 
     def __init__(
-        self, config: pytest.Config, options: RunSettings, session_id: str, notifier: Notifier
+        self,
+        config: pytest.Config,
+        options: RunSettings,
+        session_id: str,
+        notifier: Notifier,
+        *,
+        no_exports: Sequence[str] = (),
     ) -> None:
+        self._no_exports = tuple(no_exports)  # why a format of `--xlatune-export` is left out
         self.session_id = session_id
         self._notifier = notifier
         self._has_news = False
@@ -185,6 +193,10 @@ class Controller:
         self._left_out: list[str] = []  # tests of sweeps that the command line deselects
         self._told: dict[str, pytest.TestReport] = {}  # message of a failure -> its first test
         self._repeats: dict[str, list[pytest.TestReport]] = {}  # and the others that have it
+
+    def pytest_report_header(self) -> list[str]:
+        """Say before anything runs which exports there will not be."""
+        return [f"xlatune: {each}" for each in self._no_exports]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -275,7 +287,9 @@ class Controller:
                 self._repeats.setdefault(told, []).append(report)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
-    def pytest_xlatune_fold_repeats(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    def pytest_xlatune_fold_repeats(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None]:
         """Show the tests that one thing kept from running as one block; all of them are counted."""
         for told, repeats in self._repeats.items():
             names = ", ".join(each.nodeid.rpartition("::")[2] for each in repeats)
@@ -308,6 +322,16 @@ class Controller:
             return "inconclusive", "i", (shown, {"yellow": True})
         # `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
+        """Show the verdict beside the name of a test, on the page of pytest-html."""
+        said = dict(report.user_properties)
+        for at, cell in enumerate(cells if "xlatune.words" in said else ()):
+            # <td class="col-testId">test_sweep.py::test_flag[fast]</td>
+            if "col-testId" in cell:
+                shown = html.escape(_in_short(said))
+                cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End jobs that no test waits for any more, and send the last message."""

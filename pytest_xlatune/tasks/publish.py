@@ -696,17 +696,24 @@ def publish(
             )
             write_all({path: page})
             written += (path, write_index(reports))
+    problems = []
     for export in filter(None, map(export_of, exports)):
         # a server may take its time: sessions of other ledgers write meanwhile; two of this one
         # that find no run of a study would both make one
-        with writing(), alone(folder):
-            key = f"{known.sweep} {known.study.name} {_began(known)}"
-            more = {
-                stem.with_name(stem.name + suffix): text
-                for suffix, text in export.texts(report, key=key).items()
-            }
-            write_all(more)
-        written += tuple(more)
+        try:
+            with writing(), alone(folder):
+                key = f"{known.sweep} {known.study.name} {_began(known)}"
+                more = {
+                    stem.with_name(stem.name + suffix): text
+                    for suffix, text in export.texts(report, key=key).items()
+                }
+                write_all(more)
+        except LedgerError as error:  # the others take theirs
+            problems.append(str(error))
+        else:
+            written += tuple(more)
+    if problems:
+        raise LedgerError("; ".join(problems))
     return written
 
 

@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "guests/cvs": (9, {"pytest", "ruamel"}),
     "guests/megascale": (9, {"numpy"}),
     "guests/mlflow": (9, {"mlflow"}),
+    "guests/wandb": (9, {"wandb"}),
 }
 SIDEWAYS = {("evidence", "stats"), ("door", "model"), ("report", "studies")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}

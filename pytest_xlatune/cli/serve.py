@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_xlatune.tasks.watched_pages import Answer
+    from pytest_xlatune.tasks.watched_pages import Served
 
 HOST = "127.0.0.1"
 PORT = 8421  # where none is named, so that the line for a tunnel stays the same
@@ -30,7 +30,7 @@ _SILENT_S = 10.0  # after which a connection that asks for nothing is closed
 
 @contextmanager
 def serving(
-    answer: Callable[[str, float], Answer | None], port: int | None
+    answer: Callable[[str, float], Served | None], port: int | None
 ) -> Iterator[tuple[ThreadingHTTPServer, str]]:
     """Give a server of pages, and the address of its index; the caller has it serve.
 
@@ -43,7 +43,7 @@ def serving(
     token = secrets.token_urlsafe(_TOKEN_BYTES)
 
     class Handler(_Handler):
-        def shown(self) -> Answer | None:
+        def shown(self) -> Served | None:
             word, _, address = urlsplit(self.path).path.lstrip("/").partition("/")
             is_known = hmac.compare_digest(word.encode(), token.encode())
             return answer(address, time.time()) if is_known else None
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENT_S
     server_version, sys_version = "xlatune", ""
 
-    def shown(self) -> Answer | None:
+    def shown(self) -> Served | None:
         """Return what lies at the address; None where nothing does, or a stranger asks."""
         raise NotImplementedError
 

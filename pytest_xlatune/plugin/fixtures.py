@@ -330,7 +330,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 
 @contextmanager
 def untimed(config: pytest.Config) -> Generator[None]:
-    """Leave what is waited for here out of pytest-timeout's limit of a test.
+    """Leave the waiting in this context out of pytest-timeout's limit of a test.
 
     A trial has a deadline of its own, and a queue takes what it takes: `timeout = 300` in an ini
     file ended each test that waited for a job, with the status of a regression.

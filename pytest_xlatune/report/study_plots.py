@@ -376,7 +376,7 @@ def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Runs
 
 _DAY_S = 86_400.0
 _DOT = 0.9  # percent of the axis that a study takes
-_TIMES = 5  # texts of an axis of time, where there is room
+_TIMES = 5  # texts of an axis of time
 _OF_STATE = {
     "measured": "with a winner",
     "reference": "over, without a winner",

@@ -325,7 +325,7 @@ class Feed:
                 yield Landed(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
 
     def _opening(self, opened: CampaignOpened, study: Study) -> Landed:
-        """Name the cell once, with what is to run."""
+        """Name the cell once, and say how many trials follow."""
         history = history_of(self._state, study)
         done, left = _done(history), study.left(history)
         parts = [f"{_to_run(left, study.at_most(history))} to run"] if left else []

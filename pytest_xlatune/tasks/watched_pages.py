@@ -33,8 +33,8 @@ _PLAIN = "text/plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What is shown at an address: its type without the charset, and the text."""
+class Served:
+    """A page at an address: its type without the charset, and its text."""
 
     kind: str
     text: str
@@ -49,19 +49,19 @@ class WatchedPages:
         self._history: tuple[float, str] = (float("-inf"), "")
         self._turn = threading.Lock()  # a browser asks for several at once
 
-    def answer(self, address: str, now_s: float) -> Answer | None:
+    def answer(self, address: str, now_s: float) -> Served | None:
         """Return what lies at an address below the index, which is ""; None where nothing does."""
         with self._turn:
             if address in ("", INDEX):
-                return Answer(kind="text/html", text=self._index(now_s))
+                return Served(kind="text/html", text=self._index(now_s))
             if address == _HISTORY:
-                return Answer(kind="text/html", text=self._of_history(now_s))
+                return Served(kind="text/html", text=self._of_history(now_s))
             if address.startswith(_REPORTS):
                 return self._report(address.removeprefix(_REPORTS))
             if address.startswith(_CELL):
                 found = {_address(each): each for each in self._watcher.look(now_s)}
                 if (seen := found.get(address)) is not None:
-                    return Answer(kind="text/html", text=self._cell(seen, now_s))
+                    return Served(kind="text/html", text=self._cell(seen, now_s))
             return None
 
     def _index(self, now_s: float) -> str:
@@ -96,10 +96,10 @@ class WatchedPages:
             self._history = now_s, text
         return text
 
-    def _report(self, name: str) -> Answer | None:
+    def _report(self, name: str) -> Served | None:
         if name == INDEX:
             page = report_index(self._reports, home=f"../{INDEX}")
-            return Answer(kind="text/html", text=html(page))
+            return Served(kind="text/html", text=html(page))
         path = files_of(self._reports).get(name)
         if path is None:
             return None
@@ -107,7 +107,7 @@ class WatchedPages:
             text = path.read_text("utf-8")
         except (OSError, ValueError):
             return None
-        return Answer(kind=_KINDS.get(path.suffix, _PLAIN), text=text)
+        return Served(kind=_KINDS.get(path.suffix, _PLAIN), text=text)
 
     def _cell(self, seen: Seen, now_s: float) -> str:
         home = f"../../{INDEX}"

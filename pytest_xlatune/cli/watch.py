@@ -83,8 +83,8 @@ def _watch(arguments: argparse.Namespace) -> Output:
 
 def _serve(watcher: Watcher, options: RunSettings, port: int | None) -> Output:
     """Serve the pages until Ctrl-C."""
-    from pytest_xlatune.cli.serve import serving, tunnel_line
     from pytest_xlatune.tasks.files import NO_JINJA, has_pages
+    from pytest_xlatune.tasks.page_server import serving, tunnel_line
     from pytest_xlatune.tasks.watched_pages import WatchedPages
 
     if not has_pages():

@@ -14,9 +14,9 @@ from urllib.parse import urljoin
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.serve import HOST, serving, tunnel_line
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.tasks.page_server import HOST, serving, tunnel_line
 from pytest_xlatune.tasks.publish import publish
 from pytest_xlatune.tasks.watch import Watcher
 from pytest_xlatune.tasks.watched_pages import WatchedPages

@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.tasks.watched_pages import Served
+from pytest_xlatune.tasks.watched_pages import Served
 
 HOST = "127.0.0.1"
 PORT = 8421  # where none is named, so that the line for a tunnel stays the same

@@ -32,7 +32,7 @@ sys.path[:0] = [str(DOCS.parent / "benchmarks"), str(DOCS.parent)]
 import pages  # noqa: E402 - it lies in benchmarks/, which is no package
 
 from pytest_xlatune import cli, executors, ledger  # noqa: E402
-from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
+from pytest_xlatune.campaign.playbook import CLASS_RULES, FIRST_RULES, rule_for  # noqa: E402
 from pytest_xlatune.catalog.rules import RULES  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
 from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
@@ -245,7 +245,9 @@ def _follows(cls: FailureClass, action: Action) -> str:
         return "nothing by itself"
     if action is Action.SUCCESS:
         return "the trial counts"
-    return _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
+    said = _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
+    first = cls in FIRST_RULES and "; a baseline that never ran: once more, then the sweep stops"
+    return f"{said}{first or ''}"
 
 
 def rules() -> Lines:

@@ -51,6 +51,13 @@ from pytest_xlatune.stats.validity import (
 )
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
+# how a program ends by itself where its log says nothing that a table knows
+_OWN_ENDS = frozenset(
+    {
+        *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
+        *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH),
+    }
+)
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
 
 # decision -> the trial's final status; the others are followed by another attempt
@@ -152,12 +159,14 @@ def assess(
     is_ours = fatal is not None or stalled_s is not None
     outcome = as_told(outcome, report, is_ours=is_ours)
     is_reference = bool(reference) and trial.arm == reference
+    is_first = is_reference and not reference_runs
     rules = functools.partial(
         decide,
         outcome,
         earlier=earlier,
         policy=policy,
         reference_runs=reference_runs or is_reference or not reference,
+        is_first=is_first,
     )
     findings = diagnose(
         report,
@@ -181,7 +190,6 @@ def assess(
             cause = Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=found.reason)
             findings = (*findings, cause)
             decision = replace(rules(cause), found=found.reason)
-    is_first = is_reference and not reference_runs
     if is_reference and trial.protocol.is_scored and _is_of_all(decision, is_first=is_first):
         cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
         other = "" if trial.is_baseline else trial.arm
@@ -196,7 +204,7 @@ def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
     A program that ends again and again by itself, for a reason that no table knows, does so with
     every profile where the reference never ran (`is_first`).
     """
-    if decision.next is Next.GIVE_UP and is_first and decision.cls == FailureClass.EXIT_CODE:
+    if decision.next is Next.GIVE_UP and is_first and decision.cls in _OWN_ENDS:
         return True
     was_tried = decision.cls in (*_UNSCORED, FailureClass.NOT_STARTED)
     return decision.next is Next.DROP or (decision.next is Next.GIVE_UP and was_tried)

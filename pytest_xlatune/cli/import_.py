@@ -6,10 +6,11 @@ import argparse
 import codecs
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.cli.parsers import add_options, options_of
-from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
@@ -50,7 +51,8 @@ def _import(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 
     options = options_of(arguments)
-    check_exports(options.export)
+    exports, absent = check_exports(options.export)
+    complain(absent)
     path: Path = arguments.table
     said = options.said.over(CellSettings())
     missing = [
@@ -97,7 +99,7 @@ def _import(arguments: argparse.Namespace) -> Output:
         tokens=arguments.tokens,
         context=context,
     )
-    return Output(documents=_documents(folder, options))
+    return Output(documents=_documents(folder, replace(options, export=exports)))
 
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:

@@ -84,7 +84,8 @@ def _documents(
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
-    check_exports(options.export)
+    exports, missing = check_exports(options.export)
+    problems.extend(missing)
     for folder in folders:
         with owned.show_only(), _told(problems):
             known = read_known(folder)
@@ -95,7 +96,7 @@ def _documents(
                     options.reports,
                     zh=options.zh,
                     rewrite=options.rewrite,
-                    exports=options.export,
+                    exports=exports,
                 )
                 settings = sorted(known.state.opened[-1].settings.items())
                 told = [f"{name} was said by {place}" for name, place in settings]

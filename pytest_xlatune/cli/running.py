@@ -24,28 +24,35 @@ def trials_of(
     from pytest_xlatune.tasks.runs import Runs
 
     folder, session = options.workdir / resolved.folder, new_session_id()
-    tick = ticks(folder, session)
+    tick = ticks(folder, session, options.reports)
     with jobs_of(folder), Runs(options, session=session) as runs:
         yield runs, tick
 
 
 def ticks(
-    folder: Path, session: str, tell: Callable[[str], None] | None = None
+    folder: Path, session: str, reports: Path, tell: Callable[[str], None] | None = None
 ) -> Callable[[], None]:
     """Return what shows a line of each trial that has landed since the call before.
 
-    `tell` gets the messages that a person who waits elsewhere is sent.
+    The report in `reports` is written again now and then. `tell` gets the messages that a person
+    who waits elsewhere is sent.
     """
     from pytest_xlatune.tasks.live import Feed
+    from pytest_xlatune.tasks.live_page import LivePage
 
     feed = Feed(folder, session_id=session)
+    page = LivePage(folder, reports, feed)
 
     def tick() -> None:
+        is_news = False
         for landed in feed.landed():
+            is_news = True
             show([landed.line] if landed.line else [])
             if tell is not None:
                 for message in landed.messages:
                     tell(message)
+        trouble = page.look(is_news=is_news)
+        show([f"xlatune: {trouble}"] if trouble else [])
 
     return tick
 

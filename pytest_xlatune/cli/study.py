@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
 from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
-from pytest_xlatune.cli.show import Output, show
+from pytest_xlatune.cli.show import Output, complain, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
@@ -59,7 +60,9 @@ def _study(arguments: argparse.Namespace) -> Output:
 
         return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
     targets = read_targets(os.environ, options.notify_file)
-    check_exports(options.export)
+    exports, missing = check_exports(options.export)
+    complain(missing)
+    options = replace(options, export=exports)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))
@@ -89,7 +92,7 @@ def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]
         warning = notifier.send_text(message)
         show([f"xlatune: {warning}"] if warning else [])
 
-    tick = ticks(folder, session, tell)
+    tick = ticks(folder, session, options.reports, tell)
     problems: tuple[str, ...] = ()
     is_open, end = False, Exit.OK
     try:

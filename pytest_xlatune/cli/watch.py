@@ -1,4 +1,4 @@
-"""`xlatune watch`: every cell below a folder on one screen, over and over. It changes nothing."""
+"""`xlatune watch`: every cell below a folder on one screen, or as pages. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
-from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.show import Output, show
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from pytest_xlatune.sweep.groups import RunSettings
+    from pytest_xlatune.tasks.watch import Watcher
     from pytest_xlatune.tasks.watch_screen import ScreenLine
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
@@ -31,8 +34,17 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)"
     )
-    parser.add_argument("--once", action="store_true", help="print how they stand now, and end")
-    add_options(parser, only=("workdir", "config"))
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="print how they stand now, and end")
+    how.add_argument(
+        "--page",
+        nargs="?",
+        type=int,
+        const=-1,
+        metavar="PORT",
+        help="serve them as pages on this machine's own address, for a browser or a tunnel (8421)",
+    )
+    add_options(parser, only=("workdir", "reports", "config"))
     parser.set_defaults(run=_watch)
 
 
@@ -43,8 +55,11 @@ def _watch(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.tasks.watch import Watcher
     from pytest_xlatune.tasks.watch_screen import all_lines, screen_lines
 
-    folder = options_of(arguments).workdir
+    options = options_of(arguments)
+    folder = options.workdir
     watcher = Watcher(folder, names=arguments.cells)
+    if arguments.page is not None:
+        return _serve(watcher, options, None if arguments.page < 0 else arguments.page)
     console = Console(highlight=False, emoji=False, markup=False)
     if arguments.once or not console.is_terminal:
         shown = _texts(all_lines(watcher.look(time.time()), console.width))
@@ -63,6 +78,27 @@ def _watch(arguments: argparse.Namespace) -> Output:
             live.update(Group(*shown), refresh=True)
             if pressed(every_s) in _QUIT:
                 break
+    return Output()
+
+
+def _serve(watcher: Watcher, options: RunSettings, port: int | None) -> Output:
+    """Serve the pages until Ctrl-C."""
+    from pytest_xlatune.tasks.files import NO_JINJA, has_pages
+    from pytest_xlatune.tasks.page_server import serving, tunnel_line
+    from pytest_xlatune.tasks.watched_pages import WatchedPages
+
+    if not has_pages():
+        raise ConfigError(NO_JINJA)
+    pages = WatchedPages(watcher, options.workdir, options.reports)
+    with contextlib.suppress(KeyboardInterrupt), serving(pages.answer, port) as (server, address):
+        show(
+            [
+                f"the pages of {options.workdir}: {address}",
+                f"from another machine: {tunnel_line(server.server_port)}, then the same address",
+                "It shows them to all who have this address. Ctrl-C ends it.",
+            ]
+        )
+        server.serve_forever()
     return Output()
 
 

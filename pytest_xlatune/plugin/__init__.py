@@ -9,6 +9,7 @@ collected, because every pytest run loads this module where the package is insta
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
 import sys
@@ -24,13 +25,13 @@ from pytest_xlatune.plugin.controller import (
     IS_USAGE,
     Controller,
     root_of,
+    sweep_of,
 )
 from pytest_xlatune.plugin.fixtures import (
     NO_TAG,
     OPENING_KEY,
     OPTIONS_KEY,
     SESSION_KEY,
-    sweep_of,
 )
 from pytest_xlatune.sweep.groups import (
     DAILY,
@@ -108,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # a refused placeholder showed `--password` on the terminal and in junit
     hide_secrets_of(os.environ)
+    no_exports: tuple[str, ...] = ()
     try:
         _register_markers(config, everyone=config.option.markers)
         options = resolve_options(
@@ -120,7 +122,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if options.export and not (options.is_off or is_worker(config)):
             from pytest_xlatune.report.exports import check_exports
 
-            check_exports(options.export)
+            kept, no_exports = check_exports(options.export)
+            options = dataclasses.replace(options, export=kept)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     owned.trust_group(options.workdir if options.access == "group" else None)
@@ -129,7 +132,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OPENING_KEY] = []
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
     if not is_worker(config) and not options.is_off:
-        controller = Controller(config, options, new_session_id(), Notifier(targets))
+        controller = Controller(
+            config, options, new_session_id(), Notifier(targets), no_exports=no_exports
+        )
         config.pluginmanager.register(controller, CONTROLLER)
 
 

@@ -7,12 +7,15 @@ ledgers that the session's processes name in a file and never measures anything 
 from __future__ import annotations
 
 import functools
+import html
 import json
 import os
+import re
 import signal
+import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,17 +24,22 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
 
 if TYPE_CHECKING:
+    from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.tasks.live import Feed
+    from pytest_xlatune.tasks.live_page import LivePage
+    from pytest_xlatune.tasks.publish import Known
 
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
 _LOOK_S = 1.0
+_NAMES_CHARS = 300  # of the tests that one thing keeps from running
 _AGAIN_CHARS = 100  # of a message that a test before has said in full
 _ERASED = "\r\x1b[2K"  # of a terminal's line, with the cursor at its begin
 
@@ -45,6 +53,14 @@ def root_of(config: pytest.Config) -> Path:
     """
     is_said = config.inipath is not None or config.getoption("rootdir", None)
     return config.rootpath if is_said else config.invocation_params.dir
+
+
+def sweep_of(module: object) -> Sweep | None:
+    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
+    # a file that declares a sweep has imported its class; no other file has to
+    home = sys.modules.get("pytest_xlatune.sweep.declaration")
+    found = getattr(module, "SWEEP", None)
+    return found if home is not None and isinstance(found, home.Sweep) else None
 
 
 @dataclass(slots=True)
@@ -151,14 +167,22 @@ class Controller:
     """What one session shows and leaves behind."""
 
     def __init__(
-        self, config: pytest.Config, options: RunSettings, session_id: str, notifier: Notifier
+        self,
+        config: pytest.Config,
+        options: RunSettings,
+        session_id: str,
+        notifier: Notifier,
+        *,
+        no_exports: Sequence[str] = (),
     ) -> None:
+        self._no_exports = tuple(no_exports)  # why a format of `--xlatune-export` is left out
         self.session_id = session_id
         self._notifier = notifier
         self._has_news = False
         self._config = config
         self._options = options
         self._feeds: dict[Path, Feed] = {}
+        self._pages: dict[Path, LivePage] = {}
         self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -166,7 +190,13 @@ class Controller:
         self._is_ending_jobs = False
         self._is_left = False  # Ctrl-C came again
         self._status = StatusLine(config)
-        self._told: dict[str, str] = {}  # message of a failure -> the first test that has it
+        self._left_out: list[str] = []  # tests of sweeps that the command line deselects
+        self._told: dict[str, pytest.TestReport] = {}  # message of a failure -> its first test
+        self._repeats: dict[str, list[pytest.TestReport]] = {}  # and the others that have it
+
+    def pytest_report_header(self) -> list[str]:
+        """Say before anything runs which exports there will not be."""
+        return [f"xlatune: {each}" for each in self._no_exports]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -203,6 +233,11 @@ class Controller:
     def pytest_runtest_logfinish(self) -> None:
         """Let pytest write where the status line was."""
         self._status.clear()
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note the tests of sweeps that are not run, for a hint where none is left."""
+        mine = (each for each in items if sweep_of(getattr(each, "module", None)) is not None)
+        self._left_out += [each.name for each in mine]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""
@@ -243,12 +278,34 @@ class Controller:
         self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
             told = str(report.longrepr).strip()
-            first = self._told.setdefault(told, report.nodeid)
+            first = self._told.setdefault(told, report).nodeid
             if first != report.nodeid:
                 line = textwrap.shorten(
                     told.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
                 )
                 report.longrepr = f"{line} (said in full for {first})"
+                self._repeats.setdefault(told, []).append(report)
+
+    @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
+    def pytest_xlatune_fold_repeats(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Generator[None]:
+        """Show the tests that one thing kept from running as one block; all of them are counted."""
+        for told, repeats in self._repeats.items():
+            names = ", ".join(each.nodeid.rpartition("::")[2] for each in repeats)
+            more = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
+            count = counted(len(repeats), "more test")
+            self._told[told].longrepr = f"{told}\n\nThe same keeps {count} from running: {more}"
+        hidden = {id(each) for repeats in self._repeats.values() for each in repeats}
+        stats = terminalreporter.stats
+        kinds: tuple[str, ...] = ("error", "failed")
+        kept = {kind: stats[kind] for kind in kinds if kind in stats}
+        try:
+            for kind, reports in kept.items():
+                stats[kind] = [each for each in reports if id(each) not in hidden]
+            yield
+        finally:
+            stats.update(kept)
 
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
@@ -265,6 +322,16 @@ class Controller:
             return "inconclusive", "i", (shown, {"yellow": True})
         # `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
+        """Show the verdict beside the name of a test, on the page of pytest-html."""
+        said = dict(report.user_properties)
+        for at, cell in enumerate(cells if "xlatune.words" in said else ()):
+            # <td class="col-testId">test_sweep.py::test_flag[fast]</td>
+            if "col-testId" in cell:
+                shown = html.escape(_in_short(said))
+                cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End jobs that no test waits for any more, and send the last message."""
@@ -290,38 +357,15 @@ class Controller:
         """Show each sweep's leaderboard and where its reports are."""
         folders = self._named_folders()
         if not folders:
+            session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
+            if self._left_out and session is not None and not session.items:
+                terminalreporter.write_line(f"xlatune: {self._hint()}")
             return  # and nothing was imported
-        from pytest_xlatune.report.render import terminal
         from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-        from pytest_xlatune.tasks.publish import (
-            add_step_summary,
-            document_of,
-            publish,
-            read_known,
-        )
 
         for folder in folders:
             try:
-                known = read_known(folder)
-                terminalreporter.section(f"xlatune: {known.sweep}")
-                width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
-                document = document_of(known)
-                for line in terminal(document, width=width):
-                    terminalreporter.write_line(line)
-                for line in known.stopped.splitlines():
-                    terminalreporter.write_line(line, red=True)
-                # last: the disk may be full, and what was found is read off the terminal then
-                written = publish(
-                    folder,
-                    self._options.reports,
-                    zh=self._options.zh,
-                    rewrite=self._options.rewrite,
-                    exports=self._options.export,
-                )
-                for path in written:
-                    terminalreporter.write_line(f"written: {self._shown(path)}")
-                if warning := add_step_summary(document, os.environ):
-                    terminalreporter.write_line(f"xlatune: {warning}", yellow=True)
+                self._show_sweep(terminalreporter, folder)
             except XlatuneError as error:
                 terminalreporter.write_line(f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
@@ -335,6 +379,72 @@ class Controller:
             terminalreporter.write_line(f"exit status {int(status)}: {status.meaning}", bold=True)
         for line in self._options.said.unread([folder.parent.name for folder in folders]):
             terminalreporter.write_line(f"xlatune: {line}")
+
+    def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
+        """Show what was found, and write the reports; a sweep without a figure has three lines.
+
+        Raises:
+            LedgerError: it cannot be read, or a report not be written.
+        """
+        from pytest_xlatune.report.render import terminal
+        from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
+
+        known = read_known(folder)
+        document = document_of(known)
+        terminalreporter.section(f"xlatune: {known.sweep}")
+        if known.has_figure:
+            width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
+            for line in terminal(document, width=width):
+                terminalreporter.write_line(line)
+            for line in known.stopped.splitlines():
+                if not line.startswith("Reason: "):  # the document has just said it
+                    terminalreporter.write_line(line, red=True)
+        else:
+            terminalreporter.write_line(self._of_nothing(known), red=True)
+        # last: the disk may be full, and what was found is read off the terminal then
+        written = publish(
+            folder,
+            self._options.reports,
+            zh=self._options.zh,
+            rewrite=self._options.rewrite,
+            exports=self._options.export,
+        )
+        names = [self._shown(path) for path in written]
+        if not known.has_figure:
+            names = [f"{names[0]} and {len(names) - 1} more"] if names[1:] else names
+        for name in names:
+            terminalreporter.write_line(f"written: {name}")
+        if not known.has_figure:
+            line = f"all is kept in {self._shown(folder)}: the same command goes on"
+            terminalreporter.write_line(line)
+        if warning := add_step_summary(document, os.environ):
+            terminalreporter.write_line(f"xlatune: {warning}", yellow=True)
+
+    def _of_nothing(self, known: Known) -> str:
+        """Return why a sweep has no figure; a reason that a test has told is not told again."""
+        head, why = f"{known.cell.label}: no trial has a figure", known.stop_reason
+        if not why:
+            return f"{head}: the session ended before"
+        if (test := next((t for said, t in self._told.items() if why in said), None)) is not None:
+            return f"{head}; the reason stands at {test.nodeid}"
+        return f"{head}: {why}"
+
+    def _hint(self) -> str:
+        """Return what could have been meant where the command line selects no test of a sweep."""
+        import difflib
+
+        option = self._config.option
+        asked = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
+        if self._options.is_off:
+            return f"{counted(len(self._left_out), 'test')} of sweeps left out: --no-xlatune"
+        how = " and ".join(f"{name} {said}" for name, said in asked.items() if said)
+        # test_flag[fast]
+        names = dict.fromkeys(re.sub(r".*\[|\]$", "", each) for each in self._left_out)
+        words = re.findall(r"[\w.+-]+", option.keyword)
+        near = [n for each in words for n in difflib.get_close_matches(each, names, n=1)]
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        some = textwrap.shorten(", ".join(names), 200, placeholder=" ...")
+        return f"{how} selects none of {counted(len(self._left_out), 'test')}{meant} ({some})"
 
     def _finish(self, folder: Path) -> None:
         from pytest_xlatune.campaign.jobs import cancel_unwaited
@@ -375,22 +485,34 @@ class Controller:
     def _new_lines(self) -> Iterator[str]:
         for folder in self._named_folders():
             from pytest_xlatune.tasks.live import Feed
+            from pytest_xlatune.tasks.live_page import LivePage
 
             if folder not in self._feeds:
-                self._feeds[folder] = Feed(folder, session_id=self.session_id)
+                feed = self._feeds[folder] = Feed(folder, session_id=self.session_id)
+                self._pages[folder] = LivePage(folder, self._options.reports, feed)
+                for each in self._feeds.values():
+                    each.is_alone = len(self._feeds) == 1
+            is_news = False
             try:
                 for landed in self._feeds[folder].landed():
+                    is_news = True
                     if landed.line and not (landed.is_passing and self._status.is_on):
                         yield landed.line
                     for message in landed.messages:
                         self._tell(message)
                     if landed.result is not None:
                         if not self._has_news:
-                            self._tell(f"[xla-tuning] first trial is in: {landed.line}")
+                            said = landed.line.removeprefix(landed.label).lstrip()
+                            self._tell(f"[xla-tuning] first trial is in: {landed.label} {said}")
                         self._has_news = True
                         self._config.hook.pytest_xlatune_trial_ended(
                             sweep=landed.sweep, result=landed.result
                         )
+                # the end of the session writes all of it
+                if not self._over.is_set() and (
+                    trouble := self._pages[folder].look(is_news=is_news)
+                ):
+                    yield f"xlatune: {trouble}"
             except XlatuneError as error:
                 # once, not at every look
                 if self._troubles.get(folder) != str(error):

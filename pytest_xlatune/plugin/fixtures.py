@@ -6,13 +6,13 @@ heavy is imported before a sweep is collected. `pytest_xlatune.plugin` brings th
 
 from __future__ import annotations
 
-import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
-from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED
+from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED, sweep_of
 from pytest_xlatune.sweep.groups import RunSettings
 
 if TYPE_CHECKING:
@@ -37,16 +37,9 @@ OPTIONS_KEY = pytest.StashKey[RunSettings]()
 OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open
 SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
 MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()  # what a test was given
+TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()  # of pytest-timeout, while it runs
 NO_TAG = ""  # stands for the tags of a sweep that has none
 T = TypeVar("T")
-
-
-def sweep_of(module: object) -> Sweep | None:
-    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
-    # a file that declares a sweep has imported its class; no other file has to
-    home = sys.modules.get("pytest_xlatune.sweep.declaration")
-    found = getattr(module, "SWEEP", None)
-    return found if home is not None and isinstance(found, home.Sweep) else None
 
 
 @pytest.fixture(scope="module")
@@ -322,12 +315,45 @@ def _arm_of(campaign: Campaign, name: str) -> Arm:
     return arms[name]
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> None:
+    """Remember by which limit pytest-timeout ends the test; it sets its timer itself."""
+    item.config.stash[TIMER_KEY] = item, settings
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    """Forget it; pytest-timeout takes its timer away itself."""
+    if TIMER_KEY in item.config.stash:
+        del item.config.stash[TIMER_KEY]
+
+
+@contextmanager
+def untimed(config: pytest.Config) -> Generator[None]:
+    """Leave the waiting in this context out of pytest-timeout's limit of a test.
+
+    A trial has a deadline of its own, and a queue takes what it takes: `timeout = 300` in an ini
+    file ended each test that waited for a job, with the status of a regression.
+    """
+    if TIMER_KEY not in config.stash:
+        yield
+        return
+    item, settings = config.stash[TIMER_KEY]
+    hook = config.pluginmanager.hook
+    hook.pytest_timeout_cancel_timer(item=item)
+    try:
+        yield
+    finally:
+        hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
 def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
     """Wait for an answer, with live lines if this is the process that prints them."""
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:
-        # an xdist worker has no terminal
-        return ask(controller.tick if controller is not None else lambda: None)
+        with untimed(request.config):
+            # an xdist worker has no terminal
+            return ask(controller.tick if controller is not None else lambda: None)
     except XlatuneError as error:
         failed = pytest.fail.Exception(str(error), pytrace=False)
         vars(failed)[REFUSED] = type(error).__name__

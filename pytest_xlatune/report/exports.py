@@ -134,16 +134,27 @@ def export_of(name: str) -> Export | None:
     return made
 
 
-def check_exports(formats: Iterable[str]) -> None:
-    """Find out whether formats can be written, before anything is measured.
+def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the formats that can be written, and why each other cannot, before all is measured.
+
+    One that cannot be had does not refuse the others.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: formats are asked for, and none can be written.
     """
+    kept, problems = [], []
     for each in formats:
-        export = export_of(each)
-        if export is not None:
-            export.check()
+        try:
+            export = export_of(each)
+            if export is not None:
+                export.check()
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            kept.append(each)
+    if problems and not kept:
+        raise ConfigError("; ".join(problems))
+    return tuple(kept), tuple(problems)
 
 
 def exported(text: str, *, sweep: str, study: str) -> Exported:

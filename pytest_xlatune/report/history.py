@@ -28,8 +28,22 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.lines import figure, tally, words
-from pytest_xlatune.report.study_plots import course_plot
+from pytest_xlatune.report.study_plots import cells_plot, course_plot
 from pytest_xlatune.report.words import plainly
+
+
+def _best(conclusion: Conclusion) -> Verdict | None:
+    return None if conclusion.facts.summary else conclusion.winner
+
+
+def answer_of(conclusion: Conclusion) -> str:
+    """Return a finding in a few words: the study's own, the winner, or how many of each verdict."""
+    if summary := conclusion.facts.summary:
+        return plainly(summary[0])
+    if (best := _best(conclusion)) is not None:
+        ends = f" {interval(best.ci95)}" if best.ci95 else ""
+        return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
+    return tally(conclusion.verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +82,12 @@ class PastStudy:
     @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None where the study recommends none."""
-        return None if self.conclusion.facts.summary else self.conclusion.winner
+        return _best(self.conclusion)
 
     @property
     def answer(self) -> str:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
-        if summary := self.conclusion.facts.summary:
-            return plainly(summary[0])
-        if self.best is not None:
-            best = self.best
-            ends = f" {interval(best.ci95)}" if best.ci95 else ""
-            return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
-        return tally(self.conclusion.verdicts)
+        return answer_of(self.conclusion)
 
     def is_called(self, name: str) -> bool:
         """Whether a name may mean its cell: label, model, sweep, folder, or the head of its id."""
@@ -258,7 +266,22 @@ def history(past: Sequence[PastStudy]) -> Document:
             _total(past),
         ),
         sections=(section("Studies", Table(columns=titles, rows=rows)),),
+        drawn=drawn(
+            "All cells over time",
+            cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past]),
+        ),
     )
+
+
+def _state(past: PastStudy) -> str:
+    """Return which colour of a page's plot a study has."""
+    if not past.conclusion.complete:
+        return "unmeasured"
+    return "measured" if past.best is not None else "reference"
+
+
+def _words(past: PastStudy) -> str:
+    return f"{past.sweep}, {past.kind}: {past.answer}"
 
 
 _VARIED = {

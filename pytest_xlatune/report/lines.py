@@ -208,7 +208,6 @@ def time_left(fewest_s: float, most_s: float) -> str:
 def live_line(
     result: TrialResult,
     *,
-    cell: Cell,
     verdict: Verdict | None,
     progress: str,
     place: Reason | None = None,
@@ -221,33 +220,34 @@ def live_line(
     """
     if result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        came = f"{status}: {plainly(result.reason) or ABSENT}"
+        came = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
         came = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
-    return f"{_whose(result, cell, slot)} {came} | {progress}"
+    return f"{_whose(result, slot)} {came} | {progress}"
 
 
-def running_line(trial: Trial, *, cell: Cell, job_id: str, said: str, progress: str = "") -> str:
-    """Say in one line where a job in flight stands, and where the sweep does."""
-    line = f"{cell.label} {trial.arm} (job {job_id}) {plain(said)}"
-    return f"{line} | {progress}" if progress else line
+_MOST_CHARS = 160  # of a reason in a line: the report, or the test that failed, has all of it
 
 
-def evidence_line(result: TrialResult, *, cell: Cell) -> str:
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 4]} ..."
+
+
+def evidence_line(result: TrialResult) -> str:
     """Say in one line that an evidence run is over: it has no figure."""
     is_there = result.status is TrialStatus.MEASURED
     how = (
         "ran with profiler and dump" if is_there else f"left no evidence: {plainly(result.reason)}"
     )
-    return f"{_whose(result, cell)} {how}"
+    return f"{_whose(result)} {how}"
 
 
-def _whose(result: TrialResult, cell: Cell, slot: str = "") -> str:
+def _whose(result: TrialResult, slot: str = "") -> str:
     beside = f", {slot}" if slot else ""
     job = f" (job {result.job_ids[-1]}{beside})" if result.job_ids else ""
-    return f"{cell.label} {result.trial.arm}{job}"
+    return f"{result.trial.arm}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:

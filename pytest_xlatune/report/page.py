@@ -1,6 +1,7 @@
 """A document and its plots as one HTML page that needs nothing else: no file, no other host.
 
     page_of(document, subject) -> Page      html(page) -> text      tuning_page_of(document, cells)
+    index_page(title, links) -> Page        Page.live: what a page says while its sweep runs
 
 A page has all of its document, plots of the conclusion and the history, and what the history tells
 of every trial. It must not know which study it is about. All text is escaped by jinja2, which is
@@ -16,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import resources
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -46,6 +48,7 @@ from pytest_xlatune.report.page_plots import (
     PARTS,
     BarOf,
     BarsPlot,
+    PathPlot,
     Plot,
     bars_plot,
     drift,
@@ -62,7 +65,82 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _JOBS = "Every job"
-_Shown = Block | Plot | RunsPlot | Matrix | LimitsPlot | BarsPlot
+_EVERY_S, _EVERY_STILL_S = 10.0, 60.0  # between two loads of a page, of one that stands still
+STILL_S = 150.0  # without a sign of life: a session gives one in each of these minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """How a sweep stands that is not over; times are seconds since the epoch.
+
+    Attributes:
+        written_s: when the page was written.
+        alive_s: when a session was last seen at it.
+        event_s: of the ledger's last event.
+        progress: trials over, trials to come, time left.
+        running: its jobs in flight, a line each.
+    """
+
+    written_s: float
+    alive_s: float
+    event_s: float
+    progress: str = ""
+    running: tuple[str, ...] = ()
+
+    @property
+    def is_still(self) -> bool:
+        """Whether no session was at it when the page was written."""
+        return self.written_s - self.alive_s > STILL_S
+
+    @property
+    def said(self) -> str:
+        """When something happened last, for a reader without scripts."""
+        if self.is_still:
+            return f"Stands still since {_utc(self.alive_s)}: no session is at it"
+        return f"Last event {_utc(self.event_s)}; this page is of {_utc(self.written_s)}"
+
+    @property
+    def data(self) -> Mapping[str, float]:
+        """What the page's script counts with, in seconds, by the name of a data attribute."""
+        return {
+            "alive": round(self.alive_s, 1),
+            "event": round(self.event_s, 1),
+            "still": STILL_S,
+            "every": _EVERY_S,
+            "everystill": _EVERY_STILL_S,
+        }
+
+
+def _utc(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A line of an index.
+
+    Attributes:
+        text: of the link.
+        href: relative to the page; "" is no link.
+        said: about it, after the link.
+        others: text and address of the same in other forms.
+    """
+
+    text: str
+    href: str = ""
+    said: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Lines of an index; `none` is said where there are none."""
+
+    links: tuple[Link, ...]
+    none: str = ""
+
+
+_Shown = Block | Plot | RunsPlot | Matrix | LimitsPlot | BarsPlot | Links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +161,16 @@ class Page:
         parts: its parts; the first says what was found.
         files: names of the files beside it that have the same figures.
         source: where the figures come from.
+        live: how the sweep stands while it runs; None of a page that is not written again.
+        home: address of the index that the page is of; "" is none.
     """
 
     title: str
     parts: tuple[PagePart, ...]
     files: tuple[str, ...] = ()
     source: str = "the sweep's ledger"
+    live: Live | None = None
+    home: str = ""
 
 
 def page_of(
@@ -131,8 +213,11 @@ def page_of(
     return _page(document.title, sections, files)
 
 
-def document_page(document: Document, *, source: str) -> Page:
-    """Return the page of a document that no single study is behind: its text and its plots."""
+def document_page(document: Document, *, source: str, home: str = "") -> Page:
+    """Return the page of a document that no single study is behind: its text and its plots.
+
+    `home` is the address of an index.
+    """
     found, rest = document.sections[:1], document.sections[1:]
     sections = [
         *((each.title, each.blocks) for each in found),
@@ -140,7 +225,20 @@ def document_page(document: Document, *, source: str) -> Page:
         *((each.title, each.blocks) for each in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
-    return replace(_page(document.title, sections, ()), source=source)
+    return replace(_page(document.title, sections, ()), source=source, home=home)
+
+
+def index_page(
+    title: str,
+    parts: Sequence[tuple[str, Links]],
+    *,
+    source: str,
+    live: Live | None = None,
+    home: str = "",
+) -> Page:
+    """Return a page of links: title and lines of each part."""
+    page = _page(title, [(name, (links,)) for name, links in parts], ())
+    return replace(page, source=source, live=live, home=home)
 
 
 def tuning_page_of(
@@ -181,8 +279,8 @@ def _page(
     return Page(title=title, parts=tuple(parts), files=tuple(files))
 
 
-def _known(plot: object) -> RunsPlot | Matrix | LimitsPlot | BarsPlot | None:
-    return plot if isinstance(plot, RunsPlot | Matrix | LimitsPlot | BarsPlot) else None
+def _known(plot: object) -> RunsPlot | Matrix | LimitsPlot | BarsPlot | PathPlot | None:
+    return plot if isinstance(plot, RunsPlot | Matrix | LimitsPlot | BarsPlot | PathPlot) else None
 
 
 def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
@@ -309,7 +407,9 @@ def html(page: Page) -> str:
     Raises:
         ImportError: jinja2 is not installed.
     """
-    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=_style())
+    text: str = _template().render(
+        page=page, policy=_policy(is_live=page.live is not None), script=_script(), style=_style()
+    )
     return "\n".join(line for line in map(str.rstrip, text.splitlines()) if line.strip()) + "\n"
 
 
@@ -372,10 +472,16 @@ def _style() -> str:
     return _file("page.css").strip()
 
 
-def _policy() -> str:
-    """Return what the browser may load and run: the page's own script and styles alone."""
+_ITSELF = "; connect-src 'self'"
+
+
+def _policy(*, is_live: bool) -> str:
+    """Return what the browser may load and run: the page's own script and styles alone.
+
+    One that is live asks whether it is still there before it loads itself again.
+    """
     digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'{_ITSELF if is_live else ''}"
     )

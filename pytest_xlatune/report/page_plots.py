@@ -103,6 +103,9 @@ class Forest:
     parts: tuple[ForestPart, ...]
 
 
+_LONG_LANE = 14  # characters
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """A job in the path of a sweep: its lane, from where to where in percent, and its words."""
@@ -116,14 +119,22 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPlot:
-    """All jobs over time, one lane a stage, and the stages in a table."""
+    """Bars over time in lanes: all jobs, one lane a stage, with the stages in a table.
+
+    `kinds` are the looks that occur, each with its word.
+    """
 
     caption: str
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     ticks: tuple[Tick, ...]
-    kinds: tuple[str, ...]
-    table: Table
+    kinds: tuple[tuple[str, str], ...]
+    table: Table | None = None
+
+    @property
+    def long(self) -> str:
+        """Whether the names of the lanes need a line of their own on a phone, as a class."""
+        return " long" if max(map(len, self.lanes)) > _LONG_LANE else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,7 +483,7 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
         lanes=tuple(lanes),
         bars=tuple(bars),
         ticks=axis.ticks(unit=f" {unit}"),
-        kinds=tuple(dict.fromkeys(each.looks for each in bars)),
+        kinds=tuple((each, each) for each in dict.fromkeys(each.looks for each in bars)),
         table=stages(history),
     )
 

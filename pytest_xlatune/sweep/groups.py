@@ -640,7 +640,8 @@ class RunSettings(Declared):
     )
     export: tuple[str, ...] = _of_session(
         (),
-        "Further formats of the reports: bmf, github-benchmark, csv, prometheus, mlflow",
+        "Further formats of the reports: bmf (Bencher), github-benchmark, csv, prometheus, mlflow, "
+        "wandb",
         metavar="FORMAT,...",
         parse=lambda text: _default("report.exports", "formats")()(text),  # noqa: PLW0108 - late
     )

@@ -1,11 +1,11 @@
 """The live lines of one cell, and the messages to people as it goes on.
 
-`Feed` reads the ledger and gives one line for each trial that has landed, and one for each change
-of a job in flight: submitted, waiting, started, its first step, each quarter of its steps. A job
-whose changes follow each other within seconds has one line for them. `Milestones` gives the
-messages: a session begins, a result is confirmed, the sweep is half way. The controller sends stop
-and end itself, because it knows when a session is over. A milestone is crossed once in a session:
-one that was crossed before the session is no news. Nothing is printed or sent here.
+`Feed` reads the ledger and gives one line for each trial that has landed, and at most once a minute
+one about jobs in flight, where one of them has changed: waiting, started, its first step, each
+quarter of its steps. That a person holds a job is told at once. `Milestones` gives the messages: a
+session begins, a result is confirmed, the sweep is half way. The controller sends stop and end
+itself, because it knows when a session is over. A milestone is crossed once in a session: one that
+was crossed before the session is no news. Nothing is printed or sent here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from pytest_xlatune.campaign import history_of
 from pytest_xlatune.ledger import (
     LEDGER,
-    AttemptSubmitted,
     CampaignOpened,
     Decided,
     EpochBegan,
@@ -31,19 +30,18 @@ from pytest_xlatune.ledger import (
     TrialEnded,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import (
     best_lines,
     evidence_line,
     live_line,
     paragraph,
-    running_line,
     standing,
     tally,
     time_left,
@@ -57,8 +55,9 @@ from pytest_xlatune.tasks.running import Flights, Pace, Running
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
 _LOOK_S = 0.9  # a caller may look at the ledger more often than at the logs
-_PACE_S = 10.0  # between two lines about one job
-_PENDING_S = 600.0  # and about one that goes on waiting, for another reason or a later start
+_PACE_S = 60.0  # between two lines about what runs: 46 jobs once had 191 lines
+_PENDING_S = 600.0  # and where all goes on waiting, for another reason or a later start
+_FRESH_S = 10.0  # of a submission, in which the scheduler is asked
 _PARTS = 4  # of a trial's steps, each with a line
 
 
@@ -78,7 +77,7 @@ class Milestones:
         if not left:
             return ""
         most = self.study.at_most(history)
-        to_run = counted(left, "trial") if most == left else f"{left} to {most} trials"
+        to_run = _to_run(left, most)
         cell = self.study.cells[0]
         names = dict.fromkeys(name for each in self.study.cells for name in each.nodelist)
         nodes = ",".join(names) or "this machine, or the scheduler's choice"
@@ -123,14 +122,12 @@ class Milestones:
         return tuple(messages)
 
 
+def _to_run(left: int, most: int) -> str:
+    return counted(left, "trial") if most == left else f"{left} to {most} trials"
+
+
 def _done(history: Sequence[TrialResult]) -> int:
     return sum(each.status.is_final for each in history)
-
-
-def _cell_of(study: Study, result: TrialResult) -> Cell:
-    """Return the cell of a trial; the study's first where it is of another study."""
-    found = (each for each in study.cells if each.digest == result.trial.cell_digest)
-    return next(found, study.cells[0])
 
 
 def _slot_of(study: Study, result: TrialResult) -> str:
@@ -153,13 +150,15 @@ class Landed:
     Attributes:
         line: the text to show; "" is nothing.
         sweep: whose.
-        is_passing: of a job in flight: a terminal that shows where jobs stand needs no such line.
+        label: of the cell, in a few words.
+        is_passing: of jobs in flight: a terminal that shows where jobs stand needs no such line.
         result: of the trial that landed, if one did.
         messages: to people.
     """
 
     line: str
     sweep: str
+    label: str = ""
     is_passing: bool = False
     result: TrialResult | None = None
     messages: tuple[str, ...] = ()
@@ -171,33 +170,55 @@ class _Waits:
 
     reason: str
     is_held: bool
+    is_suspended: bool
     starts_s: float | None
 
 
-def _about(running: Running) -> object:
+def _about(running: Running, now_s: float) -> object:
     """Return what a line would be about; None where none is needed.
 
-    Two that are equal are one state of the job: of its steps each part is one.
+    Two that are equal are one state of the job: of its steps each part is one. One that was just
+    submitted has none.
     """
+    is_bare = running.state is State.PENDING and not running.reason and running.starts_s is None
+    if is_bare and now_s - running.since_s < _FRESH_S:
+        return None
     if running.reason or running.state is State.PENDING:
-        return _Waits(reason=running.reason, is_held=running.is_held, starts_s=running.starts_s)
+        return _Waits(
+            reason=running.reason,
+            is_held=running.is_held,
+            is_suspended=running.state is not State.PENDING,
+            starts_s=running.starts_s,
+        )
     if running.step is None:
         return running.phase or "started"
     part = (running.step + 1) * _PARTS // max(running.trial.protocol.steps, 1)
     return part if part < _PARTS else None  # its landing is next
 
 
+def _is_held(about: object) -> bool:
+    """Whether a person keeps a job from running: one that waits, or that was stopped as it ran."""
+    return isinstance(about, _Waits) and (about.is_held or about.is_suspended)
+
+
 class Feed:
-    """The lines of one ledger in one session."""
+    """The lines of one ledger in one session.
+
+    Attributes:
+        is_alone: whether no other feed is shown beside it: its cell is named once then, not in each
+            line.
+    """
 
     def __init__(
         self, folder: Path, *, session_id: str, now: Callable[[], float] = time.time
     ) -> None:
+        self.is_alone = True
         self._now = now
         self._flights = Flights(folder)
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
-        self._told: dict[str, tuple[object, float]] = {}  # job -> what was told of it, and when
+        self._told: dict[str, object] = {}  # job -> what was told of it
+        self._told_s = float("-inf")  # and when
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._state = LedgerState()
@@ -218,8 +239,14 @@ class Feed:
             LedgerError: the ledger cannot be read.
         """
         for each in self._landed():
+            label = self._opened.cells[0].label if self._opened is not None else ""
+            is_named = self.is_alone or not each.line or each.line.startswith(label)
+            line = each.line if is_named else f"{label} {each.line}"
             yield replace(
-                each, line=hide_kept(each.line), messages=tuple(map(hide_kept, each.messages))
+                each,
+                line=hide_kept(line),
+                label=label,
+                messages=tuple(map(hide_kept, each.messages)),
             )
 
     def _landed(self) -> Iterator[Landed]:
@@ -236,7 +263,7 @@ class Feed:
             if isinstance(event, CampaignOpened) and event.session == self._session_id:
                 self._opened = event
                 study = self._studies[event.study] = study_of(event.study, event.declared)
-                yield from self._reused(event)
+                yield self._opening(event, study)
                 milestones = self._milestones[event.study] = Milestones(study)
                 kickoff = milestones.begin(history_of(self._state, study))
                 if kickoff:
@@ -248,9 +275,7 @@ class Feed:
 
     def _line(self, entry: LedgerEntry, sweep: str) -> Iterator[Landed]:
         event = entry.event
-        if isinstance(event, AttemptSubmitted):
-            yield from self._submitted(event, sweep)
-        elif isinstance(event, TrialEnded):
+        if isinstance(event, TrialEnded):
             yield from self._ended(event.result, sweep)
         elif isinstance(event, EvidenceRecorded):
             for said in (*event.facts, *event.problems):
@@ -273,9 +298,8 @@ class Feed:
     def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
         study = self._studies.get(result.trial.study)
         if result.trial.protocol.dump:
-            for last in list(self._studies.values())[-1:]:
-                line = evidence_line(result, cell=_cell_of(last, result))
-                yield Landed(line=line, sweep=sweep)
+            if self._studies:
+                yield Landed(line=evidence_line(result), sweep=sweep)
         elif result.memory is not None:  # what compiling said is a line of its own
             if result.memory.fits is None:
                 line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
@@ -286,7 +310,6 @@ class Feed:
             left_s = self._left_s(history, study)
             line = live_line(
                 in_window((result,), conclusion.first_step)[0],
-                cell=_cell_of(study, result),
                 verdict=conclusion.verdict(result.trial.arm),
                 progress=self._progress(history, study),
                 place=study.place(result.trial),
@@ -301,59 +324,40 @@ class Feed:
                 self._added[study.name] = added
                 yield Landed(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
 
-    def _reused(self, opened: CampaignOpened) -> Iterator[Landed]:
-        done = sum(each.status.is_final for each in self._state.history(opened.study))
+    def _opening(self, opened: CampaignOpened, study: Study) -> Landed:
+        """Name the cell once, and say how many trials follow."""
+        history = history_of(self._state, study)
+        done, left = _done(history), study.left(history)
+        parts = [f"{_to_run(left, study.at_most(history))} to run"] if left else []
         if done:
-            line = f"{opened.cells[0].label}: {done} trials are reused from the ledger"
-            yield Landed(line=line, sweep=opened.sweep)
-
-    def _submitted(self, event: AttemptSubmitted, sweep: str) -> Iterator[Landed]:
-        of = event.submission
-        progress = self._state.trials[of.trial_id]
-        self._told[of.job_id] = "submitted", self._now()
-        again = f", attempt {of.attempt}" if of.attempt > 1 else ""
-        study = self._studies.get(progress.trial.study)
-        if study is not None:
-            cell = _cell_of(study, progress.result)
-            said = f"submitted{again}"
-            job = ", ".join(filter(None, [of.job_id, _slot_of(study, progress.result)]))
-            line = running_line(progress.trial, cell=cell, job_id=job, said=said)
-            yield Landed(line=line, sweep=sweep, is_passing=True)
+            parts.append(
+                f"{counted(done, 'trial')} {'is' if done == 1 else 'are'} reused from the ledger"
+            )
+        return Landed(
+            line=f"{opened.cells[0].label}: {'; '.join(parts) or 'nothing is to run'}",
+            sweep=opened.sweep,
+        )
 
     def _changes(self, sweep: str) -> Iterator[Landed]:
-        """Tell what has changed of the jobs in flight since it was last told."""
+        """Tell what runs now where that has changed since it was last told."""
         now_s = self._now()
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
         self._running = self._flights.look(self._state, self._pace.submitted_s)
-        flying = {each.job_id for each in self._running}
-        self._told = {job: told for job, told in self._told.items() if job in flying}
-        for each in self._running:
-            study, about = self._studies.get(each.trial.study), _about(each)
-            told, told_s = self._told.get(each.job_id, (None, 0.0))
-            goes_on = (
-                isinstance(told, _Waits)
-                and isinstance(about, _Waits)
-                and told.is_held == about.is_held
-            )
-            if (
-                study is None
-                or about in (None, told)
-                or now_s - told_s < (_PENDING_S if goes_on else _PACE_S)
-            ):
-                continue
-            self._told[each.job_id] = about, now_s
-            history = history_of(self._state, study)
-            result = self._state.trials[each.trial.id].result
-            line = running_line(
-                each.trial,
-                cell=_cell_of(study, result),
-                job_id=", ".join(filter(None, [each.job_id, _slot_of(study, result)])),
-                said=each.words,
-                progress=self._progress(history, study),
-            )
-            yield Landed(line=line, sweep=sweep, is_passing=True)
+        abouts = {each.job_id: _about(each, now_s) for each in self._running}
+        news = {job for job, about in abouts.items() if about not in (None, self._told.get(job))}
+        if not news:
+            return
+        is_person = any(_is_held(abouts[job]) != _is_held(self._told.get(job)) for job in news)
+        goes_on = all(
+            isinstance(abouts[job], _Waits) and isinstance(self._told.get(job), _Waits)
+            for job in news
+        )
+        pace_s = 0.0 if is_person else _PENDING_S if goes_on else _PACE_S
+        if now_s - self._told_s >= pace_s and (said := self.status()):
+            self._told, self._told_s = abouts, now_s
+            yield Landed(line=f"now: {said}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:
         """Return where the cell stands now, for a line that is rewritten; "" where nothing runs."""
@@ -369,6 +373,16 @@ class Feed:
         progress = self._progress(history, study)
         job = f"{first.trial.profile.id} (job {first.job_id})"
         return hide_kept(f"{job} {first.words}{more} | {progress}")
+
+    def standing(self) -> tuple[str, tuple[str, ...]]:
+        """Return how far the sweep is, and a line of each job in flight, the running ones first."""
+        studies = list(self._studies.values())
+        if not studies:
+            return "", ()
+        order = sorted(self._running, key=lambda each: each.state is State.PENDING)
+        told = (f"{each.trial.profile.id} (job {each.job_id}) {each.words}" for each in order)
+        progress = self._progress(history_of(self._state, studies[-1]), studies[-1])
+        return hide_kept(progress), tuple(hide_kept(plain(each)) for each in told)
 
     def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
         ahead = study.ahead(history)

@@ -60,7 +60,7 @@ from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
-from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.page import Live, html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
@@ -71,6 +71,7 @@ from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 from pytest_xlatune.tasks.files import has_pages, write_all
+from pytest_xlatune.tasks.report_index import INDEX, write_index
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -181,7 +182,9 @@ def add_to_document(
     write_all(texts)
     if has_pages():  # last: whatever is wrong with a page, the document is there
         page = {
-            stem.with_name(f"{stem.name}.html"): html(tuning_page_of(document, cells, files=files))
+            stem.with_name(f"{stem.name}.html"): html(
+                replace(tuning_page_of(document, cells, files=files), home=INDEX)
+            )
         }
         write_all(page)
         texts |= page
@@ -274,6 +277,7 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+_HOME = f"../{INDEX}"  # of the folder of a sweep
 _CELL = f"*/{LEDGER}"
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
@@ -356,6 +360,13 @@ class Known:
         """The history as it was compared: every score in the window of all trials."""
         # the JSON once had each trial in the protocol's window, beside a verdict in the moved one
         return in_window(self.history, self.conclusion.first_step)
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether there is anything to show besides that it is not over."""
+        return self.conclusion.complete or any(
+            each.score is not None or each.memory is not None for each in self.history
+        )
 
     @property
     def evidence(self) -> tuple[TrialResult, ...]:
@@ -576,13 +587,50 @@ def page_text(
     *,
     covered: Covered | None = None,
     files: Sequence[str] = (),
+    live: Live | None = None,
+    home: str = "",
 ) -> str:
     """Return the HTML page of a cell; `files` are the names of the same figures beside it.
 
-    With its part of the tuning document, `covered`, it says why the winner wins.
+    With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
+    the sweep stands. `home` is the address of an index.
     """
     page = page_of(document, _subject(known), covered=covered, remarks=known.remarks, files=files)
-    return html(mapped(page, hide_kept))
+    return html(mapped(replace(page, live=live, home=home), hide_kept))
+
+
+def _stands(known: Known) -> Live | None:
+    """Return since when a sweep that is not over stands still, as its ledger tells it."""
+    at_s = known.at_s
+    return None if known.conclusion.complete else Live(written_s=at_s, alive_s=at_s, event_s=at_s)
+
+
+def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
+    """Return the report of a study as text and as JSON, by path."""
+    return {
+        stem.with_name(f"{stem.name}.md"): markdown(document),
+        stem.with_name(f"{stem.name}.json"): json_of(known),
+    }
+
+
+def write_so_far(folder: Path, reports: Path, live: Live) -> None:
+    """Write the report of a study while it runs: its own files, no tuning document, no export.
+
+    Raises:
+        LedgerError: the ledger cannot be read, or a file not be written.
+    """
+    with writing(), alone(reports):
+        known = read_known(folder)
+        live = replace(live, event_s=known.at_s)
+        stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
+        texts = own_texts(known, document, stem)
+        if has_pages():
+            files = tuple(path.name for path in texts)
+            page = page_text(known, document, files=files, live=live, home=_HOME)
+            texts[stem.with_name(f"{stem.name}.html")] = page
+        write_all(texts)
+        if has_pages():
+            write_index(reports)
 
 
 def publish(
@@ -610,10 +658,7 @@ def publish(
     with writing(), alone(reports):
         known = read_known(folder)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
-        texts = {
-            stem.with_name(f"{stem.name}.md"): markdown(document),
-            stem.with_name(f"{stem.name}.json"): json_of(known),
-        }
+        texts = own_texts(known, document, stem)
         files = tuple(path.name for path in texts)
         facts = known.conclusion.facts
         if known.conclusion.complete:
@@ -646,19 +691,29 @@ def publish(
             written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
         if has_pages():
             path = stem.with_name(f"{stem.name}.html")
-            write_all({path: page_text(known, document, covered=covered, files=files)})
-            written += (path,)
+            page = page_text(
+                known, document, covered=covered, files=files, live=_stands(known), home=_HOME
+            )
+            write_all({path: page})
+            written += (path, write_index(reports))
+    problems = []
     for export in filter(None, map(export_of, exports)):
         # a server may take its time: sessions of other ledgers write meanwhile; two of this one
         # that find no run of a study would both make one
-        with writing(), alone(folder):
-            key = f"{known.sweep} {known.study.name} {_began(known)}"
-            more = {
-                stem.with_name(stem.name + suffix): text
-                for suffix, text in export.texts(report, key=key).items()
-            }
-            write_all(more)
-        written += tuple(more)
+        try:
+            with writing(), alone(folder):
+                key = f"{known.sweep} {known.study.name} {_began(known)}"
+                more = {
+                    stem.with_name(stem.name + suffix): text
+                    for suffix, text in export.texts(report, key=key).items()
+                }
+                write_all(more)
+        except LedgerError as error:  # the others take theirs
+            problems.append(str(error))
+        else:
+            written += tuple(more)
+    if problems:
+        raise LedgerError("; ".join(problems))
     return written
 
 

@@ -77,32 +77,59 @@ def seen(tmp_path: Path) -> Seen:
     return Seen(tmp_path)
 
 
-def test_each_change_of_a_job_has_a_line(seen: Seen) -> None:
-    (submitted,) = seen.after()
-    assert re.fullmatch(r"pretend FSDP=4 \S+ \(job 1\) submitted", submitted)
-
+def test_what_runs_has_a_line_a_minute_where_it_has_changed(seen: Seen) -> None:
+    (opening,) = seen.after()
     (waits,) = seen.after()
-    assert "(job 1) waits in the queue, PENDING (Priority), start expected " in waits
+    assert re.fullmatch(r"pretend FSDP=4: \d+ (to \d+ )?trials to run", opening)
+    assert re.match(
+        r"now: \S+ \(job 1\) waits in the queue, PENDING \(Priority\), start exp", waits
+    )
     assert "| 0/2 screened, 1 running" in waits
 
     seen.executor.said = ON_NODE
-    (started,) = seen.after()
+    assert seen.after() == [], "within the minute"
+    (started,) = seen.after(50.0)
     assert "(job 1) started on node[001-002] | " in started
 
-    seen.executor.write(log(1000.0, steps=1))
-    (first,) = seen.after()
-    assert f"step 0/{STEPS} | " in first
-
     seen.executor.write(log(1000.0, steps=8))
-    (steps,) = seen.after()
+    (steps,) = seen.after(61.0)
     assert f"step 7/{STEPS}, 1000.0 TGS so far, about 3 s | " in steps
-    assert seen.after() == [], "nothing has changed"
-    assert steps.split(" | ")[0].removeprefix("pretend FSDP=4 ") in seen.feed.status()
+    assert seen.after(61.0) == [], "nothing has changed"
+    assert steps == f"now: {seen.feed.status()}"
+    progress, (running,) = seen.feed.standing()
+    assert progress in steps
+    assert running in steps
 
     seen.executor.said = OK
     seen.executor.write(log())
     landed = seen.after(turns=2)
     assert len([each for each in landed if "TGS" in each]) == 1
+    assert not any("pretend FSDP=4" in each for each in landed), "the cell was named once"
+
+
+def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
+    seen.executor.said = OK
+    lines, view = [], seen.campaign.view()
+    while view.pending:
+        lines += seen.after(20.0)
+        if seen.executor.submitted:
+            seen.executor.write(log())
+        view = seen.campaign.view()
+    landed = [each for each in lines if "TGS" in each and not each.startswith("now: ")]
+    assert len(landed) == len(view.history) > 5
+    assert len([each for each in lines if each.startswith("now: ")]) <= len(landed) / 2
+    assert len(set(lines)) == len(lines)
+
+
+def test_two_cells_side_by_side_are_named_in_each_line(seen: Seen) -> None:
+    seen.feed.is_alone = False
+    seen.executor.said = OK
+    lines = seen.after()
+    while not any("TGS" in each for each in lines):
+        seen.executor.write(log())
+        lines += seen.after()
+    assert all(each.startswith("pretend FSDP=4") for each in lines)
+    assert not any("FSDP=4 pretend" in each for each in lines)
 
 
 def test_a_job_that_waits_on_does_not_flood_the_log(seen: Seen) -> None:
@@ -120,15 +147,14 @@ def test_a_job_that_waits_on_does_not_flood_the_log(seen: Seen) -> None:
 
 def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> None:
     seen.after()
-    seen.after()
     held = Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True)
-    for said, words in (
-        (held, "(job 1) waits in the queue, PENDING (JobHeldAdmin) | "),
-        (QUEUED, "(job 1) waits in the queue, PENDING (Priority), start expected "),
-        (ON_NODE, "(job 1) started on node[001-002] | "),
+    for said, words, seconds in (
+        (held, "(job 1) waits in the queue, PENDING (JobHeldAdmin) | ", 11.0),
+        (QUEUED, "(job 1) waits in the queue, PENDING (Priority), start expected ", 11.0),
+        (ON_NODE, "(job 1) started on node[001-002] | ", 61.0),
     ):
         seen.executor.said = said
-        (line,) = seen.after()
+        (line,) = seen.after(seconds)
         assert words in line
     seen.executor.said = replace(ON_NODE, is_suspended=True, reason="SUSPENDED (None)")
     seen.executor.write(log(1000.0, steps=1))
@@ -136,10 +162,10 @@ def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> No
     assert "(job 1) stands still, SUSPENDED (None) | " in line
     assert "stands still" in seen.feed.status()
     seen.executor.said = ON_NODE
-    (line,) = seen.after()
+    (line,) = seen.after()  # it runs on: a person let it
     assert f"step 0/{STEPS} | " in line
     seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
-    (line,) = seen.after()
+    (line,) = seen.after(61.0)
     assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
 
 
@@ -162,17 +188,6 @@ def test_nothing_reaches_people_with_the_password_of_an_address(
     for text in (landed.line, *landed.messages, known.stop_reason, known.stopped):
         assert f"cannot reach http://{HIDDEN}@proxy:3128" in text
         assert "hunter2" not in text
-
-
-def test_changes_within_seconds_have_one_line(seen: Seen) -> None:
-    assert len(seen.after()) == 1
-    seen.executor.said = ON_NODE
-    assert seen.after(1.0) == []
-    seen.executor.write(log(steps=1))
-    assert seen.after(1.0) == []
-    seen.executor.write(log(steps=4))
-    (line,) = seen.after(10.0)
-    assert f"step 3/{STEPS}" in line
 
 
 def test_no_time_left_is_said_that_is_over_before_the_trial_is(seen: Seen) -> None:

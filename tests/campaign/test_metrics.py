@@ -115,7 +115,7 @@ def test_a_program_is_judged_by_the_metric_of_its_protocol(
     assert less.tgs is None
 
     (first, *_) = (each for each in history if each.trial.arm == "less")
-    line = live_line(first, cell=cell, verdict=less, progress="")
+    line = live_line(first, verdict=less, progress="")
     text = markdown(
         gate(
             Subject(

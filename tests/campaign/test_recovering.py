@@ -163,6 +163,18 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
             r"run: python-exception \(RuntimeError: the data is corrupt; its log: /\S+\)",
             id="the trainer raises",
         ),
+        pytest.param(
+            log(steps=3),
+            KILLED,
+            r"run: killed \(signal 9; its log: /\S+/log\.0\.txt\), 2 times in a row",
+            id="SIGKILL ends it",
+        ),
+        pytest.param(
+            log(steps=3),
+            Outcome(state=State.FAILED, signal=11),
+            r"run: signal-kill \(signal 11; its log: /\S+/log\.0\.txt\), 2 times in a row",
+            id="another signal ends it",
+        ),
     ],
 )
 def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt(
@@ -177,6 +189,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
     assert {trial.rpartition("-")[0] for trial in executor.submitted} == {
         executor.submitted[0].rpartition("-")[0]
     }
+    assert len(executor.submitted) <= 2
 
     executor.script = ordinary
     later = campaign(tmp_path, executor, session="second")

@@ -55,13 +55,13 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=LEFT)])
-def test_a_file_has_a_line_for_each_submission_and_no_rewritten_one(
-    folder: Any, workers: int
-) -> None:
+def test_a_file_has_a_line_for_each_trial_and_no_rewritten_one(folder: Any, workers: int) -> None:
     run = folder.run_with_workers if workers else folder.run
     done = run("-k", "fast")
     done.assert_outcomes(passed=1)
     text = done.stdout.str()
     assert "\x1b" not in text
-    assert text.count(") submitted") == 3
-    done.stdout.fnmatch_lines(["pretend FSDP=4 fast (job *) submitted"])
+    assert len(re.findall("pretend FSDP=4: .* to run", text)) == 1, "the cell is named once"
+    told = [each for each in text.splitlines() if "(job" in each and "TGS" in each]
+    assert len(told) == 3
+    done.stdout.fnmatch_lines(["pretend FSDP=4: * trials to run", "fast (job *) * TGS *"])

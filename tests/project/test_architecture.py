@@ -40,12 +40,14 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "tasks": (7, {"apprise"}),
     "cli": (8, {"rich"}),
     "plugin": (8, {"pytest"}),
+    "off": (8, {"pytest"}),  # that the plugin is not there
     "__init__": (9, set()),
     # each comes in by the door: nothing imports it, another guest neither
     "guests": (9, set()),
     "guests/cvs": (9, {"pytest", "ruamel"}),
     "guests/megascale": (9, {"numpy"}),
     "guests/mlflow": (9, {"mlflow"}),
+    "guests/wandb": (9, {"wandb"}),
 }
 SIDEWAYS = {("evidence", "stats"), ("door", "model"), ("report", "studies")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}

@@ -383,7 +383,10 @@ def test_a_format_that_cannot_be_written_is_told_before_anything_runs() -> None:
     check_exports(("csv",))
     assert "their_board" not in sys.modules
     with pytest.raises(ConfigError, match="no board is there"):
-        check_exports(("csv", "board"))
+        check_exports(("board",))
+    kept, (problem,) = check_exports(("csv", "board"))
+    assert kept == ("csv",)
+    assert "no board is there" in problem
 
 
 def options(text: str) -> RunSettings:

@@ -30,7 +30,6 @@ from tests.helpers.covered import (
 )
 from tests.helpers.finished import (
     BLOCKS,
-    CELL,
     CONCLUSION,
     FINISHED,
     HISTORY,
@@ -64,7 +63,7 @@ def live_lines() -> str:
             )
         elif result.trial.block < BLOCKS:
             verdict = None
-        lines.append(live_line(result, cell=CELL, verdict=verdict, progress=progress))
+        lines.append(live_line(result, verdict=verdict, progress=progress))
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,8 @@ looked at once at each width, and once in each scheme; some are, in `make test`.
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,18 @@ from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.covered import read_cells
 from pytest_xlatune.report.document import Document, drawn
-from pytest_xlatune.report.history import PastStudy, course
+from pytest_xlatune.report.history import PastStudy, course, history
 from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.page import document_page, html, page_of, tuning_page_of
+from pytest_xlatune.report.page import (
+    Link,
+    Links,
+    Live,
+    document_page,
+    html,
+    index_page,
+    page_of,
+    tuning_page_of,
+)
 from pytest_xlatune.report.study_plots import LimitRow, LimitsPlot
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.tasks.drill import Drilled
@@ -31,6 +42,7 @@ from tests.helpers.captures import node
 from tests.helpers.chromium import PROGRAM, Browser, browser
 from tests.helpers.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
 from tests.helpers.finished import FINISHED
+from tests.helpers.waiting import until
 from tests.report.test_page import PLANTED, hostile
 
 pytestmark = pytest.mark.browser
@@ -165,6 +177,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
     drilled = drill_document(Drilled(drills=(before, after)), is_page=True)
     made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
+    made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
+    now = Live(
+        written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
+    )
+    made["live"] = replace(made["begun"], live=now, home="../index.html")
+    others = tuple((f"form{at}", f"{'a' * at}.md") for at in range(9))
+    found = Link(text="sweep " * 20, href="a.html", said="`--xla_flag` " * 30, others=others)
+    parts = [
+        ("Cells", Links(links=(found, Link(text="none")))),
+        ("Others", Links(links=(), none="-")),
+    ]
+    made["index"] = index_page("Cells", parts, source="the ledgers", live=now)
     made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
@@ -201,7 +225,8 @@ def past(day: int) -> PastStudy:
 
 
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
-DRAWN = ("batch", "strip", "far", "matrix", "commits", "limits", "course", "drill")
+DRAWN = ("batch", "strip", "far", "matrix", "commits", "limits", "course", "drill", "history")
+LED = ("live", "index")
 FORESTS = ("example", "several")
 ROWS = ("batch", "strip", "far", "commits")  # of names, below a plot
 
@@ -214,7 +239,7 @@ def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
 
 # those of `make test`: a forest, several cells, a plot with names below it, a matrix
 @pytest.mark.parametrize(
-    "name", some([*NAMES, *DRAWN], chosen=("example", "several", "strip", "matrix"))
+    "name", some([*NAMES, *DRAWN, *LED], chosen=("example", "several", "strip", "matrix", "live"))
 )
 def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
     shown: Browser, pages: dict[str, Path], name: str
@@ -251,7 +276,9 @@ def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None
     assert shown.ask(beyond) == []
 
 
-@pytest.mark.parametrize("name", some(["example", "several", *DRAWN], chosen=("example", "batch")))
+@pytest.mark.parametrize(
+    "name", some(["example", "several", *DRAWN, "live"], chosen=("example", "batch"))
+)
 def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: str) -> None:
     for scheme, media in (("light", ""), ("dark", ""), ("dark", "print")):
         shown.open(pages[name], width=1280, scheme=scheme, media=media)
@@ -312,4 +339,27 @@ def test_the_recipe_is_copied_by_a_key(shown: Browser, pages: dict[str, Path]) -
     assert said == "Copied"
     copied = shown.ask("document.querySelector('button.copy').parentElement.innerText")
     assert "--xla_backend_optimization_level=3" in copied
+    assert shown.complaints() == []
+
+
+def test_a_page_whose_session_is_gone_says_so_and_one_that_lives_loads_itself(
+    shown: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    page, at_s = tmp_path / "live.html", time.time()
+
+    def write(alive_s: float, title: str) -> None:
+        text = pages["live"].read_text(encoding="utf-8").replace('"2000000000.0"', f'"{alive_s}"')
+        text = text.replace('data-every="10.0"', 'data-every="0.2"')
+        page.write_text(re.sub("<title>.*</title>", f"<title>{title}</title>", text), "utf-8")
+
+    write(at_s - 1000, "one")
+    shown.open(page, width=1280)
+    said = shown.ask("document.querySelector('.when').textContent")
+    assert re.match(r"Stands still since .*, 17 min ago: no session is at it", said)
+    assert shown.ask("document.querySelector('.live').className") == "live still"
+    write(at_s, "two")
+    shown.open(page, width=1280)
+    assert "Last event" in shown.ask("document.querySelector('.when').textContent")
+    write(at_s, "three")
+    until(lambda: shown.ask("document.title") == "three")
     assert shown.complaints() == []

@@ -157,8 +157,8 @@ def landed(
 
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
-    line = live_line(result, cell=CELL, verdict=None, progress=standing([result]))
-    assert line == "deepseek3-671b PP=8 overlap-2 not measured: cancelled by hand | 1/1 screened"
+    line = live_line(result, verdict=None, progress=standing([result]))
+    assert line == "overlap-2 not measured: cancelled by hand | 1/1 screened"
 
 
 def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation() -> None:

@@ -485,9 +485,7 @@ def test_a_live_line_says_which_round_of_how_many() -> None:
     landed = next(each for each in history if each.trial.block == 3)
     so_far = study.conclude(history[:12]).verdict(landed.trial.arm)
     progress = standing(history[:12], left_s=(240.0, 240.0), is_placed=True)
-    line = live_line(
-        landed, cell=CELL, verdict=so_far, progress=progress, place=study.place(landed.trial)
-    )
+    line = live_line(landed, verdict=so_far, progress=progress, place=study.place(landed.trial))
     assert "TGS" in line
     assert line.endswith(" round 3 of about 7, 4 pairs | 12/12 runs, about 4 min left"), line
     assert "confirm" not in line

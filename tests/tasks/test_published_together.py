@@ -61,7 +61,7 @@ def controller(tmp_path: Path) -> Controller:
     """The controller of a session `me`, with its list of folders and nothing else."""
 
     class Said:
-        workdir = tmp_path
+        workdir, reports = tmp_path, tmp_path / "reports"
 
     options: Any = Said()
     nothing: Any = None

@@ -1,0 +1,63 @@
+"""The report of a sweep while it runs: written again as trials land, at most every ten seconds.
+
+Nothing is measured or decided here, so nothing that goes wrong here may end a sweep: it is told
+once, and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.report.page import Live
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.publish import write_so_far
+
+_LOG = logging.getLogger("pytest_xlatune.tasks")
+_PAUSE_S = 10.0  # between two times that it is written
+_RENEWED_S = 60.0  # and at most, so that a reader sees that the session is there
+_SHARE = 20  # of the time that passes it takes this part at most: a large ledger takes its time
+
+
+class LivePage:
+    """The report of one ledger of a session; the first is written ten seconds after it began."""
+
+    def __init__(
+        self, folder: Path, reports: Path, feed: Feed, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._reports, self._feed, self._now = folder, reports, feed, now
+        self._written_s = now()
+        self._pause_s = _PAUSE_S
+        self._is_old = False
+        self._told = ""
+
+    def look(self, *, is_news: bool) -> str:
+        """Write it where it is time; `is_news`: something happened since the call before.
+
+        Return what keeps it from being written, once; "" where nothing does.
+        """
+        self._is_old |= is_news
+        began_s = self._now()
+        passed_s = began_s - self._written_s
+        is_due = passed_s >= (self._pause_s if self._is_old else max(_RENEWED_S, self._pause_s))
+        if not is_due:
+            return ""
+        progress, running = self._feed.standing()
+        live = Live(
+            written_s=began_s, alive_s=began_s, event_s=began_s, progress=progress, running=running
+        )
+        said = ""
+        try:
+            write_so_far(self._folder, self._reports, live)
+        except XlatuneError as error:
+            said = str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of a page must not end a night
+            _LOG.exception("the report of %s cannot be made while it runs", self._folder)
+            said = f"the report of {self._folder} cannot be made while the sweep runs: {error!r}"
+        self._is_old, self._written_s = False, self._now()
+        self._pause_s = max(_PAUSE_S, _SHARE * (self._written_s - began_s))
+        said, self._told = ("" if said == self._told else said), said or self._told
+        return said

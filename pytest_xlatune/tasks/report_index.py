@@ -1,0 +1,110 @@
+"""The index of a reports folder: one page that leads to every report and tuning document in it.
+
+Made from the files that lie there, whichever sessions and users wrote them; one that cannot be read
+is named with its reason. It must not know a ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.redact import hide_kept
+from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.report.document import literal, mapped, plain
+from pytest_xlatune.report.history import answer_of
+from pytest_xlatune.report.page import Link, Links, Page, html, index_page
+from pytest_xlatune.tasks.files import write_all
+
+INDEX = "index.html"
+_TUNING = "-tuning.json"
+_FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the first that is there
+
+
+def report_index(reports: Path, *, home: str = "") -> Page:
+    """Return the page of a reports folder, the newest report first; `home` is that of all pages."""
+    studies = sorted(_studies(reports), key=lambda each: each[0], reverse=True)
+    return mapped(
+        index_page(
+            "Reports",
+            [
+                (
+                    "Studies",
+                    Links(links=tuple(link for _, link in studies), none="No report lies here."),
+                ),
+                (
+                    "Tuning documents",
+                    Links(links=tuple(_documents(reports)), none="No cell has one yet."),
+                ),
+            ],
+            source="the reports of this folder",
+            home=home,
+        ),
+        hide_kept,
+    )
+
+
+def write_index(reports: Path) -> Path:
+    """Write the index; return its file. The caller holds the folder alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = reports / INDEX
+    write_all({path: html(report_index(reports))})
+    return path
+
+
+def files_of(reports: Path) -> dict[str, Path]:
+    """Return each file that the index leads to, by its address below the folder."""
+    found = (link for links in _parts(report_index(reports)) for link in links.links)
+    names = {at for each in found for at in (each.href, *(at for _, at in each.others)) if at}
+    return {name: reports / name for name in sorted(names)}
+
+
+def _parts(page: Page) -> Iterator[Links]:
+    for part in page.parts:
+        yield from (each for each in part.blocks if isinstance(each, Links))
+
+
+def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
+    """Yield when each study was written, and its line."""
+    for path in sorted(reports.glob("*/*.json")):
+        # gate.bmf.json beside gate.json is of another program
+        if "." in path.stem or not path.with_suffix(".md").exists():
+            continue
+        text = f"{path.parent.name}: {path.stem}"
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            cell, found = Cell.from_json(data["cell"]), Conclusion.from_json(data["conclusion"])
+            when = str(data["written"])
+        except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:
+            yield "", _link(reports, path, text, f"cannot be read: {plain(repr(error))[:200]}")
+            continue
+        state = "complete" if found.complete else "preliminary"
+        said = f"{plain(cell.label)}, {when[:16].replace('T', ' ')} UTC, {state}: "
+        yield when, _link(reports, path, text, said + answer_of(found))
+
+
+def _documents(reports: Path) -> Iterator[Link]:
+    for path in sorted(reports.glob(f"*{_TUNING}")):
+        try:
+            cells = read_cells(path.read_text("utf-8"), where=path.name)
+            labels = dict.fromkeys(literal(each.cell.label) for each in cells)
+            said = f"{counted(len(cells), 'cell')}: {', '.join(labels)}"
+        except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:
+            said = f"cannot be read: {plain(repr(error))[:200]}"
+        yield _link(reports, path, path.name.removesuffix(_TUNING), said)
+
+
+def _link(reports: Path, path: Path, text: str, said: str) -> Link:
+    """Return a line that leads to the page, with the other forms of the report behind it."""
+    found = [path.with_suffix(each) for each in _FORMS if path.with_suffix(each).exists()]
+    names = [str(each.relative_to(reports)) for each in found]
+    others = tuple((name.removeprefix(names[0].partition(".")[0])[1:], name) for name in names[1:])
+    return Link(text=text, href=names[0], said=said, others=others)

@@ -1,0 +1,34 @@
+"""What the export to Weights & Biases says where its client is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
+
+
+def test_the_others_are_written_and_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "wandb" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    held = campaign(tmp_path, ScriptedExecutor())
+    run(held)
+    work, reports = str(held.setup.folder.parents[1]), tmp_path / "r"
+    argv = ["report", "--workdir", work, "--reports", str(reports), "--export"]
+    assert main([*argv, "wandb"]) == 2
+    assert not reports.exists()
+    assert "install pytest-xlatune[wandb]" in capsys.readouterr().err
+    assert main([*argv, "wandb,csv"]) != 0
+    assert (reports / "pretend" / "leaderboard.arms.csv").exists()
+    said = capsys.readouterr().err
+    assert said.count("export wandb: the client of W&B is not installed here") == 1

@@ -1,0 +1,105 @@
+"""Beside other plugins of pytest: pytest-timeout counts no waiting, pytest-html shows a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.plugin import fixtures
+from pytest_xlatune.plugin.controller import Controller
+from pytest_xlatune.tasks.notify import Notifier
+
+WAITS = """\
+import time
+from pytest_xlatune.plugin.fixtures import untimed
+
+def test_waits(request):
+    with untimed(request.config):
+        time.sleep(0.8)
+
+def test_works_too_long(request):
+    with untimed(request.config):
+        time.sleep(0.1)
+    time.sleep(5)
+
+def test_works_too_long_before_it_waits(request):
+    time.sleep(5)
+    with untimed(request.config):
+        pass
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("-o", "timeout_func_only=true")], ids=["all", "func only"])
+def test_waiting_does_not_count_against_a_limit_of_a_test(
+    pytester: pytest.Pytester, more: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(WAITS)
+    done = pytester.runpytest_subprocess("-p", "xlatune", "-o", "timeout=0.4", *more)
+    done.assert_outcomes(passed=1, failed=2)
+    done.stdout.fnmatch_lines(["*Timeout (>0.4s) from pytest-timeout*"])
+
+
+def test_a_session_without_a_limit_is_left_alone() -> None:
+    config: Any = SimpleNamespace(stash=pytest.Stash())
+    with fixtures.untimed(config):
+        pass
+
+
+def test_the_page_of_pytest_html_shows_the_verdict_and_escapes_it(tmp_path: Path) -> None:
+    options: Any = SimpleNamespace(workdir=tmp_path, reports=tmp_path)
+    config: Any = None
+    controller = Controller(config, options, "me", Notifier(()))
+    words = [("xlatune.words", "FASTER <b>"), ("xlatune", '{"delta": 0.034}')]
+    cells = ['<td class="col-result">Passed</td>', '<td class="col-testId">t[fast]</td>']
+    for said in ((), (*words, ("xlatune.profile", "fast"))):
+        before = list(cells)
+        report: Any = SimpleNamespace(user_properties=said)
+        controller.pytest_html_results_table_row(report, cells)
+        assert (cells == before) is (not said)
+    shown = "t[fast] <strong>fast FASTER &lt;b&gt; +3.4 %</strong></td>"
+    assert cells[1] == f'<td class="col-testId">{shown}'
+
+
+def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Any) -> None:
+    (folder.path / "test_other.py").write_text("def test_one(): pass\n", encoding="utf-8")
+    argv = ("-p", "no:xlatune", "test_sweep.py", "test_other.py")
+    done = folder.pytester.runpytest_subprocess(*argv)
+    assert done.parseoutcomes()["passed"] == 1
+    assert "errors" not in done.parseoutcomes()
+    done.stdout.fnmatch_lines(["xlatune: the plugin is off, so test_sweep.py did not run: *"])
+
+
+def test_an_expression_that_selects_nothing_gets_a_hint(folder: Any) -> None:
+    done = folder.run("-k", "fsat")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["xlatune: -k fsat selects none of 6 tests; did you mean fast? *"])
+
+
+def test_one_reason_is_one_block_and_every_test_is_counted(folder: Any) -> None:
+    text = folder.read("test_sweep.py").replace('"trainer.py")', '"nothing.py")')
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    done = folder.run()
+    done.assert_outcomes(errors=6)
+    said = done.stdout.str()
+    assert said.count("nothing.py does not exist on this machine") == 1
+    assert said.count("ERROR at setup of") == 1
+    assert said.count("\nERROR ") == 1
+    done.stdout.fnmatch_lines(["The same keeps 5 more tests from running: test_flag[[]fast[]], *"])
+
+
+def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Any) -> None:
+    (folder.path / "trainer.py").write_text("import sys; sys.exit(3)\n", encoding="utf-8")
+    done = folder.run()
+    lines = done.stdout.lines
+    begin = next(at for at, each in enumerate(lines) if "= xlatune: pretend =" in each)
+    end = next(at for at, each in enumerate(lines) if each.startswith("exit status"))
+    assert end - begin - 1 == 3, lines[begin:end]
+    assert (
+        "no trial has a figure; the reason stands at test_sweep.py::test_baseline"
+        in lines[begin + 1]
+    )
+    assert lines[begin + 2].startswith("written: reports/pretend/leaderboard.md and ")
+    assert lines[begin + 3].endswith(": the same command goes on")

@@ -1,0 +1,123 @@
+"""The page of a sweep while it runs: written as trials land, not too often, and it ends nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.report.page import STILL_S, Live
+from pytest_xlatune.tasks import live_page
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live_page import LivePage
+from pytest_xlatune.tasks.publish import publish
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
+
+
+class Sweep:
+    """A sweep whose clock the test sets, and its page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.at_s, self.reports = 1000.0, folder / "reports"
+        self.campaign = campaign(folder, ScriptedExecutor(), clocks={"now": lambda: self.at_s})
+        at = self.campaign.setup.folder
+        self.feed = Feed(at, session_id="first", now=lambda: self.at_s)
+        self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
+
+    @property
+    def path(self) -> Path:
+        return self.reports / "pretend" / "leaderboard.html"
+
+    def after(self, seconds: float, *, turns: int = 1) -> str:
+        self.at_s += seconds
+        for _ in range(turns):
+            self.campaign.turn()
+        return self.live.look(is_news=bool(list(self.feed.landed())))
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_it_is_written_as_trials_land_at_most_every_ten_seconds(sweep: Sweep) -> None:
+    sweep.after(1.0, turns=3)
+    assert not sweep.path.exists(), "a session of seconds writes its end alone"
+    sweep.after(10.0)
+    first = sweep.path.read_text(encoding="utf-8")
+    assert 'class="live"' in first
+    sweep.after(5.0, turns=2)
+    assert sweep.path.read_text(encoding="utf-8") == first
+    sweep.after(5.0)
+    assert sweep.path.read_text(encoding="utf-8") != first
+    data = json.loads(sweep.path.with_suffix(".json").read_text(encoding="utf-8"))
+    history = sweep.campaign.view().history
+    assert len(data["trials"]) == len(history) > 2
+    page = sweep.path.read_text(encoding="utf-8")
+    assert f'data-alive="{sweep.at_s}"' in page
+    assert 'href="../index.html"' in page
+    assert "pretend: leaderboard" in (sweep.reports / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_reader_sees_that_the_session_is_there_though_no_trial_lands(sweep: Sweep) -> None:
+    sweep.after(11.0)
+    for _ in range(5):
+        sweep.at_s += 61.0
+        sweep.live.look(is_news=False)
+        page = sweep.path.read_text(encoding="utf-8")
+        assert f'data-alive="{sweep.at_s}"' in page
+    assert STILL_S > 2 * live_page._RENEWED_S
+
+
+def test_the_page_of_the_end_is_not_written_again(sweep: Sweep) -> None:
+    sweep.after(11.0)
+    publish(sweep.campaign.setup.folder, sweep.reports)
+    assert 'class="live"' in sweep.path.read_text(encoding="utf-8"), "it stands still"
+    run(sweep.campaign)
+    publish(sweep.campaign.setup.folder, sweep.reports)
+    assert 'class="live"' not in sweep.path.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(live_page, "write_so_far", _broken)
+        assert "1 / 0" in sweep.after(11.0)
+        assert sweep.after(11.0) == ""
+    sweep.reports.write_text("a file where the folder was to be", encoding="utf-8")
+    said = sweep.after(11.0)
+    assert "reports cannot be written" in said
+    assert sweep.after(11.0) == ""
+    sweep.reports.unlink()
+    assert sweep.after(11.0) == ""
+    assert sweep.path.exists()
+
+
+def _broken(*_: Any) -> None:
+    raise ZeroDivisionError("1 / 0")
+
+
+def test_a_large_ledger_takes_a_twentieth_of_the_time(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[float] = []
+
+    def slow(*_: Any) -> None:
+        sweep.at_s += 30.0
+        written.append(sweep.at_s)
+
+    monkeypatch.setattr(live_page, "write_so_far", slow)
+    sweep.after(11.0)
+    for _ in range(100):
+        sweep.at_s += 11.0
+        sweep.live.look(is_news=True)
+    assert 1 < len(written) < 4
+
+
+def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
+    live = Live(written_s=1_800_000_000.0, alive_s=1_799_990_000.0, event_s=1_799_980_000.0)
+    assert live.is_still
+    assert live.said == "Stands still since 2027-01-15 05:13:20 UTC: no session is at it"

@@ -112,6 +112,10 @@ class Why(StrEnum):
     WRONG_VALUES = auto()
     SEVERAL_SIZES = auto()
 
+    # rotations: their turns, what they decide, and the check of the deployed form
+    NO_TURN_BEGAN = auto()
+    NO_TURN_OF_BASELINE = auto()
+
     # trials that are not run, and those of a table
     TABLE_SAYS = auto()
     COMPILED_ONLY = auto()

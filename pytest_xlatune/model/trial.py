@@ -68,7 +68,9 @@ class ConfirmDesign(Record):
     pair: bool = field(default=False, metadata=LATER)
 
 
-ROTATION = "rotation"  # the arm of each rotation: no profile's and no baseline's own figure is in it
+ROTATION = (
+    "rotation"  # the arm of each rotation: no profile's and no baseline's own figure is in it
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +82,19 @@ class Rotation(Record):
         spec: the programs, their order, the steps of a turn.
         deadline_s: wall seconds after which it is killed, as `Protocol.deadline_s` is of other
             trials, and no part of its identity either; 0 is that of the protocol.
+        died_of: the programs that earlier attempts died of, and no part of its identity: they are
+            neither compiled nor run.
     """
 
     number: int
     spec: RotationSpec
     deadline_s: int = 0
+    died_of: tuple[str, ...] = ()
+
+    @property
+    def as_run(self) -> RotationSpec:
+        """The spec of its next attempt."""
+        return self.spec.without(self.died_of) if self.died_of else self.spec
 
     @property
     def is_look(self) -> bool:
@@ -162,7 +172,7 @@ class Trial(Record):
             "design": self.design.to_json() if self.design else None,
         }
         if self.rotation is not None:  # the digests of all other trials stay what they were
-            identity["rotation"] = self.rotation.to_json() | {"deadline_s": 0}
+            identity["rotation"] = self.rotation.to_json() | {"deadline_s": 0, "died_of": []}
         return digest(identity, length=10)
 
     @property

@@ -2,8 +2,8 @@
 
 The spec says which programs, in which order, for how many steps a turn; `workers/rotate.py` reads
 it below the trainer's interpreter, compiles each program and writes a journal. The journal is lines
-of JSON, one file a process of the trainer, and `read_rotation` reads it. What is measured are the
-trainer's own step lines: neither file holds a time of a step.
+of JSON, one file a process of the trainer, and `read_rotation` reads it. Speeds are in
+the trainer's own step lines alone: neither file holds a time of a step.
 
 This module also says what can rotate at all: a flag that the compiler takes as an option of one
 compilation. What a library reads once when it starts cannot. Pure.
@@ -220,7 +220,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled(Record):
+class CompiledProgram(Record):
     """A program that was compiled.
 
     Attributes:
@@ -276,7 +276,7 @@ class RotationRead(Record):
     """
 
     found: str = ""
-    compiled: tuple[Compiled, ...] = ()
+    compiled: tuple[CompiledProgram, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
@@ -293,7 +293,7 @@ class _Reading:
     """A journal while it is read; each event has a method of its name."""
 
     read: dict[str, Any] = field(default_factory=dict)
-    compiled: list[Compiled] = field(default_factory=list)
+    compiled: list[CompiledProgram] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     begun: list[tuple[str, int]] = field(default_factory=list)
@@ -320,7 +320,7 @@ class _Reading:
         self.compiling = ""
         known = {name: said[name] for name in ("memory_bytes", "same_as") if name in said}
         self.compiled.append(
-            Compiled.from_json(
+            CompiledProgram.from_json(
                 {"program": said["program"], "compile_s": float(said["compile_s"]), **known}
             )
         )
@@ -383,8 +383,7 @@ def read_rotation(text: str) -> RotationRead:
     The events, one JSON object a line: `start` (turn_steps), `jax` (version), `found` (name),
     `compile` before and `compiled` (compile_s, memory_bytes, same_as) or `refused` (words) after
     each compilation, `left_out` (memory_bytes), `turn` (program, first_call), `odd_call` (call),
-    `trouble` (words), `end` (calls). What is no line of a journal, e.g. of a job that writes to
-    the same file, is passed over too.
+    `trouble` (words), `end` (calls). A line of another program is passed over too.
     """
     reading = _Reading()
     for line in text.splitlines()[:_MOST_LINES]:

@@ -135,7 +135,7 @@ class MaxTextSlurmLauncher(Launcher):
             )
         words, variables = self._split(trial, cell)
         has_time = any(re.match(r"-t|--time", each) for each in self.sbatch)
-        minutes, seconds = divmod(trial.protocol.deadline_s, 60)
+        minutes, seconds = divmod(trial.deadline_s, 60)
         argv = (
             *(self.python, "-m", DRIVER),
             *("--checkout", self.checkout, "--model", cell.model_tag),
@@ -161,7 +161,7 @@ class MaxTextSlurmLauncher(Launcher):
             tells_options=is_watched(trial),
             folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
-            deadline_s=trial.protocol.deadline_s + self.queue_s,
+            deadline_s=trial.deadline_s + self.queue_s,
         )
 
     def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:

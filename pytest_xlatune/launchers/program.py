@@ -211,7 +211,7 @@ class ProgramLauncher(Launcher):
             paths=self.files(cell),
             folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
-            deadline_s=trial.protocol.deadline_s,
+            deadline_s=trial.deadline_s,
         )
 
     def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:

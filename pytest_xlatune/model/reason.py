@@ -125,6 +125,13 @@ class Why(StrEnum):
     NEEDS_NO_RUN = auto()
     COMPILING_SAYS = auto()
 
+    # rotations: why a profile stays a job of its own
+    STAYS_FOR_KEY = auto()
+    STAYS_FOR_VARIABLE = auto()
+    STAYS_FOR_MESSAGE = auto()
+    STAYS_FOR_START = auto()
+    STAYS_FOR_EDIT = auto()
+
     # what all studies share
     NO_SCORE = auto()
     SCORE_NOT_FINITE = auto()

@@ -181,6 +181,12 @@ WORDS: Mapping[Why, str] = {
     Why.COMPILED_ONLY: N_("compiled, not run: {memory}"),
     Why.NEEDS_NO_RUN: N_("needs no run: {why}"),
     Why.COMPILING_SAYS: N_("compiling says: {why}"),
+    # rotations: why a profile stays a job of its own
+    Why.STAYS_FOR_KEY: N_("the trainer reads {names:, } before it compiles"),
+    Why.STAYS_FOR_VARIABLE: N_("a library reads {names:, } when it starts"),
+    Why.STAYS_FOR_MESSAGE: N_("{names:, } has several fields, and no option sets those"),
+    Why.STAYS_FOR_START: N_("programs of one process share what {names:, } sets"),
+    Why.STAYS_FOR_EDIT: N_("{names:, } edits a list, and an option of a compilation replaces it"),
     # what all studies share
     Why.NO_SCORE: N_("no score"),
     Why.SCORE_NOT_FINITE: N_("its score is not finite"),

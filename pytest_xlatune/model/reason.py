@@ -115,6 +115,9 @@ class Why(StrEnum):
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()
     NO_TURN_OF_BASELINE = auto()
+    ROTATION_LAYOUT = auto()
+    ROTATIONS_OF = auto()
+    FEW_JOBS_TO_ROTATE = auto()
 
     # trials that are not run, and those of a table
     TABLE_SAYS = auto()

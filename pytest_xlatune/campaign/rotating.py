@@ -233,15 +233,6 @@ def goes_on_without(decision: Decision, found: Blamed) -> Decision:
     """Return the decision to run a rotation again without the program that it died of."""
     kinds = {BlamedAt.COMPILING: Why.DIED_COMPILING, BlamedAt.TURN: Why.DIED_IN_TURN}
     why = Reason(kinds[found.at], program=found.program)
-    shown = decision.proof
-    if shown is not None:
-        why = Reason(Why.AND_SHOWN, said=why, shown=shown)
     return replace(
-        decision,
-        next=Next.RETRY,
-        tried=0,
-        backoff_s=0.0,
-        before=Action.NONE,
-        shown=why,
-        evidence="",
+        decision, next=Next.RETRY, tried=0, backoff_s=0.0, before=Action.NONE, found=why
     )

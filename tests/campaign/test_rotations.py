@@ -26,8 +26,8 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.words import sentence
-from tests.helpers import rotating, scripted
-from tests.helpers.rotating import RotationsStudy, journal, spec_of, step_lines
+from tests.helpers import scripted, turned
+from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
 from tests.helpers.scripted import CELL, KILLED, OK, ScriptedExecutor
 
 SPEC = spec_of(
@@ -124,7 +124,7 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     changes = ran.changes
     assert changes["fast"] == pytest.approx(0.049, abs=0.003)
     assert changes["slow"] == pytest.approx(-0.105, abs=0.003)
-    assert abs(changes[rotating.COPY]) < 0.002
+    assert abs(changes[turned.COPY]) < 0.002
     assert "odd" not in changes
     assert ran.told == [
         "odd is left out, the compiler refuses it: No such compile option: 'xla_odd'"
@@ -172,7 +172,7 @@ def test_a_death_is_blamed_and_the_rotation_goes_on_without(
         (program, at, cls)
     ]
     *_, last = ran.executor.specs
-    assert program not in rotating.ids(last.programs)
+    assert program not in turned.ids(last.programs)
     assert len(last.order) == len(SPEC.order)
     assert program not in ran.changes
     assert len(set(ran.executor.submitted)) == 1, "it is the same trial still"
@@ -184,7 +184,7 @@ def test_a_death_is_blamed_and_the_rotation_goes_on_without(
 def test_one_kill_is_no_fault_of_a_program(tmp_path: Path) -> None:
     ran = run(tmp_path, dying(KILLED, compiling="slow"))
     assert ran.rotation.blamed == ()
-    assert rotating.ids(ran.executor.specs[-1].programs) == rotating.ids(SPEC.programs)
+    assert turned.ids(ran.executor.specs[-1].programs) == turned.ids(SPEC.programs)
     assert "slow" in ran.changes
 
 
@@ -193,7 +193,7 @@ def test_many_programs_may_die_and_none_counts_against_the_others(tmp_path: Path
     spec = spec_of(*((each, {"xla_bad": "1"}) for each in names), ("fast", {}), rounds=3)
 
     def play(told: RotationSpec, _: int) -> Told:
-        bad = next((each for each in rotating.ids(told.programs) if each in names), "")
+        bad = next((each for each in turned.ids(told.programs) if each in names), "")
         if bad:
             return CHECK, ABORTED, (journal(told, dies_compiling=bad),)
         return step_lines(told, SPEEDS), OK, (journal(told),)
@@ -253,7 +253,7 @@ def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Pat
     ran = run(tmp_path, lambda spec, n: play(spec, n) if n == 1 else whole(spec, n))
     assert [each.program for each in ran.rotation.blamed] == ["fast"]
     again = run(tmp_path / "again", lambda spec, n: (
-        play(spec, n) if "fast" in rotating.ids(spec.programs)
+        play(spec, n) if "fast" in turned.ids(spec.programs)
         else (step_lines(spec, SPEEDS, nan_from=30), OK, (journal(spec),))
     ))  # fmt: skip
     assert [each.program for each in again.rotation.blamed] == ["fast"]
@@ -265,11 +265,11 @@ def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Pat
     [
         ((), "the trainer's Python did not load the worker that rotates programs"),
         (
-            (rotating.line("start", turn_steps=6) + rotating.line("end", calls=0),),
+            (turned.line("start", turn_steps=6) + turned.line("end", calls=0),),
             "the program of the step was not found",
         ),
         (
-            (rotating.line("trouble", words="the step is made by jax.pmap"),),
+            (turned.line("trouble", words="the step is made by jax.pmap"),),
             "the program of the step was not found (the step is made by jax.pmap)",
         ),
         (("\0\0 no journal \n[[[",), "the program of the step was not found"),
@@ -317,7 +317,7 @@ def test_a_killed_session_goes_on_without_what_was_blamed(tmp_path: Path) -> Non
         first.turn()
     second = scripted.campaign(tmp_path, executor, study=study, session="second")
     scripted.run(second)
-    assert "slow" not in rotating.ids(executor.specs[-1].programs)
+    assert "slow" not in turned.ids(executor.specs[-1].programs)
     assert len(executor.specs) == 2
     result = second.view().history[0].rotation
     assert result is not None

@@ -62,9 +62,9 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     behind in its compilations: the others went on while it died.
 
     Args:
-        texts: by rank. What was written before the last start of a process is left out.
+        texts: by rank.
     """
-    read = [read_rotation(_last_start(each)) for each in texts]
+    read = [read_rotation(each) for each in texts]
     if not read:
         return None
     first = read[0]
@@ -73,13 +73,6 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
         last = min(behind, key=lambda each: len(each.compiled) + len(each.refused))
         first = replace(first, suspects=last.suspects)
     return first
-
-
-def _last_start(text: str) -> str:
-    # {"event": "start", "turn_steps": 8}
-    lines = text.splitlines(keepends=True)
-    begun = [at for at, line in enumerate(lines) if '"start"' in line[:40]]
-    return "".join(lines[begun[-1] :]) if begun else text
 
 
 def measured(
@@ -233,6 +226,4 @@ def goes_on_without(decision: Decision, found: Blamed) -> Decision:
     """Return the decision to run a rotation again without the program that it died of."""
     kinds = {BlamedAt.COMPILING: Why.DIED_COMPILING, BlamedAt.TURN: Why.DIED_IN_TURN}
     why = Reason(kinds[found.at], program=found.program)
-    return replace(
-        decision, next=Next.RETRY, tried=0, backoff_s=0.0, before=Action.NONE, found=why
-    )
+    return replace(decision, next=Next.RETRY, tried=0, backoff_s=0.0, before=Action.NONE, found=why)

@@ -27,8 +27,8 @@ from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.words import sentence
 from tests.helpers import scripted, turned
-from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
 from tests.helpers.scripted import CELL, KILLED, OK, ScriptedExecutor
+from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
 
 SPEC = spec_of(
     ("fast", {"xla_fast": "1"}), ("slow", {"xla_slow": "1"}), ("odd", {"xla_odd": "1"}), rounds=4
@@ -331,13 +331,6 @@ def test_the_process_that_is_furthest_behind_tells_whom_to_blame() -> None:
     assert found is not None
     assert found.suspects == ("slow",)
     assert read_journals(()) is None
-
-
-def test_a_second_start_in_one_journal_counts_alone() -> None:
-    found = read_journals((journal(SPEC, dies_compiling="slow") + journal(SPEC),))
-    assert found is not None
-    assert found.suspects == ()
-    assert len(found.turns) == len(SPEC.order)
 
 
 def test_the_worker_and_the_spec_are_files_of_the_attempt(tmp_path: Path) -> None:

@@ -30,9 +30,10 @@ import pages
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import VerdictKind
-from pytest_xlatune.model.turns import MeasuredTurn, RotationScore, copies, is_baseline
+from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, copies, is_baseline
 from pytest_xlatune.stats.rotations import (
-    Decided,
+    LOOK,
+    RotationDecision,
     RotationPlan,
     best_of,
     check_deployed,
@@ -266,7 +267,7 @@ def sweep(world: World, seed: int) -> Counter[str]:
     decided = decide_rotations(fit, arms)
     won = []
     for arm, each in decided.items():
-        if not isinstance(each, Decided):
+        if not isinstance(each, RotationDecision):
             continue
         low, high = each.comparison.ci95
         at = int(arm[1:])
@@ -291,7 +292,7 @@ def sweep(world: World, seed: int) -> Counter[str]:
             found["found"] += world.truth(arm) > 0
             false += world.truth(arm) <= 0
     found["false"] += false > 0
-    found["jobs"] = cluster.jobs
+    found["jobs"] = cluster.jobs + LOOK
     return found
 
 

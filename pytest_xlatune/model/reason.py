@@ -116,8 +116,12 @@ class Why(StrEnum):
     NO_TURN_BEGAN = auto()
     NO_TURN_OF_BASELINE = auto()
     ROTATION_LAYOUT = auto()
+    ROTATION_RANKS = auto()
     ROTATIONS_OF = auto()
     FEW_JOBS_TO_ROTATE = auto()
+    ROTATION_NOISE = auto()
+    ROTATION_SHARE = auto()
+    ROTATION_SHARE_UNTOLD = auto()
 
     # trials that are not run, and those of a table
     TABLE_SAYS = auto()

@@ -17,8 +17,8 @@ from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.rotation import RotationRead
+from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.model.turns import RotationScore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

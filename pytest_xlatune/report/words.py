@@ -176,6 +176,31 @@ WORDS: Mapping[Why, str] = {
         "the test measured {sizes} sizes, and their average is no speed; measure one: give -b "
         "and -e the same size"
     ),
+    # rotations: their turns, what they decide, and the check of the deployed form
+    Why.NO_TURN_BEGAN: N_("no turn began"),
+    Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
+    Why.ROTATION_LAYOUT: N_(
+        "{ranking}{deciding} that decide, the baseline {copies} times in each; then up to "
+        "{checks:+job} that check the deployed form"
+    ),
+    Why.ROTATION_RANKS: N_("{rotations} that ranks, "),
+    Why.ROTATIONS_OF: N_("{rotations:+rotation} of {profiles:+profile}"),
+    Why.FEW_JOBS_TO_ROTATE: N_(
+        "{jobs:+job} are too few for rotations, their check included: {needed} are the least"
+    ),
+    Why.ROTATION_NOISE: N_(
+        "copies of one program differ by {own:fine} inside a rotation (of which turns leave "
+        "{of_turns:fine or an unknown part}), rotations by {common:fine} ({copies} copies in "
+        "{rotations:+rotation})"
+    ),
+    Why.ROTATION_SHARE: N_(
+        "{share:share} of the variance of a job is common to the programs of a process (95 % "
+        "interval {low:share} to {high:share})"
+    ),
+    Why.ROTATION_SHARE_UNTOLD: N_(
+        "cannot tell how much programs of one process have in common: {share:share} of the "
+        "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
+    ),
     # trials that are not run, and those of a table
     Why.TABLE_SAYS: N_("the table says: {status}"),
     Why.COMPILED_ONLY: N_("compiled, not run: {memory}"),

@@ -11,7 +11,6 @@ This module must not know of turns, trials or logs.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +20,7 @@ from statistics import fmean, variance
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Comparison, VerdictKind, relative
-from pytest_xlatune.model.turns import RotationScore, is_baseline
+from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import (
     NoComparison,
@@ -40,8 +39,10 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
+from pytest_xlatune.stats.rounds import shuffled
 
-JOBS = 10  # of a sweep of rotations, its check included
+JOBS = 10  # of a sweep of rotations, the look before and the check behind them included
+LOOK = 1  # job of the baseline alone, which shows whether programs can take turns at all
 COPIES = 3  # of the baseline in each rotation: about the root of the profiles
 WIDTH = 8  # profiles of the rotations that decide
 CHECKS = 4  # ordinary jobs that check the deployed form
@@ -50,7 +51,7 @@ _MOST = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class TurnLayout:
     """How a rotation is laid out in steps."""
 
     turn_steps: int
@@ -81,7 +82,7 @@ class RotationPlan:
     @property
     def jobs(self) -> int:
         """Jobs at most: the check needs none where nothing won."""
-        return len(self.widths) + self.checks
+        return LOOK + len(self.widths) + self.checks
 
     @property
     def is_ranked(self) -> bool:
@@ -98,7 +99,7 @@ class RotationPlan:
         """Residual degrees of freedom of those."""
         return design_df(self.widths[-1], self.copies, self.deciding)
 
-    def turns(self, *, job_steps: int, jobs: int) -> Turns:
+    def turns(self, *, job_steps: int, jobs: int) -> TurnLayout:
         """Return turns and rounds: all rotations run no more steps than the jobs they replace.
 
         So rotations save start-ups and queues, whatever a step takes: 8 steps of a profile in each
@@ -109,9 +110,9 @@ class RotationPlan:
             jobs: ordinary jobs that would do without rotations.
         """
         programs = sum(self.widths) + len(self.widths) * self.copies
-        each = max(jobs - self.checks, 0) * job_steps // programs
+        each = max(jobs - LOOK - self.checks, 0) * job_steps // programs
         turn_steps = next(steps for least, steps in _TURN_STEPS if each >= least)
-        return Turns(
+        return TurnLayout(
             turn_steps=turn_steps, rounds=min(max(each // turn_steps, _ROUNDS[0]), _ROUNDS[1])
         )
 
@@ -145,7 +146,7 @@ class RotationPlan:
         ]
         return Reason(
             Why.ROTATION_LAYOUT,
-            ranking=parts[0] if self.is_ranked else None,
+            ranking=Reason(Why.ROTATION_RANKS, rotations=parts[0]) if self.is_ranked else None,
             deciding=parts[-1],
             copies=self.copies,
             checks=self.checks,
@@ -158,12 +159,12 @@ _ROUNDS = (2, 16)
 
 
 def plan_rotations(profiles: int, jobs: int = JOBS) -> RotationPlan | Refusal:
-    """Lay out the rotations of so many profiles in so many jobs, the check's included."""
+    """Lay out the rotations of so many profiles in so many jobs, look and check included."""
     width = min(profiles, WIDTH)
     ranking = profiles > width
-    deciding = min(jobs - CHECKS - ranking, _MOST)
+    deciding = min(jobs - LOOK - CHECKS - ranking, _MOST)
     if profiles < 1 or deciding < _LEAST:
-        needed = _LEAST + CHECKS + ranking
+        needed = LOOK + _LEAST + CHECKS + ranking
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))
     widths = (profiles,) * ranking + (width,) * deciding
     return RotationPlan(profiles=profiles, widths=widths)
@@ -195,7 +196,7 @@ def fit_rotations(scores: Sequence[RotationScore]) -> BlockFit | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class RotationDecision:
     """What rotations decide of a profile, before the deployed form is checked."""
 
     kind: VerdictKind
@@ -204,7 +205,7 @@ class Decided:
 
 def decide_rotations(
     fit: BlockFit | None, arms: Collection[str], *, alpha: float = SWEEP_ALPHA
-) -> Mapping[str, Decided | NoComparison]:
+) -> Mapping[str, RotationDecision | NoComparison]:
     """Decide on the profiles that stood in all deciding rotations, which share `alpha`."""
     if fit is None:
         reason = Reason(Why.FEW_DF, df=0, needed=MIN_DF)
@@ -214,7 +215,9 @@ def decide_rotations(
     found = {arm: each for arm, each in told.items() if isinstance(each, Comparison)}
     faster = winners(fit, found, family=family, alpha=alpha)
     return {
-        arm: Decided(kind=VerdictKind.FASTER if arm in faster else decide(each), comparison=each)
+        arm: RotationDecision(
+            kind=VerdictKind.FASTER if arm in faster else decide(each), comparison=each
+        )
         if isinstance(each, Comparison)
         else each
         for arm, each in told.items()
@@ -222,14 +225,14 @@ def decide_rotations(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobNoise:
+class OrdinaryNoise:
     """The noise of one ordinary job of the cell, and the degrees of freedom behind it."""
 
     sigma: float
     df: float
 
 
-def job_noise(scores: Sequence[RotationScore], fit: BlockFit | None) -> JobNoise | None:
+def job_noise(scores: Sequence[RotationScore], fit: BlockFit | None) -> OrdinaryNoise | None:
     """Return the noise of an ordinary job as rotations show it; None with too few of them.
 
     The levels of rotations differ by what the programs of a process have in common, and drift; the
@@ -245,7 +248,7 @@ def job_noise(scores: Sequence[RotationScore], fit: BlockFit | None) -> JobNoise
     if both <= 0:
         return None
     df = both**2 / (common**2 / (len(scores) - 1) + own**2 / fit.df)
-    return JobNoise(sigma=math.sqrt(both), df=df)
+    return OrdinaryNoise(sigma=math.sqrt(both), df=df)
 
 
 def check_jobs(won: Sequence[str], *, rng_seed: str, jobs: int = CHECKS) -> tuple[str, ...]:
@@ -261,8 +264,7 @@ def check_jobs(won: Sequence[str], *, rng_seed: str, jobs: int = CHECKS) -> tupl
     rest = jobs - beside - len(checked)
     again = checked[: max(rest, 0)]
     found = [*checked, *again, *([BASELINE_ID] * beside)]
-    random.Random(f"checks {rng_seed}").shuffle(found)  # noqa: S311 - no secret
-    return tuple(found)
+    return tuple(shuffled(found, f"checks {rng_seed}"))
 
 
 # of one check, one-sided: with 1 % a sweep of three true winners of +2 % loses one in a hundred
@@ -312,7 +314,7 @@ def check_deployed(
     *,
     own: Sequence[float],
     beside: Sequence[float],
-    noise: JobNoise | None,
+    noise: OrdinaryNoise | None,
     alpha: float = CHECK_ALPHA,
 ) -> DeployedCheck:
     """Hold the deployed form against the rotations: log scores of its jobs and the baseline's.

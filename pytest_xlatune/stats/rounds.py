@@ -7,16 +7,18 @@ This module must not know what a program sets, nor how several rotations decide.
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import StepRecord
-from pytest_xlatune.model.turns import (
+from pytest_xlatune.model.rotation import RotationRead, RotationSpec
+from pytest_xlatune.model.rotation_score import (
     MeasuredTurn,
     NoTurns,
     ProgramChange,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
+Item = TypeVar("Item")
 SKIPPED_STEPS = 2  # of each turn: the line of one may be a step late, and the next one warms up
 _TRIES = 3  # random orders of a round, of which the most even one is taken
 _BESIDE_ITSELF = 1e6  # cost of a program that follows itself
@@ -41,7 +44,7 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
     Each round is drawn anew. Each of the baseline's copies stands in a part of the round of its
     own, drawn too, so that the baseline is measured all along. Swaps then even out what stands
     before: each program follows each other one about equally often (carry-over), as in the squares
-    of E. J. Williams, Australian Journal of Scientific Research A 2, 1949, for any number of rounds.
+    of E. J. Williams, Australian Journal of Scientific Research A 2, 1949.
 
     Args:
         programs: how many there are, the copies included.
@@ -54,16 +57,15 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
     """
     if not 1 <= copies <= programs or rounds < 1:
         raise ValueError(f"{programs} programs, {copies} copies and {rounds} rounds draw no order")
-    drawn = random.Random(f"turns {rng_seed}")  # noqa: S311 - no secret
     follows: Counter[tuple[int, int]] = Counter()
     order: list[int] = []
-    for _ in range(rounds):
+    for number in range(rounds):
         last = order[-1] if order else None
+        tries = (
+            _round(programs, copies, f"{rng_seed} {number} {attempt}") for attempt in range(_TRIES)
+        )
         found = min(
-            (
-                _evened(_round(programs, copies, drawn), copies, last, follows)
-                for _ in range(_TRIES)
-            ),
+            (_evened(each, copies, last, follows) for each in tries),
             key=lambda each: _cost(each, last, follows),
         )
         follows.update(_pairs(found, last))
@@ -71,16 +73,20 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
     return tuple(order)
 
 
-def _round(programs: int, copies: int, drawn: random.Random) -> list[int]:
+def shuffled(items: Sequence[Item], rng_seed: str) -> list[Item]:
+    """Return items in the order of digests: random to the cluster, and the same everywhere."""
+    keys = {at: digest([rng_seed, at]) for at in range(len(items))}
+    return [items[at] for at in sorted(keys, key=keys.__getitem__)]
+
+
+def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
     """Return a random order of all programs with one copy in each of as many equal parts."""
-    names = list(range(copies))
-    others = list(range(copies, programs))
-    drawn.shuffle(names)
-    drawn.shuffle(others)
+    names = shuffled(range(copies), f"copies {rng_seed}")
+    others = shuffled(range(copies, programs), f"others {rng_seed}")
     found: list[int] = []
     for at, copy in enumerate(names):
         own = others[at * len(others) // copies : (at + 1) * len(others) // copies]
-        place = drawn.randrange(len(own) + 1)
+        place = int(digest([rng_seed, at]), 16) % (len(own) + 1)
         found += [*own[:place], copy, *own[place:]]
     return found
 
@@ -88,7 +94,7 @@ def _round(programs: int, copies: int, drawn: random.Random) -> list[int]:
 def _pairs(order: Sequence[int], last: int | None) -> list[tuple[int, int]]:
     """Return who follows whom, the last one of the round before included."""
     before = [*([] if last is None else [last]), *order]
-    return list(zip(before, before[1:], strict=False))
+    return list(pairwise(before))
 
 
 def _cost(order: Sequence[int], last: int | None, follows: Counter[tuple[int, int]]) -> float:
@@ -134,7 +140,7 @@ def turns_of(
 
     The level of a turn is the median of its steps: on a GPU 16 of 420 turns had a stall of the
     host in one of theirs. A turn that is cut short, or loses steps to other things, counts with
-    what is left of it, two steps or more.
+    the others, two or more.
 
     Args:
         whose: (program, id of the first step, steps) of each turn, in order.
@@ -171,6 +177,37 @@ def turns_of(
     return tuple(found)
 
 
+def measured_turns(
+    read: RotationRead,
+    steps: Iterable[StepRecord],
+    spec: RotationSpec,
+    *,
+    first_id: int | None = None,
+    left_out: Collection[int] = (),
+) -> tuple[MeasuredTurn, ...] | NoTurns:
+    """Return the turns of a rotation: the journal says whose they were, the log how long.
+
+    The journal counts calls of the step from 0, the log names steps by ids, of which the first one
+    is the first call's. Calls that the trainer's own program ran are left out.
+
+    Args:
+        read: the journal of the process whose lines these are.
+        steps: of one start of the trainer.
+        spec: as the worker ran it.
+        first_id: id of the first step; None is the least that the log tells.
+        left_out: ids of steps during which something else happened.
+    """
+    told = list(steps)
+    if first_id is None:
+        first_id = min((each.step for each in told if each.kind == "step"), default=0)
+    return turns_of(
+        [(each.program, first_id + each.first_call, each.calls) for each in read.turns],
+        told,
+        programs=len(spec.programs),
+        left_out={*left_out, *(first_id + call for call in read.odd_calls)},
+    )
+
+
 _LEAST_STEPS = 2  # of a turn
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
 _HUBER = 1.345  # as in `stats/blocks.py`
@@ -186,14 +223,15 @@ def fit_turns(
     Least squares of program, round, a slope inside the rotation, and the program before, with
     weights that fall for turns far off (P. J. Huber, Annals of Mathematical Statistics 35, 1964).
     What a program leaves to its successor is drawn towards none (a ridge of one turn): without it
-    a profile that slows the next turn by 2 % wins by 0.2 %, for it alone never follows itself.
+    a profile that slows the next turn by 2 % wins by 0.2 %, because it alone never follows
+    itself.
 
     Args:
         turns: of one rotation, in order.
         same: (program, the one whose optimised text it has).
     """
     names = list(dict.fromkeys(each.program for each in turns))
-    names.sort(key=lambda name: (not is_baseline(name), name != BASELINE_ID))
+    names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
     beside = sum(map(is_baseline, names))
     if not beside:
         return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
@@ -260,10 +298,11 @@ def _weighted(design: Matrix, values: Matrix, ridge: Matrix) -> tuple[Matrix, Ma
     """Return effects, their covariance as of one turn, and the standard deviation of a turn."""
     import numpy as np
 
-    weights, sd = np.ones(len(values)), None
+    weights = np.ones(len(values))
+    sd: float | None = None
     for _ in range(_WEIGHED):
         square = design.T @ (design * weights[:, None])
-        covariance = np.linalg.inv(square + np.diag(ridge))
+        covariance: Matrix = np.linalg.inv(square + np.diag(ridge)).astype(np.float64)
         effects = covariance @ (design.T @ (weights * values))
         off = values - design @ effects
         df = len(values) - float(np.trace(covariance @ square))

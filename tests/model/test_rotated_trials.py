@@ -27,8 +27,8 @@ from pytest_xlatune.model.rotation import (
     RotationSpec,
     Turn,
 )
+from pytest_xlatune.model.rotation_score import MeasuredTurn, ProgramChange, RotationScore
 from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
-from pytest_xlatune.model.turns import MeasuredTurn, ProgramChange, RotationScore
 
 PROGRAMS = (
     RotatedProgram(id=BASELINE_ID),

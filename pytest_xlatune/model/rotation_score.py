@@ -6,16 +6,11 @@ them. The spec and the journal of a rotation are in `model/rotation.py`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Record
-
-# e.g. `baseline-deployed~2`: no profile's id has a tilde
-_COPY = re.compile(rf"{re.escape(BASELINE_ID)}~\d+")
 
 
 def copies(count: int) -> tuple[str, ...]:
@@ -25,7 +20,8 @@ def copies(count: int) -> tuple[str, ...]:
 
 def is_baseline(program: str) -> bool:
     """Whether a program of a rotation is the cell as deployed, or a copy of it."""
-    return program == BASELINE_ID or _COPY.fullmatch(program) is not None
+    # no profile's id has a tilde
+    return program.partition("~")[0] == BASELINE_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +92,3 @@ class RotationScore(Record):
     def of(self, program: str) -> ProgramChange | None:
         """Return what a program came to; None where it had no turns."""
         return next((each for each in self.programs if each.program == program), None)
-
-
-def arms_of(programs: Iterable[str]) -> tuple[str, ...]:
-    """Return the programs that are profiles, each once, in order."""
-    return tuple(dict.fromkeys(each for each in programs if not is_baseline(each)))

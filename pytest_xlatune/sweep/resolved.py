@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.checkout import LauncherByCell
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
@@ -342,8 +344,33 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            **asdict(design),
+            **(asdict(design) | {"rotate": self.rotates}),
         )
+
+    @property
+    def rotates(self) -> bool:
+        """Whether profiles may take turns in one job.
+
+        Raises:
+            ConfigError: it is asked for, and cannot be: the message says what is missing.
+        """
+        asked, missing = self.sweep.design.rotate, self.why_not_rotated
+        if asked == "on" and missing:
+            place = self.settings.get("rotate", "the sweep file")
+            raise ConfigError(f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}")
+        is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
+        return not missing and (asked == "on" or (asked == "auto" and is_usual))
+
+    @property
+    def why_not_rotated(self) -> str:
+        """What of the sweep keeps its profiles from rotating; "" where nothing does."""
+        if self.sweep.launcher.rotates is Rotates.NO:
+            name = type(self.sweep.launcher).__name__
+            return f"{name} starts no program in which others could take turns; say off"
+        if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
+            metric = self.cell.protocol.metric
+            return f"turns are told by the time of a step, and the metric is {metric!r}; say off"
+        return ""
 
 
 _SPARE_S = 300  # of an allocation, beside its trials

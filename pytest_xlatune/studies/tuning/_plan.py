@@ -98,6 +98,7 @@ class TuningPlan(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
+        rotate: whether profiles that differ in flags alone may take turns in one job.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
@@ -125,6 +126,7 @@ class TuningPlan(OneCell):
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
+    rotate: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"

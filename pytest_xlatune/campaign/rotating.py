@@ -25,8 +25,8 @@ from pytest_xlatune.model.result import (
     StepRecord,
 )
 from pytest_xlatune.model.rotation import RotationRead, Turn, read_rotation
-from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
+from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 

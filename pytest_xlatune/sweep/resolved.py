@@ -233,13 +233,22 @@ class ResolvedSweep:
         )
 
     def calibration(
-        self, jobs: int, *, allocations: int = 0, starts: int = 0, on_slots: bool = False
+        self,
+        jobs: int,
+        *,
+        allocations: int = 0,
+        starts: int = 0,
+        on_slots: bool = False,
+        rotations: int = 0,
     ) -> CalibrationStudy:
-        """Return the study of the cell's noise, of its allocations, or of its node slots.
+        """Return the study of the cell's noise, its allocations, node slots, or rotations.
 
         Raises:
-            ConfigError: too few jobs, allocations or starts; the sweep has one slot.
+            ConfigError: too few jobs, allocations, starts or rotations; the sweep has one slot;
+                programs cannot take turns in what it starts.
         """
+        if rotations and self.why_not_rotated:
+            raise ConfigError(f"sweep {self.sweep.name!r}: {self.why_not_rotated}")
         if on_slots and not self.slots:
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: one slot has no neighbours; ask for two or more, and "
@@ -251,6 +260,7 @@ class ResolvedSweep:
             allocations=allocations,
             starts=starts,
             slots=self.slots if on_slots else (),
+            rotations=rotations,
         )
 
     def held(self, trials: int) -> ResolvedSweep:
@@ -357,7 +367,9 @@ class ResolvedSweep:
         asked, missing = self.sweep.design.rotate, self.why_not_rotated
         if asked == "on" and missing:
             place = self.settings.get("rotate", "the sweep file")
-            raise ConfigError(f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}")
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; say off"
+            )
         is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
         return not missing and (asked == "on" or (asked == "auto" and is_usual))
 
@@ -366,10 +378,10 @@ class ResolvedSweep:
         """What of the sweep keeps its profiles from rotating; "" where nothing does."""
         if self.sweep.launcher.rotates is Rotates.NO:
             name = type(self.sweep.launcher).__name__
-            return f"{name} starts no program in which others could take turns; say off"
+            return f"{name} starts no program in which others could take turns"
         if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
             metric = self.cell.protocol.metric
-            return f"turns are told by the time of a step, and the metric is {metric!r}; say off"
+            return f"turns are told by the time of a step, and the metric is {metric!r}"
         return ""
 
 

@@ -41,7 +41,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         "--rotations",
         type=positive,
         metavar="N",
-        help="measure what programs of one process share, in N jobs in which two copies of the "
+        help="measure what programs of one process share, in N jobs in which copies of the "
         "baseline take turns; in the place of --jobs",
     )
     add_yes(parser)

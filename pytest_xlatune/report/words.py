@@ -212,7 +212,7 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.FEW_ROTATIONS: N_(
         "what programs of one process share cannot be told: fewer than two rotations have turns "
-        "of both copies"
+        "of two copies"
     ),
     Why.NO_JOURNAL: N_("the trainer's Python did not load the worker that rotates programs"),
     Why.STEP_NOT_FOUND: N_("the program of the step was not found{said}"),

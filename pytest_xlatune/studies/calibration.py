@@ -3,7 +3,7 @@
 An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
 them for baselines measured beside its profiles. With several allocations it measures what trials of
 one allocation share; with several node slots, what these differ by, and what a trial loses while
-all of them run; with rotations of two copies of the baseline, what programs of one process share.
+all of them run; with rotations of copies of the baseline, what programs of one process share.
 This module must not know of executors or logs.
 """
 
@@ -58,8 +58,8 @@ _PAIR = 2
 _ALONE, _BUSY = "alone", "busy"  # stages on several slots
 _HELD = "allocation"  # stages in allocations: `allocation1`
 _TURNS = "turns"  # the stage of rotations
-_COPIES = 2  # of the baseline in each
-_TURN_STEPS, _LEAST_ROUNDS = 5, 4
+_COPIES = 3  # of the baseline in each: two leave a rotation too few turns to tell their own noise
+_TURN_STEPS, _LEAST_ROUNDS = 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
         allocations: that hold `starts` trials each; 0 leaves the place of trials to the executor.
         starts: trials of an allocation; rounds in which all slots run.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        rotations: jobs in which two copies of the baseline take turns, in the place of `jobs`; each
+        rotations: jobs in which copies of the baseline take turns, in the place of `jobs`; each
             is a job of the baseline too. 0 is none.
     """
 
@@ -107,7 +107,7 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             )
         if 0 < self.rotations < MIN_SCORES:
             raise ConfigError(
-                f"{counted(self.rotations, 'rotation')} of two copies say nothing: {MIN_SCORES} "
+                f"{counted(self.rotations, 'rotation')} of copies say nothing: {MIN_SCORES} "
                 f"are the least, {JOBS} are usual"
             )
         if self.slots and self.starts < _PAIR:

@@ -67,6 +67,8 @@ class FailureClass(_Told):
     FATAL_LINE = "fatal-line", "the program logs a fatal error of no other class"
     PYTHON_TRACEBACK = "python-traceback", "Python printed a traceback"
 
+    PROGRAM_LEFT_OUT = "program-left-out", "a rotation goes on without one of its programs"
+
     # GPUs and network
     GPU_MEMORY_FAULT = "gpu-memory-fault", "a kernel reads an address that is not mapped"
     HIP_ERROR = "hip-error", "HIP or CUDA reports an error"

@@ -129,6 +129,14 @@ class Why(StrEnum):
     NEEDS_NO_RUN = auto()
     COMPILING_SAYS = auto()
 
+    # rotations: what happened in one
+    NO_JOURNAL = auto()
+    STEP_NOT_FOUND = auto()
+    PROGRAM_REFUSED = auto()
+    PROGRAM_TOO_LARGE = auto()
+    DIED_COMPILING = auto()
+    DIED_IN_TURN = auto()
+
     # rotations: why a profile stays a job of its own
     STAYS_FOR_KEY = auto()
     STAYS_FOR_VARIABLE = auto()

@@ -329,19 +329,22 @@ class BlamedAt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blamed(Record):
-    """A program for whose sake an attempt of a rotation ended; the next one goes without it.
+    """The program that an attempt of a rotation died of; the next one goes without it.
 
     Attributes:
         program: its id.
         at: what it was at.
         cls: the failure class of that attempt.
         attempt: its number.
+        is_suspect: it may have died of something else, such as a person's `kill`: the next attempt
+            has the program still, and only another such end at the same program is its fault.
     """
 
     program: str
     at: BlamedAt
     cls: str
     attempt: int
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

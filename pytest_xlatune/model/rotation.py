@@ -2,8 +2,8 @@
 
 The spec says which programs, in which order, for how many steps a turn; `workers/rotate.py` reads
 it below the trainer's interpreter, compiles each program and writes a journal. The journal is lines
-of JSON, one file a process of the trainer, and `read_rotation` reads it. What is measured are the
-trainer's own step lines: neither file holds a time of a step.
+of JSON, one file a process of the trainer, and `read_rotation` reads it. Speeds are in
+the trainer's own step lines alone: neither file holds a time of a step.
 
 This module also says what can rotate at all: a flag that the compiler takes as an option of one
 compilation. What a library reads once when it starts cannot. Pure.
@@ -93,6 +93,8 @@ class RotationSpec(Record):
         first_step: so many calls come before the first turn; the trainer's own program runs them.
         journal: name of the journal in the folder of the spec, `{rank}` in it.
         schema: of this format.
+        memory_limit_bytes: a program that takes more of a device is left out; 0 is what the device
+            itself says that it has left.
     """
 
     programs: tuple[RotatedProgram, ...]
@@ -102,6 +104,7 @@ class RotationSpec(Record):
     first_step: int = 3
     journal: str = JOURNAL
     schema: int = SCHEMA
+    memory_limit_bytes: int = field(default=0, metadata=LATER)
 
     def __post_init__(self) -> None:
         ids = [each.id for each in self.programs]
@@ -220,7 +223,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled(Record):
+class CompiledProgram(Record):
     """A program that was compiled.
 
     Attributes:
@@ -264,10 +267,9 @@ class RotationRead(Record):
         refused: id -> the words of the compiler, or of the program's first call.
         left_out: id -> bytes that it would take of a device with less memory.
         turns: in order.
-        suspects: whom to blame if the process ended here: the program that was being compiled, or
-            whose turn it was and its predecessor's; the baseline is never among them. () where the
-            process ended by itself.
-        is_over: whether the process said that it ends.
+        suspects: whom to blame if the process ended badly: the program that was being compiled, or
+            whose turn it was and its predecessor's; the baseline is never among them.
+        is_over: whether the interpreter came to its end, be it by an exception.
         calls: of the step in all; None where it ended without a word.
         jax: release of the trainer's JAX; "" where it was never imported.
         trouble: why nothing rotated, in the worker's words; "" where it did.
@@ -276,7 +278,7 @@ class RotationRead(Record):
     """
 
     found: str = ""
-    compiled: tuple[Compiled, ...] = ()
+    compiled: tuple[CompiledProgram, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
@@ -293,7 +295,7 @@ class _Reading:
     """A journal while it is read; each event has a method of its name."""
 
     read: dict[str, Any] = field(default_factory=dict)
-    compiled: list[Compiled] = field(default_factory=list)
+    compiled: list[CompiledProgram] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     begun: list[tuple[str, int]] = field(default_factory=list)
@@ -320,7 +322,7 @@ class _Reading:
         self.compiling = ""
         known = {name: said[name] for name in ("memory_bytes", "same_as") if name in said}
         self.compiled.append(
-            Compiled.from_json(
+            CompiledProgram.from_json(
                 {"program": said["program"], "compile_s": float(said["compile_s"]), **known}
             )
         )
@@ -355,8 +357,6 @@ class _Reading:
         )
 
     def suspects(self) -> tuple[str, ...]:
-        if self.read.get("is_over"):
-            return ()
         last = [program for program, _ in self.begun[-2:][::-1]]
         named = [self.compiling] if self.compiling else last
         return tuple(dict.fromkeys(each for each in named if each.partition("~")[0] != BASELINE_ID))
@@ -378,23 +378,30 @@ _EVENTS = {
 
 
 def read_rotation(text: str) -> RotationRead:
-    """Read a process's journal; a torn last line, and an event of a newer worker, are passed over.
+    """Read a journal; a torn last line, and an event of a newer worker, are passed over.
 
-    The events, one JSON object a line: `start` (turn_steps), `jax` (version), `found` (name),
-    `compile` before and `compiled` (compile_s, memory_bytes, same_as) or `refused` (words) after
-    each compilation, `left_out` (memory_bytes), `turn` (program, first_call), `odd_call` (call),
-    `trouble` (words), `end` (calls). What is no line of a journal, e.g. of a job that writes to
-    the same file, is passed over too.
+    The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
+    (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes, same_as) or
+    `refused` (words) after each compilation, `left_out` (memory_bytes), `turn` (program,
+    first_call), `odd_call` (call), `trouble` (words), `end` (calls). A line of another program is
+    passed over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before
+    this one, the last that found the step is read, else the last that imported JAX.
     """
-    reading = _Reading()
+    readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:
         try:
             said = read_json(line)
             known = _EVENTS.get(said["event"])
             if known is not None:
-                known(reading, said)
-        except (ValueError, TypeError, KeyError, OverflowError, LedgerError):
+                known(readings.setdefault(int(said.get("pid", 0)), _Reading()), said)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError, LedgerError):
             continue
+    told = list(readings.values())
+    reading = max(
+        reversed(told), key=lambda each: ("found" in each.read, "jax" in each.read), default=None
+    )
+    if reading is None:
+        return RotationRead()
     return RotationRead(
         compiled=tuple(reading.compiled),
         refused=reading.refused,

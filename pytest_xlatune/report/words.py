@@ -206,6 +206,13 @@ WORDS: Mapping[Why, str] = {
     Why.COMPILED_ONLY: N_("compiled, not run: {memory}"),
     Why.NEEDS_NO_RUN: N_("needs no run: {why}"),
     Why.COMPILING_SAYS: N_("compiling says: {why}"),
+    # rotations: what happened in one
+    Why.NO_JOURNAL: N_("the trainer's Python did not load the worker that rotates programs"),
+    Why.STEP_NOT_FOUND: N_("the program of the step was not found{said}"),
+    Why.PROGRAM_REFUSED: N_("{program} is left out, the compiler refuses it: {said}"),
+    Why.PROGRAM_TOO_LARGE: N_("{program} is left out, it needs {bytes:size} of a device"),
+    Why.DIED_COMPILING: N_("it ended while it compiled {program}, and goes on without it"),
+    Why.DIED_IN_TURN: N_("it ended in the turn of {program}, and goes on without it"),
     # rotations: why a profile stays a job of its own
     Why.STAYS_FOR_KEY: N_("the trainer reads {names:, } before it compiles"),
     Why.STAYS_FOR_VARIABLE: N_("a library reads {names:, } when it starts"),

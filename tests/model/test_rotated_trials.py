@@ -21,7 +21,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.rotation import (
-    Compiled,
+    CompiledProgram,
     RotatedProgram,
     RotationRead,
     RotationSpec,
@@ -64,7 +64,7 @@ SCORE = RotationScore(
 )
 READ = RotationRead(
     found="train_step",
-    compiled=(Compiled(program=BASELINE_ID, compile_s=3.5, memory_bytes=1 << 30),),
+    compiled=(CompiledProgram(program=BASELINE_ID, compile_s=3.5, memory_bytes=1 << 30),),
     refused={"odd": "No such compile option: 'xla_odd'"},
     left_out={"large": 1 << 40},
     turns=(Turn(program=BASELINE_ID, first_call=4, calls=8),),

@@ -203,7 +203,6 @@ def test_a_journal_is_read_whole() -> None:
         ("a", 3, 4),
         (BASELINE_ID, 7, 2),
     ]
-    assert read.suspects == ()
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,9 @@ def test_a_journal_is_read_whole() -> None:
             ("d~2",),
             id="the baseline's turn is blamed for nothing",
         ),
-        pytest.param((*BEGIN, *TURNS, {"event": "end", "calls": 9}), (), id="an end of its own"),
+        pytest.param(
+            (*BEGIN, *TURNS, {"event": "end", "calls": 9}), ("a",), id="an exception of its own"
+        ),
     ],
 )
 def test_who_is_blamed_for_a_process_that_died(
@@ -240,3 +241,15 @@ def test_torn_and_foreign_lines_are_passed_over() -> None:
     assert read_rotation('{"event": "turn", "program": "a"}\n{"event": "end", "calls": "x"}\n') == (
         read_rotation("")
     )
+
+
+def test_the_process_that_found_the_step_is_read() -> None:
+    helper = [{"pid": 7, **each} for each in (*BEGIN[:2], {"event": "end", "calls": 0})]
+    own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
+    mixed = [line for pair in zip(own, [*helper, *own], strict=False) for line in pair]
+    assert read_rotation(journal(*helper, *own)) == read_rotation(journal(*BEGIN, *TURNS))
+    assert read_rotation(journal(*own, *helper)).found == "train_step"
+    assert read_rotation(journal(*mixed)).is_over is False
+    again = [{"pid": 9, **each} for each in BEGIN]
+    assert read_rotation(journal(*own, *again)).turns == ()
+    assert read_rotation(journal(*helper)).is_over

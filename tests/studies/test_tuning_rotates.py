@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
 from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import (
@@ -65,7 +66,7 @@ class Machine:
 
     def __call__(self, trial: Trial) -> TrialResult:
         if self.fails(trial):
-            found = lost(trial, "node-fail")  # type: ignore[arg-type]
+            found = lost(trial, FailureClass.GPU_ECC)
             return replace(found, rotation=RotationResult()) if trial.rotation else found
         if trial.rotation is None or trial.rotation.is_look:
             return self.job(trial)
@@ -122,7 +123,7 @@ class Machine:
             left_out=dict.fromkeys(self.large, 1 << 37),
         )
         blamed = tuple(
-            Blamed(program=each, at=BlamedAt.TURN, cls="xla-crash", attempt=1)
+            Blamed(program=each, at=BlamedAt.TURN, cls="segfault", attempt=1)
             for each in self.died_of
         )
         return TrialResult(
@@ -453,7 +454,8 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
 
 
 def test_profiles_that_waves_derive_rotate_too() -> None:
-    sweep = turning(8, stacks=(Stacks(wave="wave3", slots=3),), budget=50)
+    own = tuple(profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2") for at in range(8))
+    sweep = turning(profiles=own, stacks=(Stacks(wave="wave3", slots=3),), budget=50)
     done = drive(sweep, Machine({"p1": 0.03, "p2": 0.03}))
     found = sweep.conclude(done)
     stacked = [each.arm for each in found.verdicts if "+" in each.arm]

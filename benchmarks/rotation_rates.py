@@ -256,11 +256,8 @@ def sweep(world: World, seed: int) -> Counter[str]:
     if not isinstance(plan, RotationPlan):
         raise TypeError(plan)
     # profiles are declared in any order
-    scores = []
-    if plan.is_ranked:
-        ranked = cluster.rotation(plan, arms)
-        scores.append(ranked)
-        arms = list(best_of(ranked, width=plan.widths[-1], arms=arms))
+    ranked = cluster.rotation(plan, arms)
+    arms = list(best_of(ranked, width=plan.widths[-1], arms=arms))
     deciding = [cluster.rotation(plan, arms) for _ in range(plan.deciding)]
     fit = fit_rotations(deciding)
     found: Counter[str] = Counter(sweeps=1, winners=sum(each > 0 for each in world.effects))
@@ -277,7 +274,7 @@ def sweep(world: World, seed: int) -> Counter[str]:
         if each.kind is VerdictKind.FASTER:
             won.append((-each.comparison.estimate, arm, each.comparison))
     won.sort(key=lambda each: each[:2])
-    noise = job_noise([*scores, *deciding], fit)
+    noise = job_noise([ranked, *deciding], fit)
     values: dict[str, list[float]] = {}
     for arm in check_jobs([arm for _, arm, _ in won], rng_seed=str(seed)):
         values.setdefault(arm, []).append(cluster.job(arm))

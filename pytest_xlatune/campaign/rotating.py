@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from statistics import median
 
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.model.cell import Protocol
@@ -130,7 +131,8 @@ def _turns(
     if isinstance(turns, NoTurns):
         return turns
     same = [(each.program, each.same_as) for each in read.compiled if each.same_as]
-    return fit_turns(turns, same=same)
+    in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
+    return fit_turns(turns, same=same, tokens=median(in_step) if in_step else None)
 
 
 def is_enough(found: RotationResult, rotation: Rotation) -> bool:

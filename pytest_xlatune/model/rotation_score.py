@@ -81,6 +81,7 @@ class RotationScore(Record):
         turn_sd: residual standard deviation of a turn, as a log; None with too few turns.
         turns: all that were measured, in order.
         same: (program, the one whose optimised text it has): it needs no turns of its own.
+        tokens: of a device in a step; None where the log does not print TGS.
     """
 
     level: float
@@ -88,6 +89,7 @@ class RotationScore(Record):
     turn_sd: float | None
     turns: tuple[MeasuredTurn, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
+    tokens: float | None = None
 
     def of(self, program: str) -> ProgramChange | None:
         """Return what a program came to; None where it had no turns."""

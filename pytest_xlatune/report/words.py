@@ -180,11 +180,10 @@ WORDS: Mapping[Why, str] = {
     Why.NO_TURN_BEGAN: N_("no turn began"),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
     Why.ROTATION_LAYOUT: N_(
-        "{ranking}{deciding} that decide, the baseline {copies} times in each; then up to "
-        "{checks:+job} that check the deployed form"
+        "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "
+        "{best} that decide, the baseline {copies} times in each, then up to {checks:+job} that "
+        "check the deployed form"
     ),
-    Why.ROTATION_RANKS: N_("{rotations} that ranks, "),
-    Why.ROTATIONS_OF: N_("{rotations:+rotation} of {profiles:+profile}"),
     Why.FEW_JOBS_TO_ROTATE: N_(
         "{jobs:+job} are too few for rotations, their check included: {needed} are the least"
     ),
@@ -200,6 +199,70 @@ WORDS: Mapping[Why, str] = {
     Why.ROTATION_SHARE_UNTOLD: N_(
         "cannot tell how much programs of one process have in common: {share:share} of the "
         "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
+    ),
+    Why.ROTATION_OFF: N_("rotation is off"),
+    Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
+    Why.NONE_ROTATES: N_("no profile rotates: {why}"),
+    Why.ROTATES: N_(
+        "in rotations: {arms:first 6}; {shape}. A turn has {turn_steps:+step}, a rotation "
+        "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"
+    ),
+    Why.FINDS_IN_ROTATION: N_(
+        "{change:percent} where programs of one process have {share:share} of it in common"
+    ),
+    Why.FINDS_BY_ROTATIONS: N_(
+        "rotations find, with 80 % power, one winner from the start on at a job noise of "
+        "{sigma:fine}: {seen:, }"
+    ),
+    Why.STAYS_A_JOB: N_("as jobs: {arms:, }, because {why}"),
+    Why.JOBS_OF_BOTH_PLANS: N_(
+        "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without rotation "
+        "{others:+job} and {other_steps} steps"
+    ),
+    Why.LOOK_FINDS_NONE: N_("all profiles are jobs, because programs cannot take turns: {said}"),
+    Why.FIRST_ROTATION_FAILED: N_(
+        "all profiles are jobs, because the first rotation measured nothing: {said}"
+    ),
+    Why.NO_TURN_OF_ITS_OWN: N_("it had no turn that counts"),
+    Why.SAME_PROGRAM: N_("it compiles to the program of the baseline"),
+    Why.ROTATION_DIED_OF: N_("a rotation died of it: {cls:meaning}"),
+    Why.IN_ROTATIONS: N_("{rotations:+rotation}; {method}"),
+    Why.PROFILES_ROTATE: N_(
+        "{profiles:+profile} took turns: {rotations:+rotation} with {turns:+turn} so far; "
+        "{stay:+profile} measured as jobs"
+    ),
+    Why.CHECK_HAS_NO_JOB: N_(
+        "faster in rotations, and not checked as it would be deployed: the {jobs} jobs of the "
+        "check went to others"
+    ),
+    Why.CHECK_TO_COME: N_("faster in rotations; the check of the deployed form is not over"),
+    Why.CHECK_MISSING: N_(
+        "faster in rotations, and the check of the deployed form has no score{why}"
+    ),
+    Why.CHECK_LOST: N_(": {why}"),
+    Why.CHECK_AGREES: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): they agree{memory}"
+    ),
+    Why.CHECK_UNTOLD: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): so few noisy jobs contradict only below {least:percent}{memory}"
+    ),
+    Why.CHECK_MORE: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): more than noise explains{memory}"
+    ),
+    Why.CHECK_CONTRADICTS: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): the flag acts otherwise at start-up{memory}"
+    ),
+    Why.CHECK_MEMORY: N_("; memory of a device {change:percent}"),
+    Why.DEPLOYED_FORM_FAILS: N_(
+        "faster in rotations, and cannot run as it would be deployed: {why}"
+    ),
+    Why.STARTS_OTHERWISE: N_(
+        "{arms:, }: ordinary jobs contradict the rotations; before it is deployed, find out what "
+        "it does when the trainer starts"
     ),
     # trials that are not run, and those of a table
     Why.TABLE_SAYS: N_("the table says: {status}"),

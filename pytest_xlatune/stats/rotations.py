@@ -14,7 +14,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 from statistics import fmean, variance
 
 from pytest_xlatune.model.profile import BASELINE_ID
@@ -68,8 +67,7 @@ class RotationPlan:
 
     Attributes:
         profiles: that rotate.
-        widths: profiles of each rotation in turn; those of the widest first one only rank, where
-            it is wider than the others.
+        widths: profiles of each rotation in turn; the first one only ranks.
         copies: of the baseline in each.
         checks: ordinary jobs, at most, that check the deployed form behind them.
     """
@@ -85,14 +83,9 @@ class RotationPlan:
         return LOOK + len(self.widths) + self.checks
 
     @property
-    def is_ranked(self) -> bool:
-        """Whether the first rotation ranks, and decides nothing."""
-        return self.widths[0] > self.widths[-1]
-
-    @property
     def deciding(self) -> int:
-        """How many rotations decide."""
-        return len(self.widths) - self.is_ranked
+        """How many rotations decide: all but the first."""
+        return len(self.widths) - 1
 
     @property
     def df(self) -> int:
@@ -132,22 +125,17 @@ class RotationPlan:
         critical = dunnett(decided, self.df, control_weight=self.copies, alpha=alpha)
         spread = (1 + 1 / self.copies) / self.deciding
         least = mde80(own, critical=critical, df=self.df, variance=spread)
-        if not self.is_ranked:
-            return least
         found = selected80(self.profiles, self.widths[1:], self.copies, alpha=alpha)
         return max(relative(found * own), least)
 
     @property
     def shape(self) -> Reason:
         """The rotations in words: `1 of 25 profiles that ranks, 5 of the best 8`."""
-        parts = [
-            Reason(Why.ROTATIONS_OF, rotations=len(list(same)), profiles=width)
-            for width, same in groupby(self.widths)
-        ]
         return Reason(
             Why.ROTATION_LAYOUT,
-            ranking=Reason(Why.ROTATION_RANKS, rotations=parts[0]) if self.is_ranked else None,
-            deciding=parts[-1],
+            profiles=self.widths[0],
+            deciding=self.deciding,
+            best=self.widths[-1],
             copies=self.copies,
             checks=self.checks,
         )
@@ -161,12 +149,11 @@ _ROUNDS = (2, 16)
 def plan_rotations(profiles: int, jobs: int = JOBS) -> RotationPlan | Refusal:
     """Lay out the rotations of so many profiles in so many jobs, look and check included."""
     width = min(profiles, WIDTH)
-    ranking = profiles > width
-    deciding = min(jobs - LOOK - CHECKS - ranking, _MOST)
+    deciding = min(jobs - LOOK - 1 - CHECKS, _MOST)
     if profiles < 1 or deciding < _LEAST:
-        needed = LOOK + _LEAST + CHECKS + ranking
+        needed = LOOK + 1 + _LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))
-    widths = (profiles,) * ranking + (width,) * deciding
+    widths = (profiles,) + (width,) * deciding
     return RotationPlan(profiles=profiles, widths=widths)
 
 

@@ -17,7 +17,6 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import StepRecord
-from pytest_xlatune.model.rotation import RotationRead, RotationSpec
 from pytest_xlatune.model.rotation_score import (
     MeasuredTurn,
     NoTurns,
@@ -177,37 +176,6 @@ def turns_of(
     return tuple(found)
 
 
-def measured_turns(
-    read: RotationRead,
-    steps: Iterable[StepRecord],
-    spec: RotationSpec,
-    *,
-    first_id: int | None = None,
-    left_out: Collection[int] = (),
-) -> tuple[MeasuredTurn, ...] | NoTurns:
-    """Return the turns of a rotation: the journal says whose they were, the log how long.
-
-    The journal counts calls of the step from 0, the log names steps by ids, of which the first one
-    is the first call's. Calls that the trainer's own program ran are left out.
-
-    Args:
-        read: the journal of the process whose lines these are.
-        steps: of one start of the trainer.
-        spec: as the worker ran it.
-        first_id: id of the first step; None is the least that the log tells.
-        left_out: ids of steps during which something else happened.
-    """
-    told = list(steps)
-    if first_id is None:
-        first_id = min((each.step for each in told if each.kind == "step"), default=0)
-    return turns_of(
-        [(each.program, first_id + each.first_call, each.calls) for each in read.turns],
-        told,
-        programs=len(spec.programs),
-        left_out={*left_out, *(first_id + call for call in read.odd_calls)},
-    )
-
-
 _LEAST_STEPS = 2  # of a turn
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
 _HUBER = 1.345  # as in `stats/blocks.py`
@@ -216,7 +184,10 @@ _TINY = 1e-12  # of a log
 
 
 def fit_turns(
-    turns: Sequence[MeasuredTurn], *, same: Sequence[tuple[str, str]] = ()
+    turns: Sequence[MeasuredTurn],
+    *,
+    same: Sequence[tuple[str, str]] = (),
+    tokens: float | None = None,
 ) -> RotationScore | NoTurns:
     """Fit the turns of one rotation: each program against the mean of the baseline's copies.
 
@@ -229,6 +200,7 @@ def fit_turns(
     Args:
         turns: of one rotation, in order.
         same: (program, the one whose optimised text it has).
+        tokens: of a device in a step; None is unknown.
     """
     names = list(dict.fromkeys(each.program for each in turns))
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
@@ -264,6 +236,7 @@ def fit_turns(
         turn_sd=sd,
         turns=tuple(turns),
         same=tuple(same),
+        tokens=tokens,
     )
 
 

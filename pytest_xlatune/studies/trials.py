@@ -44,6 +44,10 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
+# the stages of a sweep that rotates, none of which a sweep of jobs reads
+LOOK = "look"  # of the baseline alone, to see whether programs can take turns
+TURNS = "rotation"
+CHECK = "check"  # of an ordinary job behind the rotations
 CANNOT_RUN = Reason(Why.CANNOT_RUN)
 ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
 
@@ -451,6 +455,8 @@ def read(
         result, trial = each, each.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
+        if trial.rotation is not None or trial.stage == CHECK:
+            continue  # nor is what a sweep of rotations ran one of jobs
         if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue

@@ -82,6 +82,11 @@ class Calibration(Record):
         return self.noise.sigma_job
 
     @property
+    def share(self) -> float | None:
+        """What of a job's variance programs of one process share; None where it is not told."""
+        return self.rotations.share if self.rotations is not None and self.rotations.tells else None
+
+    @property
     def shared(self) -> tuple[str, ...]:
         """What was found of allocations, slots and rotations, one sentence each."""
         return (

@@ -27,7 +27,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
@@ -102,6 +102,7 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
+        share: float | None = None,
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
 
@@ -109,13 +110,14 @@ class ResolvedSweep:
             selected: ids of the arms that are asked about; None is all of them.
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
+            share: what of its variance programs of one process share, by a calibration.
 
         Raises:
             ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
         """
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
-            return self.tuning(selected=selected, confirm=confirm, sigma=sigma)
+            return self.tuning(selected=selected, confirm=confirm, sigma=sigma, share=share)
         return declared.study(
             Asked(
                 cell=self.cell,
@@ -338,6 +340,7 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
+        share: float | None = None,
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
@@ -354,7 +357,8 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            **(asdict(design) | {"rotate": self.rotates}),
+            rotation=RotationRule(share=share) if self.rotates else None,
+            **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
@@ -21,7 +22,7 @@ from pytest_xlatune.model.rotation_score import (
     copies,
     is_baseline,
 )
-from pytest_xlatune.stats.rounds import draw_turns, fit_turns, measured_turns
+from pytest_xlatune.stats.rounds import draw_turns, fit_turns, turns_of
 
 
 @given(
@@ -94,6 +95,14 @@ def lines(own: RotationSpec, *, calls: int, late: int, first: int = 0) -> list[S
         StepRecord(step=first + call, step_s=speed[own.at_call(max(call - late, 0))])
         for call in range(calls)
     ]
+
+
+def measured_turns(
+    read: RotationRead, told: list[StepRecord], own: RotationSpec, *, left_out: Collection[int] = ()
+) -> tuple[MeasuredTurn, ...] | NoTurns:
+    first = min((each.step for each in told), default=0)
+    whose = [(each.program, first + each.first_call, each.calls) for each in read.turns]
+    return turns_of(whose, told, programs=len(own.programs), left_out=left_out)
 
 
 @pytest.mark.parametrize("late", [0, 1])

@@ -97,12 +97,13 @@ class Rotation(Record):
         return self.spec.without(self.died_of) if self.died_of else self.spec
 
     @property
-    def is_of_baseline(self) -> bool:
-        """Whether all its programs are the cell as deployed, so that it is a job of that too.
+    def is_look(self) -> bool:
+        """Whether the baseline runs alone, to see if the step's program can be found at all."""
+        return len(self.spec.programs) == 1
 
-        Of one program it is a look, which shows whether the step's program can be found at all; of
-        copies it shows what programs of a process have in common.
-        """
+    @property
+    def is_of_baseline(self) -> bool:
+        """Whether all its programs are the cell as deployed, so that it is a job of that too."""
         return all(each.is_baseline for each in self.spec.programs)
 
     @property

@@ -94,7 +94,7 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         return replace(self, selected=None, confirm=True)
 
     def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
-        """Return the study with the noise, and what of it is shared, that its session began with."""
+        """Return the study with the noise, and the share of it, that its session began with."""
         own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
         if self.rotation is not None and isinstance(rule := declared.get("rotation"), dict):
             share = RotationRule.from_json(rule).share

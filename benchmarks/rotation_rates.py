@@ -2,6 +2,7 @@
 
     python benchmarks/rotation_rates.py --sweeps 1000 --write docs/reference/error_rates.md
     python benchmarks/rotation_rates.py --sweeps 1000 --only "slows" --write ...    # its rows
+    python benchmarks/rotation_rates.py --sweeps 1000 --rest --write ...    # goes on
 
 Each sweep goes through the production code: `plan_rotations`, `draw_turns`, `fit_turns`,
 `fit_rotations`, `decide_rotations`, `check_jobs` and `check_deployed`. In logarithms of the speed,
@@ -141,14 +142,17 @@ def worlds() -> tuple[World, ...]:
     found = []
     for base, what in ((NULL, "nothing helps"), (THREE, "three at +2 %"), (WEAK, "three at +1 %")):
         found += [replace(base, name=f"{what}, share {100 * s:g} %", share=s) for s in SHARES]
-    for base, what in ((NULL, "nothing helps"), (THREE, "three at +2 %")):
-        found += [
-            replace(base, name=f"{what}, {name}", **changes)  # type: ignore[arg-type]
-            for name, changes in TROUBLES
-        ]
+    found += [
+        replace(NULL, name=f"nothing helps, {name}", **changes)  # type: ignore[arg-type]
+        for name, changes in TROUBLES
+    ]
     for size in (0.02, 0.03, 0.05):
         name = f"one at +{100 * size:g} % in rotations, 0 deployed"
         found.append(replace(NULL, name=name, effects=(size,), deployed=(0.0,)))
+    found += [
+        replace(THREE, name=f"three at +2 %, {name}", **changes)  # type: ignore[arg-type]
+        for name, changes in TROUBLES
+    ]
     found.append(replace(NULL, name="programs kept, not compiled anew (never done)", kept=True))
     return tuple(found)
 
@@ -328,29 +332,30 @@ def main() -> int:
     parser.add_argument("--sweeps", type=int, default=1000, help="of each row")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only worlds with this in their name")
+    parser.add_argument("--rest", action="store_true", help="only rows that the page lacks")
     parser.add_argument("--write", type=Path, help="file whose table is rewritten")
     options = parser.parse_args()
     head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    rows = {}
     chunks = [range(at, min(at + 50, options.sweeps)) for at in range(0, options.sweeps, 50)]
     print(*head, sep="\n", flush=True)
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for world in worlds():
-            if options.only not in world.name:
-                continue
-            found: Counter[str] = Counter()
-            for part in pool.map(partial(measure, world), chunks):
-                found.update(part)
-            rows[world.name] = row(world, found)
-            print(rows[world.name], flush=True)
+    known = {}
     if options.write:
         known = {
             line.strip("| ").split(" | ")[0]: line
             for line in pages.part(options.write, PART).splitlines()[3:]
         }
-        known |= rows
-        lines = [known[each.name] for each in worlds() if each.name in known]
-        pages.rewrite(options.write, "\n".join([*head, *lines]), PART)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for world in worlds():
+            if options.only not in world.name or (options.rest and world.name in known):
+                continue
+            found: Counter[str] = Counter()
+            for part in pool.map(partial(measure, world), chunks):
+                found.update(part)
+            known[world.name] = row(world, found)
+            print(known[world.name], flush=True)
+            if options.write:  # a row is kept whatever becomes of the others
+                lines = [known[each.name] for each in worlds() if each.name in known]
+                pages.rewrite(options.write, "\n".join([*head, *lines]), PART)
     return 0
 
 

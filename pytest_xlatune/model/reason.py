@@ -146,6 +146,7 @@ class Why(StrEnum):
     CHECK_MEMORY = auto()
     DEPLOYED_FORM_FAILS = auto()
     STARTS_OTHERWISE = auto()
+    WON_APART = auto()
 
     # trials that are not run, and those of a table
     TABLE_SAYS = auto()

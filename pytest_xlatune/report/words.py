@@ -260,6 +260,10 @@ WORDS: Mapping[Why, str] = {
     Why.DEPLOYED_FORM_FAILS: N_(
         "faster in rotations, and cannot run as it would be deployed: {why}"
     ),
+    Why.WON_APART: N_(
+        "{rotated} is faster in rotations and {jobs} as a job, and no trial had both: a sweep with "
+        "a profile of both tells what they gain together"
+    ),
     Why.STARTS_OTHERWISE: N_(
         "{arms:, }: ordinary jobs contradict the rotations; before it is deployed, find out what "
         "it does when the trainer starts"

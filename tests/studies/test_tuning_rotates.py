@@ -4,142 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
 from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import (
-    Blamed,
-    BlamedAt,
     Conclusion,
     NotRun,
-    RotationResult,
     TrialResult,
     TrialStatus,
     VerdictKind,
 )
-from pytest_xlatune.model.rotation import RotationRead, RotationSpec
-from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_baseline
+from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.rounds import fit_turns
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, RotationRule, Ways
 from pytest_xlatune.studies.tuning.derived import Stacks
-from tests.helpers.answers import CELL, drive, knobs, lost, measured, noise, study, verdict
-
-TOKENS = 28672.0
-
-
-@dataclass
-class Machine:
-    """What answers trials: rotations, and jobs beside them, by effects of known size.
-
-    Attributes:
-        effects: by profile, in rotations; `deployed` where jobs have another.
-        refused, large: programs that the worker leaves out.
-        died_of: of the first rotation.
-        same: profiles whose program is the baseline's.
-        finds: whether the worker finds the step.
-        fails: trials without a score, by what they are.
-        losses: by profile, of ordinary jobs.
-    """
-
-    effects: Mapping[str, float] = field(default_factory=dict)
-    deployed: Mapping[str, float] = field(default_factory=dict)
-    sigma: float = 0.003
-    refused: Sequence[str] = ()
-    large: Sequence[str] = ()
-    died_of: Sequence[str] = ()
-    same: Sequence[str] = ()
-    finds: bool = True
-    fails: Callable[[Trial], bool] = lambda _: False
-    losses: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
-
-    def __call__(self, trial: Trial) -> TrialResult:
-        if self.fails(trial):
-            found = lost(trial, FailureClass.GPU_ECC)
-            return replace(found, rotation=RotationResult()) if trial.rotation else found
-        if trial.rotation is None or trial.rotation.is_look:
-            return self.job(trial)
-        return self.rotation(trial, trial.rotation.spec)
-
-    def job(self, trial: Trial) -> TrialResult:
-        effects = {**self.effects, **self.deployed}
-        value = 6.9 + math.log1p(self.effect(trial.profile.id, effects))
-        found = measured(
-            trial,
-            value + noise(trial, self.sigma, seed=self.seed),
-            loss=self.losses.get(trial.profile.id, 9.5),
-        )
-        if trial.rotation is None:
-            return found
-        read = RotationRead(found="train_step" if self.finds else "", trouble="")
-        why = None if self.finds else verbatim("no call of a jitted step was seen")
-        return replace(found, rotation=RotationResult(read=read, reason=why))
-
-    def effect(self, name: str, effects: Mapping[str, float]) -> float:
-        parts = [effects.get(each, 0.0) for each in name.split("+")]
-        return math.prod(1 + each for each in parts) - 1
-
-    def rotation(self, trial: Trial, spec: RotationSpec) -> TrialResult:
-        gone = {*self.refused, *self.large, *self.died_of}
-        ran = spec.without(gone)
-        names = [each.id for each in ran.programs]
-        base = 6.9 - math.log(TOKENS) + noise(trial, 0.003, seed=self.seed)
-        own = {
-            name: base
-            + math.log1p(0.0 if is_baseline(name) else self.effect(name, self.effects))
-            + noise(replace(trial, arm=name), self.sigma, seed=self.seed)
-            for name in names
-        }
-        turns, before = [], ""
-        for at, index in enumerate(ran.order):
-            turns.append(
-                MeasuredTurn(
-                    program=names[index],
-                    before=before,
-                    round=at // len(spec.programs),
-                    first_step=ran.first_step + at * ran.turn_steps,
-                    steps=ran.turn_steps - 2,
-                    log_step_s=-own[names[index]],
-                )
-            )
-            before = names[index]
-        same = [(each, BASELINE_ID) for each in self.same if each in names]
-        score = fit_turns(turns, same=same, tokens=TOKENS)
-        assert isinstance(score, RotationScore)
-        read = RotationRead(
-            found="train_step",
-            refused=dict.fromkeys(self.refused, "No such compile option"),
-            left_out=dict.fromkeys(self.large, 1 << 37),
-        )
-        blamed = tuple(
-            Blamed(program=each, at=BlamedAt.TURN, cls="segfault", attempt=1)
-            for each in self.died_of
-        )
-        return TrialResult(
-            trial=trial,
-            status=TrialStatus.MEASURED,
-            job_ids=(trial.id,),
-            rotation=RotationResult(score=score, read=read, blamed=blamed),
-        )
-
-
-RULE = RotationRule()
-NCCL = profile("channels", env={"NCCL_MIN_NCHANNELS": "16"})
-
-
-def turning(count: int = 25, **changes: object) -> TuningStudy:
-    return study(count, **({"rotation": RULE, "sigma_prior": None} | changes))
+from tests.helpers.answers import CELL, drive, knobs, study, verdict
+from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
 
 
 def stages(done: Sequence[TrialResult]) -> list[tuple[str, int]]:
@@ -189,6 +79,7 @@ def test_25_profiles_in_ten_jobs() -> None:
     assert sentence(best.method).startswith("4 rotations; Dunnett, K=")
     assert "p11" not in found.tuning.finalists
     assert found.reference
+    assert found.reference.tgs
     assert found.reference.tgs == pytest.approx(math.exp(6.9), rel=0.01)
     assert best.tgs == pytest.approx(found.reference.tgs * (1 + (best.delta or 0)))
     assert sentence(found.notes[0]).startswith("25 profiles took turns: 5 rotations with ")
@@ -385,11 +276,6 @@ def test_a_deciding_rotation_that_is_lost_leaves_the_others() -> None:
     assert found.lost.lost == 1
 
 
-def mixed(**changes: object) -> TuningStudy:
-    own = (*knobs(12), NCCL, profile("remat", overrides={"remat_policy": "full"}))
-    return turning(**({"profiles": own} | changes))
-
-
 def test_profiles_that_cannot_rotate_are_jobs_of_the_same_sweep() -> None:
     sweep = mixed()
     done = drive(sweep, Machine({"p3": 0.04, "channels": 0.06, "remat": -0.2}))
@@ -399,8 +285,8 @@ def test_profiles_that_cannot_rotate_are_jobs_of_the_same_sweep() -> None:
     assert found.alpha == pytest.approx(0.05)
     assert verdict(found, "p3").kind is VerdictKind.FASTER
     assert verdict(found, "channels").kind is VerdictKind.FASTER
-    assert "rotations" in sentence(verdict(found, "p3").method)  # type: ignore[arg-type]
-    assert "rotation" not in sentence(verdict(found, "channels").method)  # type: ignore[arg-type]
+    assert "rotations" in sentence(verdict(found, "p3").method)
+    assert "rotation" not in sentence(verdict(found, "channels").method)
     assert {each.arm for each in found.verdicts} == {each.id for each in sweep.profiles}
     ways = sweep.ways
     assert isinstance(ways, Ways)
@@ -432,8 +318,8 @@ def test_a_part_of_a_mixed_sweep_runs_what_it_selects() -> None:
         ),
     ],
 )
-def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, object], words: str) -> None:
-    sweep = turning(**changes)  # type: ignore[arg-type]
+def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words: str) -> None:
+    sweep = turning(**changes)
     assert not sweep.rotates
     told = [sentence(each) for each in sweep.outline(())]
     assert words in told[0]

@@ -27,6 +27,7 @@ from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     NotRun,
+    Recipe,
     Score,
     TrialResult,
     TrialStatus,
@@ -504,10 +505,18 @@ class RotatedSweep:
         record = replace(found, recipe=chosen, sigma=self.noise.sigma if self.noise else None)
         if any(each.kind is VerdictKind.FASTER for each in decided.verdicts):
             record = replace(record, bound=None)
-        notes = [each for each in decided.notes if each.kind not in _OF_JOBS]
+        faster = {each.arm: each.delta or 0.0 for each in shown if each.wins}
+        notes = [
+            each
+            for each in decided.notes
+            if each.kind not in _OF_JOBS
+            and (each.kind is not Why.STOP_RULE or each.fields["arm"] in faster)
+        ]
         if jobs is not None:
-            record = _joined(record, jobs.tuning)
+            faster |= {each.arm: each.delta or 0.0 for each in jobs.verdicts if each.wins}
+            record = _joined(record, jobs.tuning, faster)
             shown += jobs.verdicts
+            notes += _both_won(chosen, jobs.tuning.recipe)
             notes += [each for each in jobs.notes if each not in notes]
         contradicted = [
             each.arm
@@ -712,8 +721,20 @@ def _memory(past: Past, arm: str) -> Reason | None:
     return Reason(Why.CHECK_MEMORY, change=means[0] / means[1] - 1)
 
 
-def _joined(rotated: TuningRecord, jobs: TuningRecord) -> TuningRecord:
-    """Return the record of both sweeps: what either leaves open is open."""
+def _both_won(rotated: Recipe | None, jobs: Recipe | None) -> tuple[Reason, ...]:
+    """Say that each sweep has a recipe, and that none measured both together."""
+    if rotated is None or jobs is None:
+        return ()
+    return (Reason(Why.WON_APART, rotated=rotated.arm, jobs=jobs.arm),)
+
+
+def _joined(rotated: TuningRecord, jobs: TuningRecord, faster: Mapping[str, float]) -> TuningRecord:
+    """Return the record of both sweeps: what either leaves open is open.
+
+    The recipe is that of the larger change; `faster` has those of all that won.
+    """
+    recipes = [each for each in (rotated.recipe, jobs.recipe) if each is not None]
+    best_one = max(recipes, key=lambda each: faster.get(each.arm, 0.0), default=None)
     bounds = (rotated.bound, jobs.bound)
     starts = (rotated.from_start80, jobs.from_start80)
     least = (rotated.mde80, jobs.mde80)
@@ -724,5 +745,5 @@ def _joined(rotated: TuningRecord, jobs: TuningRecord) -> TuningRecord:
         mde80=max((each for each in least if each is not None), default=None),
         from_start80=max((each for each in starts if each is not None), default=None),
         sigma=rotated.sigma or jobs.sigma,
-        recipe=rotated.recipe or jobs.recipe,
+        recipe=best_one,
     )

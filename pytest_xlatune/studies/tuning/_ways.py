@@ -199,7 +199,6 @@ def outline_of_ways(
     """
     plan, turns, rule = ways.plan, ways.turns, sweep.rotation
     share = rule.share if rule is not None else None
-    jobs_of = plan.jobs + (0 if jobs is None else _jobs(jobs))
     seen = [
         Reason(
             Why.FINDS_IN_ROTATION, change=plan.sees(sigma, share=each, alpha=ways.alpha), share=each
@@ -224,16 +223,17 @@ def outline_of_ways(
     for why in dict.fromkeys(ways.stays.values()):
         own = [name for name, each in ways.stays.items() if each == why]
         rows.append(Reason(Why.STAYS_A_JOB, arms=own, why=why))
-    rows.append(
-        Reason(
-            Why.JOBS_OF_BOTH_PLANS,
-            jobs=jobs_of,
-            steps=steps_of(ways) + (0 if jobs is None else _jobs(jobs) * sweep.cell.protocol.steps),
-            others=_jobs(replace(sweep, rotation=None)),
-            other_steps=_jobs(replace(sweep, rotation=None)) * sweep.cell.protocol.steps,
-        )
-    )
+    (count, steps), (others, other_steps) = both_plans(sweep, ways)
+    both = {"jobs": count, "steps": steps, "others": others, "other_steps": other_steps}
+    rows.append(Reason(Why.JOBS_OF_BOTH_PLANS, **both))
     return (*rows, *(() if jobs is None else jobs.outline(history)))
+
+
+def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return jobs and steps of the trainer: of this plan at most, and of one without rotation."""
+    beside = 0 if ways.jobs is None else _jobs(ways.jobs)
+    others, steps = _jobs(replace(sweep, rotation=None)), sweep.cell.protocol.steps
+    return (ways.plan.jobs + beside, steps_of(ways) + beside * steps), (others, others * steps)
 
 
 def steps_of(ways: Ways) -> int:

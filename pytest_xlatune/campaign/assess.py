@@ -299,7 +299,7 @@ def _rotation(
         blamed=found,
         decision=after,
         findings=findings_of(journal),
-        is_scored_whole=rotation.is_look,
+        is_scored_whole=rotation.is_of_baseline,
     )
 
 

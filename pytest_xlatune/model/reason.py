@@ -155,6 +155,8 @@ class Why(StrEnum):
     COMPILING_SAYS = auto()
 
     # rotations: what happened in one
+    TRIALS_OF_COPIES = auto()
+    FEW_ROTATIONS = auto()
     NO_JOURNAL = auto()
     STEP_NOT_FOUND = auto()
     PROGRAM_REFUSED = auto()

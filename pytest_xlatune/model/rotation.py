@@ -147,32 +147,51 @@ class RotationSpec(Record):
         return self.programs[self.order[turn % len(self.order)]].id
 
 
-# Flags of XLA_FLAGS that no option of a compilation stands for -> where that is known from. All
-# others are read from the options of the compilation: xla/pjrt/pjrt_executable.cc, ApplyOption.
-_NCCL_CLIQUE = "XLA gpu_cliques.cc, nccl_communicator.cc: read when a communicator is made"
+# Flags of XLA_FLAGS that programs of one process share -> where that is known from. All others are
+# read from the options of each compilation (xla/pjrt/pjrt_executable.cc, ApplyOption), and the
+# compiler of the trainer refuses those that it has no option for.
+_CLIQUE = (
+    "XLA gpu_executable.cc, gpu_cliques.cc: a communicator is made by the first program that runs"
+)
 _AUTOTUNER = (
-    "XLA autotuner_util.cc: one process keeps one cache of results for all programs, so the first "
-    "program's choice is every later one's"
+    "XLA autotuner_util.cc: what the first program's kernels were tuned to, later ones take"
 )
 AT_START: Mapping[str, str] = MappingProxyType(
     {
-        "xla_force_host_platform_device_count": "XLA cpu client: read when the client starts",
-        "xla_gpu_nccl_collective_max_nchannels": _NCCL_CLIQUE,
-        "xla_gpu_nccl_p2p_max_nchannels": _NCCL_CLIQUE,
-        "xla_gpu_enable_nccl_comm_splitting": _NCCL_CLIQUE,
-        "xla_gpu_nccl_blocking_communicators": _NCCL_CLIQUE,
-        "xla_gpu_nccl_async_execution": _NCCL_CLIQUE,
-        "xla_gpu_nccl_init_max_rank_per_root_ratio": _NCCL_CLIQUE,
-        "xla_gpu_nccl_terminate_on_error": _NCCL_CLIQUE,
-        "xla_gpu_nccl_termination_timeout_seconds": _NCCL_CLIQUE,
+        "xla_force_host_platform_device_count": "XLA's CPU client reads it when it starts",
+        "xla_gpu_nccl_collective_max_nchannels": _CLIQUE,
+        "xla_gpu_nccl_p2p_max_nchannels": _CLIQUE,
+        "xla_gpu_enable_nccl_comm_splitting": _CLIQUE,
+        "xla_gpu_nccl_blocking_communicators": _CLIQUE,
+        "xla_gpu_nccl_async_execution": _CLIQUE,
+        "xla_gpu_nccl_init_max_rank_per_root_ratio": _CLIQUE,
+        "xla_gpu_nccl_terminate_on_error": _CLIQUE,
+        "xla_gpu_nccl_termination_timeout_seconds": _CLIQUE,
         "xla_gpu_autotune_level": _AUTOTUNER,
         "xla_gpu_exhaustive_tiling_search": _AUTOTUNER,
+        "xla_gpu_cudnn_gemm_fusion_level": _AUTOTUNER,
+        "xla_gpu_cudnn_gemm_max_plans": _AUTOTUNER,
         "xla_gpu_load_autotune_results_from": _AUTOTUNER,
         "xla_gpu_dump_autotune_results_to": _AUTOTUNER,
         "xla_gpu_per_fusion_autotune_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotuner_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotune_cache_mode": _AUTOTUNER,
         "xla_gpu_experimental_autotune_backends": _AUTOTUNER,
+    }
+)
+# a flag's words -> the names that an option wants (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
+_MODES = {each: f"COLLECTIVES_{each.upper()}_MEMORY" for each in ("private", "symmetric", "peer")}
+_PIPELINES = {
+    each: f"COLLECTIVE_PIPELINING_MODE_{each.upper()}" for each in ("default", "off", "on")
+}
+_CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "xla_gpu_collective_permute_mode": _MODES,
+        "xla_gpu_all_gather_mode": _MODES,
+        "xla_gpu_ragged_all_to_all_mode": _MODES,
+        "xla_gpu_pipeline_all_gather": _PIPELINES,
+        "xla_gpu_pipeline_all_reduce": _PIPELINES,
+        "xla_gpu_pipeline_reduce_scatter": _PIPELINES,
     }
 )
 # options of a kind that no text sets: messages and maps of XLA's DebugOptions
@@ -217,7 +236,9 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
             return Reason(why, names=tuple(names))
     below = effective_values(deployed)
     return {
-        name: f"{below[name]},{value}" if name in APPENDING and below.get(name) else value
+        name: f"{below[name]},{value}"
+        if name in APPENDING and below.get(name)
+        else _CHOICES.get(name, {}).get(value.lower(), value)
         for name, value in own.items()
     }
 

@@ -102,6 +102,11 @@ class Rotation(Record):
         return len(self.spec.programs) == 1
 
     @property
+    def is_of_baseline(self) -> bool:
+        """Whether all its programs are the cell as deployed, so that it is a job of that too."""
+        return all(each.is_baseline for each in self.spec.programs)
+
+    @property
     def steps(self) -> int:
         """Steps of the trainer that hold the whole order once, those before the first turn too."""
         return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps

@@ -274,6 +274,13 @@ WORDS: Mapping[Why, str] = {
     Why.NEEDS_NO_RUN: N_("needs no run: {why}"),
     Why.COMPILING_SAYS: N_("compiling says: {why}"),
     # rotations: what happened in one
+    Why.TRIALS_OF_COPIES: N_(
+        "{trials:+rotation} in which {copies} copies of the cell as deployed take turns"
+    ),
+    Why.FEW_ROTATIONS: N_(
+        "what programs of one process share cannot be told: fewer than two rotations have turns "
+        "of two copies"
+    ),
     Why.NO_JOURNAL: N_("the trainer's Python did not load the worker that rotates programs"),
     Why.STEP_NOT_FOUND: N_("the program of the step was not found{said}"),
     Why.PROGRAM_REFUSED: N_("{program} is left out, the compiler refuses it: {said}"),

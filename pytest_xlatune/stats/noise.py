@@ -245,6 +245,11 @@ class RotationNoise(Record):
     copies: int  # in all of them
 
     @property
+    def tells(self) -> bool:
+        """Whether the share is known well enough to plan with."""
+        return self.share_high - self.share_low <= _WIDE
+
+    @property
     def found(self) -> tuple[Reason, ...]:
         """What was found."""
         own = Reason(
@@ -255,8 +260,7 @@ class RotationNoise(Record):
             copies=self.copies,
             rotations=self.rotations,
         )
-        is_told = self.share_high - self.share_low <= _WIDE
-        kind = Why.ROTATION_SHARE if is_told else Why.ROTATION_SHARE_UNTOLD
+        kind = Why.ROTATION_SHARE if self.tells else Why.ROTATION_SHARE_UNTOLD
         ends = {"low": self.share_low, "high": self.share_high}
         return own, Reason(kind, share=self.share, **ends)
 

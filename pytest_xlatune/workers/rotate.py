@@ -45,6 +45,10 @@ _NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to
 _AGREE_S = 4 * 3600  # until every process has compiled the list
 _MOST_WORDS, _MOST_NAMES = 600, 10
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
+# since 0.11.2 only XLA_FLAGS has the old names of three options, and sets the new ones by them
+_OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
+_PIPELINES = ("COLLECTIVE_PIPELINING_MODE_OFF", "COLLECTIVE_PIPELINING_MODE_ON")
+_ON = frozenset(text for text, is_on in _SWITCH.items() if is_on)
 # of a process that ends before JAX could say its index
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
 
@@ -259,17 +263,24 @@ class Rotation:
     def _compile(self, lowered: Any, own: dict[str, Any], options: dict[str, str], at: int) -> Any:
         """Compile with options, each in the first spelling that the compiler takes."""
         chosen: dict[str, Any] = {**own, **options, MARK: FIRST_MARK + at}
-        spellings = {name: iter(_spellings(text)) for name, text in options.items()}
+        tried: set[str] = set()
         while True:
             try:
                 return self.compile_it(lowered, compiler_options=chosen)
             except Exception as error:
-                # While setting option xla_gpu_enable_triton_gemm, 'true' is not a valid bool value.
                 text = str(error)
+                # No such compile option: 'xla_gpu_enable_pipelined_all_gather'
+                gone = text.partition("No such compile option: '")[2].partition("'")[0]
+                if gone in options and gone.startswith(_OLD) and gone in chosen:
+                    is_on = chosen.pop(gone).lower() in _ON
+                    chosen[gone.replace(_OLD, _NEW, 1)] = _PIPELINES[is_on]
+                    continue
+                # While setting option xla_gpu_enable_triton_gemm, 'true' is not a valid bool value.
                 refused = text.partition("While setting option ")[2].partition(",")[0]
-                other = next(spellings.get(refused, iter(())), None)
-                if other is None:
+                other = _respelled(options.get(refused, ""), text)
+                if other is None or refused in tried:
                     raise
+                tried.add(refused)
                 chosen[refused] = other
 
     @contextmanager
@@ -562,12 +573,13 @@ def _digest(compiled: Any) -> str:
     return ""
 
 
-def _spellings(text: str) -> Iterator[Any]:
-    """Yield how else a text of XLA_FLAGS may be meant: a switch, or the name of a choice."""
-    if text.lower() in _SWITCH:
-        yield _SWITCH[text.lower()]
-    if text.upper() != text:
-        yield text.upper()
+def _respelled(text: str, refusal: str) -> Any:
+    """Return how a compiler wants a text of XLA_FLAGS that it refused; None: not known."""
+    if "is not a valid bool value" in refusal:
+        return _SWITCH.get(text.lower())
+    if "is not a valid enum value" in refusal and text.upper() != text:
+        return text.upper()
+    return None
 
 
 def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:

@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.rotation import (
@@ -108,17 +109,17 @@ class Rotated:
         return [(each.program, each.first_call, each.calls) for each in self.read.turns]
 
 
-def spec_of(*programs: RotatedProgram, order: Sequence[int] = (), **said: object) -> RotationSpec:
+def spec_of(*programs: RotatedProgram, **said: Any) -> RotationSpec:
     """Return a spec over the baseline and these: by default each has a turn of three steps."""
     every = (BASE, *programs)
     spec = RotationSpec(
         programs=every,
-        order=tuple(order or range(len(every))),
+        order=tuple(range(len(every))),
         turn_steps=3,
         step_function="train_step",
         first_step=2,
     )
-    return replace(spec, **said)  # type: ignore[arg-type]
+    return replace(spec, **said)
 
 
 def write_trainer(
@@ -142,7 +143,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "JAX_PLATFORMS": "cpu", **more}
 
 
-def run_plain(trainer: Path, *, steps: int = 11, **env: str) -> Rotated:
+def run_plain(trainer: Path, *, steps: int = 11, env: Mapping[str, str] = {}) -> Rotated:
     """Run a trainer as it is."""
     return _ended([sys.executable, str(trainer), str(steps)], trainer.parent, environment(**env))
 
@@ -154,13 +155,14 @@ def run_rotated(
     steps: int = 11,
     is_customized: bool = False,
     python: str = sys.executable,
-    **env: str,
+    env: Mapping[str, str] = {},
 ) -> Rotated:
     """Run a trainer below the worker; with `is_customized` as the interpreter's sitecustomize."""
     folder = trainer.parent
     path = folder / "rotation.json"
     path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
     command = [python, str(ROTATE), str(path), "--", str(trainer), str(steps)]
+    env = dict(env)
     if is_customized:
         custom = folder / "hook"
         custom.mkdir(exist_ok=True)

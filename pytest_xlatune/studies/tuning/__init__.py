@@ -28,8 +28,15 @@ from pytest_xlatune.studies.tuning._filling import kinds_of
 from pytest_xlatune.studies.tuning._plan import TuningPlan, outline
 from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
-from pytest_xlatune.studies.tuning._ways import both_plans, outline_of_ways, why_none_rotates
+from pytest_xlatune.studies.tuning._ways import (
+    RotationRule,
+    both_plans,
+    outline_of_ways,
+    why_none_rotates,
+)
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
+
+__all__ = ["RotationRule", "TuningStudy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +99,16 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         return replace(self, selected=None, confirm=True)
 
     def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
-        """Return the study with the job noise that its session began with."""
+        """Return the study with the noise, and the share of it, that its session began with."""
         own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
+        if self.rotation is not None and isinstance(rule := declared.get("rotation"), dict):
+            share = RotationRule.from_json(rule).share
+            noise["rotation"] = replace(self.rotation, share=share).to_json()
         if own | noise == own:
             return self
         # a declaration is kept without its secrets: all but the noise stays our own
-        return replace(self, sigma_prior=self.from_json(own | noise).sigma_prior)
+        begun = self.from_json(own | noise)
+        return replace(self, sigma_prior=begun.sigma_prior, rotation=begun.rotation)
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""

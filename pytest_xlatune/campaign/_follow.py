@@ -207,7 +207,7 @@ class Follower:
             logged, bad = _guarded(lambda: _figures(log, protocol.scored_by), log, logged)
             faults += [bad] if bad else []
         journal, bad = _guarded(lambda: read_journals(journals(folder)), folder, None)
-        faults += [bad] if bad else []
+        faults += [replace(bad, action=Action.NONE)] if bad else []
         return LogProgress(
             report=replace(
                 report,

@@ -288,7 +288,7 @@ def _rotation(
         tokens_per_device_step=cell.tokens_per_device_step,
         blamed=known,
     )
-    found = blame(decision, cause, journal, steps, number=number, earlier=blamed)
+    found = blame(decision, cause, journal, steps, rotation=rotation, number=number, earlier=blamed)
     after: Decision | None = None
     if found is not None and not found.is_suspect:
         after = goes_on_without(decision, found)

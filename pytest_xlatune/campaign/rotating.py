@@ -166,6 +166,7 @@ def blame(
     read: RotationRead | None,
     steps: Sequence[StepRecord],
     *,
+    rotation: Rotation,
     number: int,
     earlier: Sequence[Blamed] = (),
 ) -> Blamed | None:
@@ -180,6 +181,7 @@ def blame(
         cause: the root cause, where there is one.
         read: the journal.
         steps: of the log.
+        rotation: as it was planned; what a journal names besides is no program of ours.
         number: of the attempt.
         earlier: the blame of the attempts before.
     """
@@ -190,7 +192,10 @@ def blame(
     is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
     if is_loss and any(each.cls == decision.cls for each in earlier):
         return None
-    suspects = _of_loss(read, steps) if is_loss else read.suspects
+    gone = {each.program for each in earlier if not each.is_suspect}
+    ids = {each.id for each in rotation.spec.programs} - gone
+    named = _of_loss(read, steps) if is_loss else read.suspects
+    suspects = [each for each in named if each in ids]
     if not suspects:
         return None
     program = suspects[0]

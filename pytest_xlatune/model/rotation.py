@@ -226,7 +226,13 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
         return Reason(Why.STAYS_FOR_KEY, names=tuple(profile.overrides))
     if profile.env:
         return Reason(Why.STAYS_FOR_VARIABLE, names=tuple(profile.env))
-    own = effective_values(profile.flags)
+    below = effective_values(deployed)
+    # what the client reads when it starts, said again as it is deployed, changes nothing
+    own = {
+        name: value
+        for name, value in effective_values(profile.flags).items()
+        if taken(name) is not Taken.START or below.get(name) != value
+    }
     for names, why in (
         ([each for each in own if each in OF_MESSAGES], Why.STAYS_FOR_MESSAGE),
         ([each for each in own if taken(each) is not Taken.COMPILE], Why.STAYS_FOR_START),
@@ -234,7 +240,6 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
     ):
         if names:
             return Reason(why, names=tuple(names))
-    below = effective_values(deployed)
     return {
         name: f"{below[name]},{value}"
         if name in APPENDING and below.get(name)

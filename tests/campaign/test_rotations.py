@@ -244,6 +244,36 @@ def test_trouble_of_the_site_blames_no_program(tmp_path: Path, outcome: Outcome,
     )
 
 
+def test_a_journal_that_names_another_program_blames_none(tmp_path: Path) -> None:
+    other = spec_of(("of-another", {}), rounds=1)
+    ran = run(tmp_path, lambda *_: (CHECK, ABORTED, (journal(other, dies_compiling="of-another"),)))
+    assert ran.result.status is TrialStatus.DROPPED
+    assert ran.rotation.blamed == ()
+    assert len(ran.executor.specs) < 3
+
+
+def test_a_journal_of_another_user_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    def play(spec: RotationSpec, _: int) -> Told:
+        return step_lines(spec, SPEEDS), OK, ()
+
+    class Linking(Rotating):
+        def submit(self, spec: LaunchSpec, request: Request) -> str:
+            job = super().submit(spec, request)
+            (tmp_path / "elsewhere").write_text(journal(SPEC), encoding="utf-8")
+            (request.folder / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
+            return job
+
+    executor = Linking(play)
+    made = scripted.campaign(tmp_path, executor, study=RotationsStudy(cell=CELL, specs=(SPEC,)))
+    scripted.run(made)
+    result = made.view().history[0]
+    assert len(executor.submitted) == 1
+    assert result.status is TrialStatus.MEASURED
+    assert result.rotation is not None
+    assert not result.rotation.is_found
+    assert any(each.cls == "log-unreadable" for each in result.findings)
+
+
 def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Path) -> None:
     def play(spec: RotationSpec, _: int) -> Told:
         turn = next(n for n, each in enumerate(spec.order) if spec.programs[each].id == "fast")

@@ -51,6 +51,12 @@ SPEC = RotationSpec(programs=(BASE, A, B), order=(1, 0, 2, 0), turn_steps=4, fir
             {"xla_gpu_enable_command_buffer": ""},
             id="an empty list",
         ),
+        pytest.param(
+            "--xla_force_host_platform_device_count=4 --xla_a=1",
+            "--xla_force_host_platform_device_count=4",
+            {"xla_a": "1"},
+            id="what the client reads, as it is deployed",
+        ),
     ],
 )
 def test_options_stand_beside_the_deployed_flags(

@@ -223,7 +223,7 @@ class CatalogEntry(Record):
 
     @property
     def taken(self) -> Taken:
-        """When it is read: what is an option of a compilation can take turns in one process."""
+        """When it is read: options of a compilation can take turns in one process."""
         return taken(self.name) if self.is_flag else Taken.VARIABLE
 
     @property

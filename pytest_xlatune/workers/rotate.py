@@ -98,8 +98,8 @@ class Rotation:
         self.programs: list[dict[str, Any]] = spec["programs"]
         self.limit_bytes: int = spec.get("memory_limit_bytes", 0)
         self.journal = _Journal(folder, spec["journal"])
-        self.owner: _Step | None = None  # the step, once it is found
-        self.steps: list[_Step] = []  # until then, every function that could be it
+        self.owner: _RotatedStep | None = None  # the step, once it is found
+        self.steps: list[_RotatedStep] = []  # until then, every function that could be it
         self.seen: set[str] = set()  # their names
         self.is_off = False
         self.is_busy = False  # we call JAX ourselves
@@ -153,7 +153,7 @@ class Rotation:
         # JAX replaces what a module's name cannot hold:  <lambda> is jit__lambda
         return _plain(name) == _plain(self.name)
 
-    def _added(self, step: _Step) -> _Stand:
+    def _added(self, step: _RotatedStep) -> _Stand:
         self.seen.add(step.name)
         if self.owner is None:
             self.steps.append(step)
@@ -186,11 +186,11 @@ class Rotation:
 
     # --- whose step it is ---------------------------------------------------------------------
 
-    def is_step(self, step: _Step) -> bool:
+    def is_step(self, step: _RotatedStep) -> bool:
         """Whether a function that was called often enough is the step.
 
-        Without a name it is the one with the largest arguments, for they hold the state, among
-        those that were called about as often: every process comes to the same.
+        Without a name it is the one with the largest arguments, as they hold the state, among those
+        that were called about as often: every process comes to the same.
         """
         if self.owner is None:
             called = [each for each in self.steps if each.calls + 1 >= step.calls]
@@ -198,7 +198,7 @@ class Rotation:
             self.steps = []  # some trainers make a new function for each batch
         return self.owner is step
 
-    def begin(self, step: _Step, args: Any, kwargs: Any) -> list[Any] | None:
+    def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
         """Compile every program; None where nothing can rotate."""
         self.is_busy = True
         programs: list[Any] = [None] * len(self.programs)
@@ -246,7 +246,7 @@ class Rotation:
                 yield None
                 continue
             took_s = round(time.perf_counter() - began_s, 3)
-            memory = _Memory(compiled)
+            memory = _Needs(compiled)
             same = texts.setdefault(_digest(compiled) or program["id"], program["id"])
             said: dict[str, Any] = {"same_as": same} if same != program["id"] else {}
             if memory.all_bytes:
@@ -297,15 +297,15 @@ class Rotation:
         finally:
             self.jax.config.update(name, before)
 
-    def _is_too_large(self, memory: _Memory, baseline: _Memory) -> bool:
-        """Whether a program that takes more than the baseline finds no room for it."""
+    def _is_too_large(self, memory: _Needs, baseline: _Needs) -> bool:
+        """Whether a program that takes more than the baseline finds no memory for it."""
         if memory.all_bytes <= baseline.all_bytes:
             return False
         if self.limit_bytes:
             return memory.all_bytes > self.limit_bytes
-        room = min(map(_room_bytes, self.jax.local_devices()))
-        on_host = _host_room_bytes() // max(len(self.jax.local_devices()), 1)
-        return memory.own_bytes > (on_host if room < 0 else room)
+        free = min(map(_free_bytes, self.jax.local_devices()))
+        on_host = _host_free_bytes() // max(len(self.jax.local_devices()), 1)
+        return memory.own_bytes > (on_host if free < 0 else free)
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
         """Return the programs that every process can run; None where the baseline is not one."""
@@ -357,7 +357,7 @@ class Rotation:
 class _Stand:
     """Stands where a trainer expects its step, and has all that this has."""
 
-    def __init__(self, step: _Step) -> None:
+    def __init__(self, step: _RotatedStep) -> None:
         self._xlatune = step
         functools.update_wrapper(self, step.plain, updated=())
 
@@ -371,7 +371,7 @@ class _Stand:
         return self if instance is None else functools.partial(self, instance)
 
 
-class _Step:
+class _RotatedStep:
     """Runs the trainer's own program first, and then whichever program's turn it is."""
 
     def __init__(self, rotation: Rotation, plain: Any, name: str) -> None:
@@ -476,7 +476,7 @@ class _Step:
         return any(hasattr(each, "is_deleted") and each.is_deleted() for each in leaves)
 
 
-class _JittedStep(_Step):
+class _JittedStep(_RotatedStep):
     """In the place of a function that `jax.jit` returned."""
 
     def __init__(self, rotation: Rotation, plain: Any, fun: Any, said: dict[str, Any]) -> None:
@@ -505,7 +505,7 @@ class _JittedStep(_Step):
         return (kept, {name: each for name, each in kwargs.items() if name not in names}), static
 
 
-class _CompiledStep(_Step):
+class _CompiledStep(_RotatedStep):
     """In the place of what a trainer compiled itself."""
 
     def __init__(
@@ -519,7 +519,7 @@ class _CompiledStep(_Step):
         return self._lowered
 
 
-class _Memory:
+class _Needs:
     """What a program takes of a device while it runs, in bytes; 0 where the platform is silent."""
 
     def __init__(self, compiled: Any) -> None:
@@ -531,7 +531,7 @@ class _Memory:
             self.all_bytes = self.own_bytes + told.argument_size_in_bytes
 
 
-def _room_bytes(device: Any) -> int:
+def _free_bytes(device: Any) -> int:
     """Return the free memory of a device; -1 where it does not say."""
     with suppress(Exception):
         told = device.memory_stats()
@@ -539,7 +539,7 @@ def _room_bytes(device: Any) -> int:
     return -1
 
 
-def _host_room_bytes() -> int:
+def _host_free_bytes() -> int:
     """Return the free memory of this machine, or what the job's control group leaves of it."""
     found = [1 << 62]
     with suppress(OSError, ValueError, IndexError):

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,14 @@ from tests.helpers.rotating import (
 
 pytestmark = pytest.mark.jax
 programs = pytest.mark.part("programs")
+
+
+def version() -> str:
+    from jaxlib import version
+
+    return str(version.__version__)
+
+
 TURNS = [(BASELINE_ID, 2, 3), ("opt-0", 5, 3), (f"{BASELINE_ID}~2", 8, 3)]
 KINDS = [pytest.param(kind, marks=() if kind == "called" else programs, id=kind) for kind in STEPS]
 
@@ -147,7 +156,7 @@ def test_what_a_compiler_refuses_costs_its_own_turns_only(tmp_path: Path) -> Non
     assert [each.program for each in read.turns] == [BASELINE_ID] * 4 + ["switch"]
 
 
-# in the place of an F-line of XLA: the compiler aborts where this option is on
+# a compiler that aborts where this option is on
 ABORTS = """
 from jax._src.interpreters import pxla
 real = pxla.MeshComputation.compile
@@ -160,13 +169,21 @@ pxla.MeshComputation.compile = dying
 FAST = RotatedProgram(id="fast", options={"xla_cpu_enable_fast_math": "True"})
 
 
+# an option of XLA's own tests that makes every compilation here end with an F-line
+CRASH = RotatedProgram(
+    id="crash", options={"xla_unsupported_crash_on_hlo_pass_noop_change": "true"}
+)
+
+
 @programs
 def test_a_compilation_that_ends_the_process_is_named(tmp_path: Path) -> None:
-    trainer = write_trainer(tmp_path, "called", before=ABORTS)
-    spec = spec_of(SLOWER, FAST, COPY)
+    is_real = history().is_accepted(next(iter(CRASH.options)), version())
+    crash = CRASH if is_real else replace(FAST, id="crash")
+    trainer = write_trainer(tmp_path, "called", before="" if is_real else ABORTS)
+    spec = spec_of(SLOWER, crash, COPY)
     rotated = run_rotated(trainer, spec)
     assert rotated.status == -6, rotated.said
-    assert rotated.read.suspects == ("fast",)
+    assert rotated.read.suspects == ("crash",)
     assert [each.program for each in rotated.read.compiled] == [BASELINE_ID, "opt-0"]
     # and again without it: each step stays in its turn
     again = run_rotated(trainer, spec.without(rotated.read.suspects), steps=14)
@@ -366,9 +383,7 @@ def test_the_flags_of_the_catalog_are_options_of_a_compilation(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The share that rotates is printed, and is at least what an issue asks for."""
-    from jaxlib import version
-
-    release = version.__version__
+    release = version()
     entries = [each for each in load().entries if each.is_flag]
     entries = [each for each in entries if each.status in (Status.CANDIDATE, Status.CONTROL)]
     names = {each.name for each in entries}

@@ -455,8 +455,8 @@ def read(
         result, trial = each, each.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
-        if trial.rotation is not None or trial.stage == CHECK:
-            continue  # nor is what a sweep of rotations ran one of jobs
+        if study == STUDY and (trial.rotation is not None or trial.stage == CHECK):
+            continue  # nor is one of a sweep that rotates a trial of one of jobs
         if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue

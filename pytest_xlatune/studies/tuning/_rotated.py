@@ -58,6 +58,7 @@ from pytest_xlatune.studies.trials import (
     TURNS,
     Past,
     read,
+    rotated,
     usable,
 )
 from pytest_xlatune.studies.tuning._conclude import place_of
@@ -334,20 +335,20 @@ class RotatedSweep:
             turn_steps=turns.turn_steps,
             step_function=self.ways.step_function,
         )
-        rotation = Rotation(number=number, spec=spec)
-        times = math.ceil(rotation.steps / cell.protocol.steps)
-        return Trial(
+        trial = Trial(
             arm=ROTATION,
             cell_digest=cell.digest,
             profile=BASELINE,
-            protocol=replace(cell.protocol, steps=rotation.steps),
+            protocol=cell.protocol,
             study=STUDY,
             stage=TURNS,
             block=block,
             position=number,
             design=design,
-            rotation=replace(rotation, deadline_s=times * cell.protocol.deadline_s),
         )
+        seen = _compile_s(self.look), self.base.step_s if self.base is not None else None
+        rotation = Rotation(number=number, spec=spec)
+        return rotated(trial, rotation, compile_s=seen[0], step_s=seen[1])
 
     # the check of the deployed form
 
@@ -665,6 +666,12 @@ def _score(result: TrialResult) -> RotationScore | None:
     if result.status is not TrialStatus.MEASURED or result.rotation is None:
         return None
     return result.rotation.score
+
+
+def _compile_s(look: TrialResult | None) -> float | None:
+    """Return the seconds of a compilation that the look saw; None where it tells none."""
+    read_ = look.rotation.read if look is not None and look.rotation is not None else None
+    return max((each.compile_s for each in read_.compiled), default=None) if read_ else None
 
 
 def _left_out(result: TrialResult, program: str) -> Reason | None:

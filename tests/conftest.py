@@ -36,6 +36,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # It keeps what it has compiled, too: without that a session in a process of its own costs twice.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Most tests are of sweeps whose trials are jobs of their own; those of rotations ask for them.
+os.environ.setdefault("XLATUNE_ROTATE", "off")
+
 # A sweep needs less than the tests do: after `make sweep` alone pytest starts here all the same,
 # because `pytest --help` and `pytest --markers` load this file.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None

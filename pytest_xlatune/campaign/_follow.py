@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors.folder import log_files, node_findings, read_standstill
+from pytest_xlatune.campaign.rotating import read_journals
+from pytest_xlatune.executors.folder import (
+    journal_bytes,
+    journals,
+    log_files,
+    node_findings,
+    read_standstill,
+)
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
@@ -33,6 +40,7 @@ from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
+from pytest_xlatune.model.rotation import RotationRead
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
@@ -50,11 +58,13 @@ class LogProgress:
         report: of its logs.
         metrics: the steps of its metrics file.
         logged: the figures of another metric than TGS in the log of rank 0.
+        journal: of a rotation; None where it left none.
     """
 
     report: LogReport
     metrics: tuple[StepRecord, ...] = ()
     logged: Logged = field(default_factory=Logged)
+    journal: RotationRead | None = None
 
 
 _Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
@@ -107,6 +117,7 @@ class _Watch:
     got_on_s: float = 0.0
     fatal: Finding | None = None
     fatal_since_s: float = 0.0
+    journal_bytes: int = 0
 
     @property
     def reader(self) -> LogReader:
@@ -146,12 +157,14 @@ class Follower:
         ticks_s: float,
         is_suspended: bool = False,
         compiling: float = 1.0,
+        rotates: bool = False,
     ) -> AttemptCutShort | None:
         """Read on in a running attempt's log; return that and why it must be ended, if it must.
 
         `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
         an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
-        with it between Memstats and the first step.
+        with it between Memstats and the first step. A rotation also gets on where its journal
+        grows: its log is silent while it compiles one program after the other.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
@@ -161,6 +174,10 @@ class Follower:
         # not the time of the file: lines of Ray and of the system keep a hung job's log growing
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
+        if rotates:
+            written = journal_bytes(self._root / submission.folder)
+            if written != watch.journal_bytes:
+                watch.journal_bytes, watch.got_on_s = written, ticks_s
         fatal = watch.find_fatal()
         if fatal != watch.fatal:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
@@ -200,6 +217,8 @@ class Follower:
         if (log := logs.get(0)) is not None:
             logged, bad = _guarded(lambda: _figures(log, protocol.scored_by), log, logged)
             faults += [bad] if bad else []
+        journal, bad = _guarded(lambda: read_journals(journals(folder)), folder, None)
+        faults += [replace(bad, action=Action.NONE)] if bad else []
         return LogProgress(
             report=replace(
                 report,
@@ -213,6 +232,7 @@ class Follower:
             ),
             metrics=metrics,
             logged=logged,
+            journal=journal,
         )
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:

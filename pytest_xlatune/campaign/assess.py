@@ -14,6 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
+from pytest_xlatune.campaign.rotating import (
+    blame,
+    findings_of,
+    goes_on_without,
+    is_enough,
+    measured,
+)
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
 from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
@@ -29,9 +36,11 @@ from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
     Action,
+    Blamed,
     Effect,
     Finding,
     Outcome,
+    RotationResult,
     Score,
     SettingKind,
     StepRecord,
@@ -39,6 +48,7 @@ from pytest_xlatune.model.result import (
     TrialSetting,
     TrialStatus,
 )
+from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
@@ -78,12 +88,25 @@ class Assessment:
         decision: what follows.
         score: where the attempt is accepted.
         settings: each of the trial, and whether it was in effect.
+        rotation: what is known of a rotation; None of other trials.
+        blamed: the program of a rotation that it died of; None where it died of none.
     """
 
     findings: tuple[Finding, ...]
     decision: Decision
     score: Score | None = None
     settings: tuple[TrialSetting, ...] = ()
+    rotation: RotationResult | None = None
+    blamed: Blamed | None = None
+
+    @property
+    def why_none(self) -> Reason | None:
+        """Why nothing was measured; None where something was."""
+        if self.score is not None or (
+            self.rotation is not None and self.rotation.score is not None
+        ):
+            return None
+        return self.decision.why or (self.rotation.reason if self.rotation is not None else None)
 
 
 def finding_without_secrets(found: Finding, secrets: frozenset[str]) -> Finding:
@@ -100,12 +123,25 @@ def _without(why: Reason | None, secrets: frozenset[str]) -> Reason | None:
     return None if why is None else why.changed(lambda text: hide_quoted(text, secrets))
 
 
+def _rotation_without(
+    found: RotationResult | None, secrets: frozenset[str]
+) -> RotationResult | None:
+    """Return what is known of a rotation as it may be written down: a compiler quotes, too."""
+    if found is None or found.read is None:
+        return found
+    said = {name: hide_quoted(words, secrets) for name, words in found.read.refused.items()}
+    trouble = hide_quoted(found.read.trouble, secrets)
+    read = replace(found.read, refused=said, trouble=trouble)
+    return replace(found, read=read, reason=_without(found.reason, secrets))
+
+
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
     """Return what may be written down: a log quotes whatever it likes."""
     said, findings = found.decision, found.findings
     return replace(
         found,
         findings=tuple(finding_without_secrets(each, secrets) for each in findings),
+        rotation=_rotation_without(found.rotation, secrets),
         settings=tuple(
             replace(each, asked=HIDDEN, seen="", why=None)
             if is_secret(each.name)
@@ -135,12 +171,15 @@ def assess(
     *,
     metrics: Sequence[StepRecord] = (),
     logged: Logged | None = None,
+    journal: RotationRead | None = None,
     stalled_s: float | None = None,
     fatal: Finding | None = None,
     options: Options | None = None,
     is_asked: bool = False,
     exempt: Sequence[str] = (),
     earlier: Sequence[str] = (),
+    number: int = 1,
+    blamed: Sequence[Blamed] = (),
     policy: RetryPolicy | None = None,
     reference: str = "",
     reference_runs: bool = True,
@@ -153,7 +192,9 @@ def assess(
     line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
     was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are the failure
     classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
-    stops the sweep; "" where the study compares its arms with none. `reference_runs` is whether a
+    stops the sweep; "" where the study compares its arms with none. Of a rotation `journal` is what
+    its worker wrote, `number` that of the attempt, `blamed` what the earlier ones died of.
+    `reference_runs` is whether a
     trial of that arm was measured: what failed for an unknown reason is then the profile's own.
     """
     is_ours = fatal is not None or stalled_s is not None
@@ -180,8 +221,15 @@ def assess(
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
     scored = None
+    turned = _Turned()
+    if trial.rotation is not None:
+        steps = steps_of(report, metrics)
+        turned = _rotation(
+            trial, cell, steps, decision, cause, journal=journal, number=number, blamed=blamed
+        )
+        decision, findings = turned.decision or decision, (*findings, *turned.findings)
     # profiler and dump change the time of a step: an evidence run is never scored
-    if decision.next is Next.ACCEPT and trial.protocol.is_scored:
+    if decision.next is Next.ACCEPT and trial.protocol.is_scored and turned.is_scored_whole:
         steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
         found = score(steps, protocol=trial.protocol, tokens_per_device_step=tokens, logged=logged)
         if isinstance(found, Score):
@@ -195,7 +243,72 @@ def assess(
         other = "" if trial.is_baseline else trial.arm
         decision = replace(decision, next=Next.STOP, cannot=cannot, arm=other)
     ordered = sorted(findings, key=lambda each: each != cause)
-    return Assessment(findings=tuple(ordered), decision=decision, score=scored, settings=settings)
+    return Assessment(
+        findings=tuple(ordered),
+        decision=decision,
+        score=scored,
+        settings=settings,
+        rotation=turned.result,
+        blamed=turned.blamed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turned:
+    """What a rotation adds to an assessment; of another trial nothing.
+
+    Attributes:
+        result: what is known of it.
+        blamed: the program that it died of.
+        decision: in the place of the playbook's; None leaves that.
+        findings: of programs that were left out.
+        is_scored_whole: whether all its steps are those of one program.
+    """
+
+    result: RotationResult | None = None
+    blamed: Blamed | None = None
+    decision: Decision | None = None
+    findings: tuple[Finding, ...] = ()
+    is_scored_whole: bool = True
+
+
+def _rotation(
+    trial: Trial,
+    cell: Cell,
+    steps: Sequence[StepRecord],
+    decision: Decision,
+    cause: Finding | None,
+    *,
+    journal: RotationRead | None,
+    number: int,
+    blamed: Sequence[Blamed],
+) -> _Turned:
+    """Return what the turns of an ended rotation say, or which program it died of."""
+    rotation = trial.rotation
+    if rotation is None:
+        return _Turned()
+    known = [each for each in blamed if not each.is_suspect]
+    result = measured(
+        journal,
+        steps,
+        rotation=rotation,
+        protocol=trial.protocol,
+        tokens_per_device_step=cell.tokens_per_device_step,
+        blamed=known,
+    )
+    found = blame(decision, cause, journal, steps, rotation=rotation, number=number, earlier=blamed)
+    after: Decision | None = None
+    if found is not None and not found.is_suspect:
+        after = goes_on_without(decision, found)
+    elif decision.cls == FailureClass.TIME_LIMIT and is_enough(result, rotation):
+        after = Decision(next=Next.ACCEPT)
+    return _Turned(
+        result=result,
+        blamed=found,
+        decision=after,
+        findings=findings_of(journal),
+        is_scored_whole=rotation.is_of_baseline,
+    )
 
 
 def _is_of_all(decision: Decision, *, is_first: bool) -> bool:

@@ -39,6 +39,7 @@ from pytest_xlatune.executors.folder import (
     keep_unreadable,
     read_spec,
     with_probe,
+    with_worker,
 )
 from pytest_xlatune.executors.payload import forget_secrets, log_name
 from pytest_xlatune.ledger import (
@@ -112,7 +113,11 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the classes in which the attempts before this one ended, in order."""
     told = state.decided_on(trial.id)
-    return tuple(each.cls for each in told if each.next is Next.RETRY and each.attempt != number)
+    # what a rotation goes on without cannot come again
+    gone = {each.attempt for each in state.trials[trial.id].blamed if not each.is_suspect}
+    return tuple(
+        each.cls for each in told if each.next is Next.RETRY and each.attempt not in {number, *gone}
+    )
 
 
 def _ended(
@@ -175,8 +180,10 @@ class Attempts:
                 return ()
             if setup.prepare is not None:
                 setup.prepare(cell)
-            spec = setup.launcher.launch(setup.whole(trial), cell)
+            as_run = state.trials[trial.id].as_run
+            spec = setup.launcher.launch(setup.whole(as_run), cell)
             _refuse_hidden(trial, spec)
+            spec = with_worker(spec)
             spec = with_probe(spec, devices=asks_devices(state, cell), health=setup.node_health)
             job_id = setup.executor.submit(spec, request)
         except SchedulerDown:
@@ -319,6 +326,7 @@ class Attempts:
             ticks_s=ticks_s,
             is_suspended=is_suspended,
             compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
+            rotates=progress.trial.rotation is not None,
         )
         if why is None:
             return pinned
@@ -501,6 +509,8 @@ class Attempts:
             is_asked=spec is not None and spec.tells_options,
             exempt=setup.exempt,
             earlier=_earlier(state, trial, number),
+            number=number,
+            blamed=progress.blamed,
             policy=self._rules,
             reference=self._reference,
             reference_runs=any(
@@ -513,7 +523,13 @@ class Attempts:
         # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
             options = dumped(trial, attempt_folder)
-            found = assessed(left.report, metrics=left.metrics, logged=left.logged, options=options)
+            found = assessed(
+                left.report,
+                metrics=left.metrics,
+                logged=left.logged,
+                journal=left.journal,
+                options=options,
+            )
         except (OSError, LedgerError):
             raise
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
@@ -525,7 +541,11 @@ class Attempts:
         found = without_secrets(found, secrets)
         outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
-            trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
+            trial_id=trial.id,
+            attempt=number,
+            outcome=outcome,
+            findings=found.findings,
+            blamed=found.blamed,
         )
         if progress.ended is not None:  # a torn ledger lost no more than the end
             return (end,)
@@ -555,7 +575,8 @@ class Attempts:
                 progress.result,
                 status=status,
                 score=found.score,
-                reason=None if found.score else decision.why,
+                reason=found.why_none,
+                rotation=found.rotation,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on)

@@ -125,6 +125,10 @@ class Setup:
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
             resources = dataclasses.replace(resources, nodes=len(cell.nodelist))
+        more_s = trial.deadline_s - trial.protocol.deadline_s
+        if more_s > 0:  # of a rotation
+            limit_s = resources.time_limit_s + more_s
+            resources = dataclasses.replace(resources, time_limit_s=limit_s)
         return request_for(
             trial,
             number,

@@ -28,6 +28,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import PARTS
+from pytest_xlatune.model.rotation import Taken, taken
 from pytest_xlatune.model.text import whole
 
 
@@ -243,6 +244,11 @@ class CatalogEntry(Record):
     def is_flag(self) -> bool:
         """Whether it is a flag of XLA_FLAGS."""
         return self.name.startswith("xla_") and not self.channel
+
+    @property
+    def taken(self) -> Taken:
+        """When it is read: options of a compilation can take turns in one process."""
+        return taken(self.name) if self.is_flag else Taken.VARIABLE
 
     @property
     def is_key(self) -> bool:

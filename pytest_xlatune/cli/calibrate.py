@@ -37,6 +37,13 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="trials of an allocation, or rounds of all slots (3)",
     )
+    parser.add_argument(
+        "--rotations",
+        type=positive,
+        metavar="N",
+        help="measure what programs of one process share, in N jobs in which copies of the "
+        "baseline take turns; in the place of --jobs",
+    )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_calibrate)
@@ -55,7 +62,11 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     if arguments.starts and not (allocations or on_slots):
         raise ConfigError("--starts says how many trials --allocations or --slots have: name one")
     study = resolved.calibration(
-        arguments.jobs, allocations=allocations, starts=starts, on_slots=on_slots
+        arguments.jobs,
+        allocations=allocations,
+        starts=starts,
+        on_slots=on_slots,
+        rotations=arguments.rotations or 0,
     )
     if allocations:
         resolved = resolved.held(starts)

@@ -26,5 +26,6 @@ def _plan(arguments: argparse.Namespace) -> Output:
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     is_held = resolved.sweep.site.runs_by.holds_nodes
     sigma = known.sigma_for(is_held=is_held) if known else None
-    plan = plan_of(resolved, resolved.study(sigma=sigma), workdir=options.workdir)
+    study = resolved.study(sigma=sigma, share=known.share if known else None)
+    plan = plan_of(resolved, study, workdir=options.workdir)
     return Output(documents=(plan,))

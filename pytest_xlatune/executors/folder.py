@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
+from pytest_xlatune.launchers.rotated import WORKERS
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
@@ -28,6 +29,7 @@ from pytest_xlatune.model.redact import (
     without_secrets,
 )
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.rotation import JOURNAL, RANK
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
+_JOURNALS = JOURNAL.replace(RANK, "*")
+_OURS = (payload.PROBE, *WORKERS)  # texts of `workers`
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 _MOST_BYTES = 1 << 24  # of a file that is read back; ours have some kilobytes
 # what the system says of a file that is none, or none of ours
@@ -120,8 +124,8 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
         "argv": [kept(word, hide(shown, known)) for word, shown in argv],
         "env": {name: kept(value, hide(shown, known)) for (name, value), shown in env},
         "files": {
-            # the program of the probe is ours and holds no secret; other ranks may still read it
-            name: text if name == payload.PROBE else kept(text, hide(hide_assignments(text), known))
+            # programs of ours hold no secret; other ranks may still read them
+            name: text if name in _OURS else kept(text, hide(hide_assignments(text), known))
             for name, text in spec.files.items()
         },
     }
@@ -213,6 +217,16 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
         probe = ()
     program = Path(probe_environment.__file__).read_text(encoding="utf-8")
     return dataclasses.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
+
+
+def with_worker(spec: LaunchSpec) -> LaunchSpec:
+    """Return the spec of a rotation with the text of its worker; any other as it is."""
+    places = [name for name in WORKERS if name in spec.files]
+    if not places:
+        return spec
+    # by its place: as a module it would look for a rotation of this very process
+    text = Path(probe_environment.__file__).with_name("rotate.py").read_text(encoding="utf-8")
+    return dataclasses.replace(spec, files={**spec.files, **dict.fromkeys(places, text)})
 
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
@@ -328,6 +342,22 @@ def is_same_attempt(one: Path, other: Path) -> bool:
 def log_files(folder: Path) -> Mapping[int, Path]:
     """Return the logs that exist, by rank."""
     return dict(sorted(_by_rank(folder.glob("log.*.txt")).items()))
+
+
+def journals(folder: Path) -> tuple[str, ...]:
+    """Return the journals that the processes of a rotation wrote, the first process' first."""
+    found = _by_rank(folder.glob(_JOURNALS))
+    read = (owned.read_bytes(found[rank], most_bytes=_MOST_BYTES) for rank in sorted(found))
+    return tuple(each.decode("utf-8", "replace") for each in read)
+
+
+def journal_bytes(folder: Path) -> int:
+    """Return how much the processes of a rotation have written so far; 0 before they begin."""
+    written = 0
+    for path in folder.glob(_JOURNALS):
+        with contextlib.suppress(OSError):
+            written += path.lstat().st_size
+    return written
 
 
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
@@ -60,6 +61,11 @@ class Launcher(ABC):
     def source_cell(self) -> str:
         """Which of the cells of `source` it starts."""
         return ""
+
+    @property
+    def rotates(self) -> Rotates:
+        """How programs can take turns in what it starts; a launcher of its own kind says NO."""
+        return Rotates.NO if self.inside is self else self.inside.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what every node is asked before the first trial; each takes a second at most.

@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.program import check_absolute
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import written
@@ -190,6 +191,11 @@ class LauncherByCell(Launcher):
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return those of the cell's launcher."""
         return self.of(cell).files(cell)
+
+    @property
+    def rotates(self) -> Rotates:
+        """The usual launcher's."""
+        return self.usual.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what the cell's launcher asks of a node."""

@@ -226,7 +226,7 @@ class MaxTextLauncher(ProgramLauncher):
             "base_output_directory": f"{FOLDER}/output",
             **trial_keys(trial, cell, axis_prefix=self.axis_prefix),
         }
-        if trial.protocol.dump:
+        if trial.compiles_anew:
             # MaxText's own compile cache: what comes out of it is not dumped in full
             keys["jax_cache_dir"] = ""
         elif trial.compile_folder:  # the key stands above JAX's variable

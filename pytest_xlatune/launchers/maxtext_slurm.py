@@ -13,6 +13,9 @@ files and folders, from every passthrough:
   `train_env.sh` is not, and `_env_XLA_FLAGS` would replace all that is deployed. MaxText reads a
   key from the variable M_<KEY>.
 
+A rotation goes the second way as well: the spec and its worker are written by that file into the
+job's output folder, and each Python of the container loads the worker.
+
 Formats: amd-agi/maxtext-slurm, main of 2026-06.
 """
 
@@ -24,7 +27,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
 from pytest_xlatune.launchers.program import (
     EVIDENCE_ENV,
@@ -36,6 +39,7 @@ from pytest_xlatune.launchers.program import (
     kept_folders,
     witness_script,
 )
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import shell_exports
@@ -49,7 +53,8 @@ DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
-_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", "jax_cache_dir": ""}
+_ANEW_KEYS = {"jax_cache_dir": ""}
+_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_ANEW_KEYS}
 _OWNED = {"base_output_directory": "nothing: it is the job's folder"}
 _OF_AN_ENV = "_env_"
 # what may stand in a file's name and in a word of a shell:   minimal_with_context  0.5  -1
@@ -111,6 +116,11 @@ class MaxTextSlurmLauncher(Launcher):
         """None: the XLA that reads the flags is in the image."""
         return ""
 
+    @property
+    def rotates(self) -> Rotates:
+        """Programs can take turns in a container's Python, but not in one that Ray started."""
+        return Rotates.NO if self.is_ray else Rotates.WRAPPED
+
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the files that deploy a cell, in the order they are sourced."""
         names = ("train_env.sh", f"configs/{cell.model_tag}.env.sh")
@@ -135,7 +145,7 @@ class MaxTextSlurmLauncher(Launcher):
             )
         words, variables = self._split(trial, cell)
         has_time = any(re.match(r"-t|--time", each) for each in self.sbatch)
-        minutes, seconds = divmod(trial.protocol.deadline_s, 60)
+        minutes, seconds = divmod(trial.deadline_s, 60)
         argv = (
             *(self.python, "-m", DRIVER),
             *("--checkout", self.checkout, "--model", cell.model_tag),
@@ -150,6 +160,8 @@ class MaxTextSlurmLauncher(Launcher):
         exports = shell_exports((*trial.pins, *trial.profile.flags), env)
         exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
+        turns = trial.rotation
+        worker = rotated.files_of(turns.as_run, worker=rotated.SITE_FILE) if turns else {}
         return LaunchSpec(
             argv=argv,
             env={"RAY": "1"} if self.is_ray else {},
@@ -157,11 +169,12 @@ class MaxTextSlurmLauncher(Launcher):
             files={
                 AXES_FILE: shell_exports((), cell.guard_variables),
                 PROFILE_FILE: head + exports,
+                **worker,
             },
             tells_options=is_watched(trial),
             folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
-            deadline_s=trial.protocol.deadline_s + self.queue_s,
+            deadline_s=trial.deadline_s + self.queue_s,
         )
 
     def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -175,8 +188,8 @@ class MaxTextSlurmLauncher(Launcher):
                     f"{key} is exported after profile {trial.profile.id!r} and would replace "
                     f"{name}, the profile's or the deployed one; put it into the model's env.sh"
                 )
-        if trial.protocol.dump:
-            keys |= _EVIDENCE_KEYS
+        if trial.compiles_anew:
+            keys |= _EVIDENCE_KEYS if trial.protocol.dump else _ANEW_KEYS
         elif trial.compile_folder:
             keys["jax_cache_dir"] = trial.compile_folder
         named = {

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers import Launcher, rotated
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import DUMP_FOLDER, OPTIONS_FOLDER, Cell
 from pytest_xlatune.model.channels import CHANNELS, asks_of, on_top
 from pytest_xlatune.model.errors import ConfigError
@@ -46,6 +47,7 @@ PROBE_FILE = "xlatune_environment.py"  # the text of `workers.probe_environment`
 # between XLA's double quotes, where the path then stands as XLA reads it there: it may hold blanks
 # and quotes.
 FOLDER = "<folder of the attempt>"
+_FOLDER_WORD = "{xlatune.folder}"  # so it stands in a variable
 QUOTED_WORD = "{xlatune.quoted_folder}"  # so the payload writes it, see `executors.payload`
 
 _EVIDENCE_FLAGS = (
@@ -142,6 +144,11 @@ class ProgramLauncher(Launcher):
                     "cell's `deployed`"
                 )
 
+    @property
+    def rotates(self) -> Rotates:
+        """Programs can take turns: the worker stands in front of Python, or is loaded by it."""
+        return Rotates.PYTHON if self.interpreter else Rotates.WRAPPED
+
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the env files of a cell."""
         return tuple(for_model(path, cell) for path in self.env_files)
@@ -184,9 +191,13 @@ class ProgramLauncher(Launcher):
         is_evidence, first = trial.protocol.dump, dict[str, str]()
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
-        if self.env_files or self.cwd or self.in_shell:
+        argv, worker = _with_worker(argv, trial, interpreter=interpreter, program=program)
+        is_loaded = rotated.SITE_FILE in worker
+        needs_shell = is_loaded and rotated.needs_shell(self.inherit)
+        if self.env_files or self.cwd or self.in_shell or needs_shell:
             witness = witness_script() if is_watched(trial) else ""
-            script = _fragment(trial, flags, env) + witness
+            loads = rotated.exports("xlatune_folder") if is_loaded else ""
+            script = _fragment(trial, flags, env) + loads + witness
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: script}
             probe = self._wrapped(asks, cell)
             # a recipe that is deployed for some cells asks which this is
@@ -196,6 +207,8 @@ class ProgramLauncher(Launcher):
             command, files = tuple(map(_here, argv)), {}
             probe = tuple(map(_here, asks))
             composed = on_top(cell.deployed, env)
+            if is_loaded:
+                composed |= rotated.variables(composed, folder=_FOLDER_WORD)
             if flags:
                 composed["XLA_FLAGS"] = _here(append_flags(deployed, flags))
             first = self._witness_env(composed) if is_watched(trial) else {}
@@ -204,14 +217,14 @@ class ProgramLauncher(Launcher):
             env=composed,
             first_env=first,
             inherit=self.inherit,
-            files=files,
+            files={**files, **worker},
             metrics_file=metrics_file,
             tells_options=is_watched(trial) and ("XLA_FLAGS" in first or bool(files)),
             probe=probe,
             paths=self.files(cell),
             folders=kept_folders(trial),
             last_step=trial.protocol.last_step,
-            deadline_s=trial.protocol.deadline_s,
+            deadline_s=trial.deadline_s,
         )
 
     def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -239,9 +252,24 @@ class ProgramLauncher(Launcher):
         return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
 
 
+def _with_worker(
+    argv: Sequence[str], trial: Trial, *, interpreter: str, program: str
+) -> tuple[Sequence[str], dict[str, str]]:
+    """Return the command of a trial and the files of its rotation, as far as it is one."""
+    if trial.rotation is None:
+        return argv, {}
+    spec = trial.rotation.as_run
+    found = rotated.in_front(argv, interpreter=interpreter, program=program, folder=FOLDER)
+    if found is None:
+        return argv, rotated.files_of(spec, worker=rotated.SITE_FILE)
+    return found, rotated.files_of(spec, worker=rotated.WORKER_FILE)
+
+
 def cache_env(trial: Trial) -> dict[str, str]:
     """Return the variables by which JAX keeps its programs, and the kernels where XLA is told."""
     env = dict(_KERNELS_AS_ASKED) if trial.pins else {}
+    if trial.rotation is not None:
+        env |= rotated.ANEW
     return env | ({_COMPILED: trial.compile_folder, **_AT_LEAST} if trial.compile_folder else {})
 
 

@@ -33,6 +33,7 @@ from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, 
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
+    Blamed,
     Finding,
     Outcome,
     Shares,
@@ -130,13 +131,17 @@ class AttemptLetGo(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
-    """How the attempt ended and what its log shows."""
+    """How the attempt ended and what its log shows.
+
+    `blamed` is the program of a rotation that it died of; its next attempt goes without it.
+    """
 
     kind: ClassVar[str] = "attempt-ended"
     trial_id: str
     attempt: int
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
+    blamed: Blamed | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
+    Blamed,
     EvidenceResult,
     Finding,
     Outcome,
@@ -130,6 +131,7 @@ class Attempt:
     cut_short: AttemptCutShort | None = None
     outcome: Outcome | None = None
     findings: tuple[Finding, ...] = ()
+    blamed: Blamed | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,20 @@ class TrialProgress:
         return self.ended is None and all(
             each.state is AttemptState.ENDED for each in self.attempts.values()
         )
+
+    @property
+    def blamed(self) -> tuple[Blamed, ...]:
+        """What the attempts of a rotation so far died of, or may have died of, in order."""
+        return tuple(each.blamed for each in self.attempts.values() if each.blamed is not None)
+
+    @property
+    def as_run(self) -> Trial:
+        """The trial as its next attempt is: a rotation goes without what it died of."""
+        gone = tuple(each.program for each in self.blamed if not each.is_suspect)
+        if not gone or self.trial.rotation is None:
+            return self.trial
+        rotation = dataclasses.replace(self.trial.rotation, died_of=gone)
+        return dataclasses.replace(self.trial, rotation=rotation)
 
     @functools.cached_property
     def result(self) -> TrialResult:
@@ -315,7 +331,11 @@ def _add(state: LedgerState, event: Event, at_s: float) -> None:
             cut = {"cut_short": event} if isinstance(event, AttemptCutShort) else {}
             _attempt(state, event, (event.trial_id, event.attempt), **cut)
         case AttemptEnded():
-            known = {"outcome": event.outcome, "findings": event.findings}
+            known = {
+                "outcome": event.outcome,
+                "findings": event.findings,
+                "blamed": event.blamed,
+            }
             _attempt(state, event, (event.trial_id, event.attempt), **known)
         case CampaignOpened():
             _open(state, event)

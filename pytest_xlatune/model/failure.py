@@ -141,6 +141,8 @@ class FailureClass(_Told):
         "read the traceback",
     )
 
+    PROGRAM_LEFT_OUT = "program-left-out", "a rotation goes on without one of its programs"
+
     # GPUs and network
     GPU_MEMORY_FAULT = (
         "gpu-memory-fault",

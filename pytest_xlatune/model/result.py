@@ -16,6 +16,8 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
+from pytest_xlatune.model.rotation import RotationRead
+from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
@@ -320,6 +322,55 @@ class TrialStatus(StrEnum):
         return self not in (TrialStatus.PLANNED, TrialStatus.RUNNING)
 
 
+class BlamedAt(StrEnum):
+    """What a program of a rotation was at when the job died."""
+
+    COMPILING = "compiling"  # it was being compiled
+    TURN = "turn"  # it had its turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed(Record):
+    """The program that an attempt of a rotation died of; the next one goes without it.
+
+    Attributes:
+        program: its id.
+        at: what it was at.
+        cls: the failure class of that attempt.
+        attempt: its number.
+        is_suspect: it may have died of something else, such as a person's `kill`: the next attempt
+            has the program still, and only another such end at the same program is its fault.
+    """
+
+    program: str
+    at: BlamedAt
+    cls: str
+    attempt: int
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationResult(Record):
+    """What is known of a rotation.
+
+    Attributes:
+        score: each program against the baseline, and the turns; None where there is none.
+        reason: why there is none; None where there is one.
+        read: what the journal of the first process said; None where it wrote none.
+        blamed: the programs that earlier attempts died of, which the last one went without.
+    """
+
+    score: RotationScore | None = None
+    reason: Reason | None = None
+    read: RotationRead | None = None
+    blamed: tuple[Blamed, ...] = ()
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the worker found the step's program, so that programs can take turns."""
+        return self.read is not None and bool(self.read.found) and not self.read.trouble
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult(Record):
     """A trial and all that is known of it: what studies read as history.
@@ -336,6 +387,7 @@ class TrialResult(Record):
         not_run: why it was not run at all; None where it was, or is to be.
         settings: each setting, and whether it was in effect; None where nothing was looked at.
         memory: what compiling says, where that was all that was asked.
+        rotation: of a trial whose programs took turns; its `score` is None but for a look.
     """
 
     trial: Trial
@@ -349,6 +401,7 @@ class TrialResult(Record):
     not_run: NotRun | None = None
     settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
     memory: CompiledMemory | None = field(default=None, metadata=LATER)
+    rotation: RotationResult | None = field(default=None, metadata=LATER)
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:

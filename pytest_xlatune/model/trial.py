@@ -1,4 +1,4 @@
-"""What a study compares and runs: arm, trial, design of a confirmation, launch spec.
+"""What a study compares and runs: arm, trial, rotation, design of a confirmation, launch spec.
 
 Pure values with plain fields: nothing is parsed out of a text. A trial's identity is a digest of
 its cell, arm, profile, protocol, study, stage, block and position, never a test's node id.
@@ -13,6 +13,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.redact import command_without_secrets
+from pytest_xlatune.model.rotation import RotationSpec
 
 # by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
 # every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0
@@ -67,6 +68,50 @@ class ConfirmDesign(Record):
     pair: bool = field(default=False, metadata=LATER)
 
 
+ROTATION = (
+    "rotation"  # the arm of each rotation: no profile's and no baseline's own figure is in it
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation(Record):
+    """What a trial is in which programs take turns.
+
+    Attributes:
+        number: which rotation of its study, from 1; 0 is a look that measures no contrast.
+        spec: the programs, their order, the steps of a turn.
+        deadline_s: wall seconds after which it is killed, as `Protocol.deadline_s` is of other
+            trials, and no part of its identity either; 0 is that of the protocol.
+        died_of: the programs that earlier attempts died of, and no part of its identity: they are
+            neither compiled nor run.
+    """
+
+    number: int
+    spec: RotationSpec
+    deadline_s: int = 0
+    died_of: tuple[str, ...] = ()
+
+    @property
+    def as_run(self) -> RotationSpec:
+        """The spec of its next attempt."""
+        return self.spec.without(self.died_of) if self.died_of else self.spec
+
+    @property
+    def is_look(self) -> bool:
+        """Whether the baseline runs alone, to see if the step's program can be found at all."""
+        return len(self.spec.programs) == 1
+
+    @property
+    def is_of_baseline(self) -> bool:
+        """Whether all its programs are the cell as deployed, so that it is a job of that too."""
+        return all(each.is_baseline for each in self.spec.programs)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the trainer that hold the whole order once, those before the first turn too."""
+        return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps
+
+
 # without slots, which leave no place for an identity that is worked out once
 @dataclass(frozen=True, kw_only=True)
 class Trial(Record):
@@ -83,6 +128,8 @@ class Trial(Record):
         position: which one of the trials of this arm in this stage and block, from 0.
         allocation: of a scheduler, in which it is a step; "" is a job of its own.
         design: of the blocks that it belongs to; None where it is in none.
+        rotation: the programs that take turns in it; None of a trial of one profile. Its arm is
+            `ROTATION`, its profile the baseline, and its protocol has as many steps as the order.
     """
 
     arm: str = ""
@@ -95,6 +142,7 @@ class Trial(Record):
     position: int = 0
     allocation: str = ""
     design: ConfirmDesign | None = None
+    rotation: Rotation | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if not self.arm:
@@ -128,7 +176,15 @@ class Trial(Record):
             "position": self.position,
             "design": self.design.to_json() if self.design else None,
         }
+        if self.rotation is not None:  # the digests of all other trials stay what they were
+            identity["rotation"] = self.rotation.to_json() | {"deadline_s": 0, "died_of": []}
         return digest(identity, length=10)
+
+    @property
+    def deadline_s(self) -> int:
+        """Wall seconds after which it is killed: a rotation takes longer than other trials."""
+        own = self.rotation.deadline_s if self.rotation is not None else 0
+        return own or self.protocol.deadline_s
 
     @property
     def autotune_folder(self) -> str:
@@ -151,22 +207,29 @@ class Trial(Record):
     def compile_folder(self) -> str:
         """The folder of compiled programs that the trials of this cell share; "" is none.
 
-        A program is found by a key that holds its flags. An evidence run compiles what it dumps.
+        A program is found by a key that holds its flags. An evidence run compiles what it dumps,
+        and a rotation each of its programs: with programs that an earlier rotation compiled, both
+        would draw the same luck, and no test could see it.
         """
         kept = self.protocol.compile_cache
-        if not kept or not self.autotune_folder or self.protocol.dump:
+        if not kept or not self.autotune_folder or self.compiles_anew:
             return ""
         return f"{kept.rstrip('/')}/{self.cell_digest}"
 
     @property
+    def compiles_anew(self) -> bool:
+        """Whether its programs must be compiled in it, and not come out of a cache."""
+        return self.protocol.dump or self.rotation is not None
+
+    @property
     def is_baseline(self) -> bool:
         """Whether this trial measures the cell as deployed under the baseline's own name."""
-        return self.arm == BASELINE_ID
+        return self.arm == BASELINE_ID and self.rotation is None
 
     @property
     def is_screened(self) -> bool:
         """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
-        return not self.block and self.protocol.is_scored
+        return not self.block and self.protocol.is_scored and self.rotation is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,8 @@ class Selection:
         selected = None if is_all else frozenset(self.profiles)
         is_held = self.sweep.sweep.site.runs_by.holds_nodes
         sigma = calibration.sigma_for(is_held=is_held) if calibration else None
-        return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma)
+        share = calibration.share if calibration else None
+        return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma, share=share)
 
 
 class Session:

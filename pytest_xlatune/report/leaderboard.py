@@ -63,6 +63,12 @@ from pytest_xlatune.report.lines import (
     words,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.rotation_tables import (
+    MEASURED_IN,
+    check_table,
+    has_rotations,
+    measured_in,
+)
 from pytest_xlatune.report.words import joined, plainly, sentence
 
 SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons
@@ -187,9 +193,16 @@ def leaderboard(subject: Subject) -> Document:
             ),
             *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
+            *checked_section(conclusion),
             section("What this sweep can tell", sensitivity(conclusion)),
         ),
     )
+
+
+def checked_section(conclusion: Conclusion) -> tuple[Section, ...]:
+    """Return the section on the check of what rotations found; () where there was none."""
+    found = check_table(conclusion)
+    return () if found is None else (section("Rotations beside ordinary jobs", found),)
 
 
 def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
@@ -529,7 +542,9 @@ def tables(
     delta = f">delta % vs {base.arm}"
     # older ledgers and imported tables do not say it
     has_effect = any(each.effect is not None for each in conclusion.verdicts)
-    effect = ("~settings",) if has_effect else ()
+    effect: tuple[str, ...] = ("~settings",) if has_effect else ()
+    is_mixed = has_rotations(conclusion.verdicts)
+    effect += (MEASURED_IN,) if is_mixed else ()
     titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict", *effect)
 
     def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
@@ -537,12 +552,20 @@ def tables(
             (
                 *_row(each, settings, base.arm, metric, is_best=each is best),
                 *([plain(effect_words(each))] if has_effect else []),
+                *([measured_in(each)] if is_mixed else []),
             )
             for each in of
         )
 
     yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
-    if confirmed:
+    if confirmed and is_mixed:
+        yield say.text(
+            "delta % compares turns of the same rotation, where an arm was measured in rotations, "
+            "and jobs of the same block elsewhere; {figure} of a profile is that of the baseline "
+            "times its change.",
+            figure=plain(metric.title),
+        )
+    elif confirmed:
         yield say.text(
             "delta % compares jobs of the same block; {figure} of a profile is that of the "
             "baseline times its change. The list of jobs has each job's own.",

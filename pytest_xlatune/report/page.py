@@ -56,6 +56,7 @@ from pytest_xlatune.report.page_plots import (
     forest_of_cells,
     path,
     strips,
+    turn_strips,
 )
 from pytest_xlatune.report.study_plots import LimitsPlot, Matrix, RunsPlot
 from pytest_xlatune.report.tuning_document import WHY, why
@@ -195,6 +196,7 @@ def page_of(
     of_trials: dict[str, Sequence[_Shown | None]] = {
         "Path of the sweep": [path(history, reference=reference)],
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
+        "Turns": [turn_strips(history)],
         "Step times of every trial": [strips(history, reference=reference)],
         "Settings in effect": [_settings(history)],
         "Findings": [_findings(history)],

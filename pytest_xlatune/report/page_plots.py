@@ -24,6 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
@@ -613,6 +614,67 @@ def _strip(
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
         dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped),
         is_reference=is_reference,
+    )
+
+
+def turn_strips(history: Sequence[TrialResult]) -> Strips | None:
+    """Return the turns of each program of each rotation as small multiples; None without any.
+
+    Times are relative to the baseline of the same rotation, on one scale for all, so that programs
+    that differ lie apart in every rotation, and a rotation's drift shows in all of its programs.
+    """
+    found = [
+        (each, score, name)
+        for each in history
+        if each.rotation is not None and (score := each.rotation.score) is not None
+        for name in dict.fromkeys(turn.program for turn in score.turns)
+    ]
+    off = sorted(
+        abs(turn.log_step_s + score.level)
+        for score in {id(score): score for _, score, _ in found}.values()
+        for turn in score.turns
+    )
+    if not off:
+        return None
+    scale = min(max(off[int(_SCALED * (len(off) - 1))], _LEAST_SCALE), _MOST_SCALE)
+    order = list(dict.fromkeys(name for _, _, name in found))
+    order.sort(key=lambda name: not is_baseline(name))
+    found.sort(key=lambda each: order.index(each[2]))
+    caption = (
+        "A strip is a program in one rotation, a point a turn. Across: steps of the rotation. "
+        f"Line: seconds of a step against the baseline's, from -{size(scale)} at the bottom to "
+        f"+{size(scale)} at the top; a turn beyond stands at the edge."
+    )
+    if len(found) > _MOST_STRIPS:
+        caption += f" The first {_MOST_STRIPS} of {len(found)} are shown."
+    return Strips(
+        caption=caption,
+        strips=tuple(
+            _turn_strip(each, score, name, scale) for each, score, name in found[:_MOST_STRIPS]
+        ),
+    )
+
+
+def _turn_strip(result: TrialResult, score: RotationScore, name: str, scale: float) -> Strip:
+    last = max(score.turns[-1].first_step, 1)
+    own = [each for each in score.turns if each.program == name]
+    change = score.of(name)
+    points = (
+        (
+            round(100 * each.first_step / last, 1),
+            round(50 - 48 * min(max((each.log_step_s + score.level) / scale, -1.0), 1.0), 1),
+        )
+        for each in own
+    )
+    told = percent(relative(change.change)) if change is not None else ABSENT
+    return Strip(
+        name=plain(name),
+        job=plain(result.job_ids[-1]) if result.job_ids else "",
+        said=f"{told}, {counted(len(own), 'turn')}",
+        line=" ".join(f"{x:g},{y:g}" for x, y in points),
+        window=(0.0, 100.0),
+        dropped=(),
+        is_reference=is_baseline(name),
     )
 
 

@@ -177,11 +177,123 @@ WORDS: Mapping[Why, str] = {
         "the test measured {sizes} sizes, and their average is no speed; measure one: give -b "
         "and -e the same size"
     ),
+    # rotations: their turns, what they decide, and the check of the deployed form
+    Why.NO_TURN_BEGAN: N_("no turn began"),
+    Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
+    Why.ROTATION_LAYOUT: N_(
+        "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "
+        "{best} that decide, the baseline {copies} times in each, then up to {checks:+job} that "
+        "check the deployed form"
+    ),
+    Why.FEW_JOBS_TO_ROTATE: N_(
+        "{jobs:+job} are too few for rotations, their check included: {needed} are the least"
+    ),
+    Why.ROTATION_NOISE: N_(
+        "copies of one program differ by {own:fine} inside a rotation (of which turns leave "
+        "{of_turns:fine or an unknown part}), rotations by {common:fine} ({copies} copies in "
+        "{rotations:+rotation})"
+    ),
+    Why.ROTATION_SHARE: N_(
+        "{share:share} of the variance of a job is common to the programs of a process (95 % "
+        "interval {low:share} to {high:share})"
+    ),
+    Why.ROTATION_SHARE_UNTOLD: N_(
+        "cannot tell how much programs of one process have in common: {share:share} of the "
+        "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
+    ),
+    Why.ROTATION_OFF: N_("rotation is off"),
+    Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
+    Why.NONE_ROTATES: N_("no profile rotates: {why}"),
+    Why.ROTATES: N_(
+        "in rotations: {arms:first 6}; {shape}. A turn has {turn_steps:+step}, a rotation "
+        "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"
+    ),
+    Why.FINDS_IN_ROTATION: N_(
+        "{change:percent} where programs of one process have {share:share} of it in common"
+    ),
+    Why.FINDS_BY_ROTATIONS: N_(
+        "rotations find, with 80 % power, one winner from the start on at a job noise of "
+        "{sigma:fine}: {seen:, }"
+    ),
+    Why.STAYS_A_JOB: N_("as jobs: {arms:, }, because {why}"),
+    Why.JOBS_OF_BOTH_PLANS: N_(
+        "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without rotation "
+        "{others:+job} and {other_steps} steps"
+    ),
+    Why.LOOK_FINDS_NONE: N_("all profiles are jobs, because programs cannot take turns: {said}"),
+    Why.FIRST_ROTATION_FAILED: N_(
+        "all profiles are jobs, because the first rotation measured nothing: {said}"
+    ),
+    Why.NO_TURN_OF_ITS_OWN: N_("it had no turn that counts"),
+    Why.SAME_PROGRAM: N_("it compiles to the program of the baseline"),
+    Why.ROTATION_DIED_OF: N_("a rotation died of it: {cls:meaning}"),
+    Why.IN_ROTATIONS: N_("{rotations:+rotation}; {method}"),
+    Why.PROFILES_ROTATE: N_(
+        "{profiles:+profile} took turns: {rotations:+rotation} with {turns:+turn} so far; "
+        "{stay:+profile} measured as jobs"
+    ),
+    Why.CHECK_HAS_NO_JOB: N_(
+        "faster in rotations, and not checked as it would be deployed: the {jobs} jobs of the "
+        "check went to others"
+    ),
+    Why.CHECK_TO_COME: N_("faster in rotations; the check of the deployed form is not over"),
+    Why.CHECK_MISSING: N_(
+        "faster in rotations, and the check of the deployed form has no score{why}"
+    ),
+    Why.CHECK_LOST: N_(": {why}"),
+    Why.CHECK_AGREES: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): they agree{memory}"
+    ),
+    Why.CHECK_UNTOLD: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): so few noisy jobs contradict only below {least:percent}{memory}"
+    ),
+    Why.CHECK_MORE: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): more than noise explains{memory}"
+    ),
+    Why.CHECK_CONTRADICTS: N_(
+        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
+        "{beside:+baseline}): the flag acts otherwise at start-up{memory}"
+    ),
+    Why.CHECK_MEMORY: N_("; memory of a device {change:percent}"),
+    Why.DEPLOYED_FORM_FAILS: N_(
+        "faster in rotations, and cannot run as it would be deployed: {why}"
+    ),
+    Why.WON_APART: N_(
+        "{rotated} is faster in rotations and {jobs} as a job, and no trial had both: a sweep with "
+        "a profile of both tells what they gain together"
+    ),
+    Why.STARTS_OTHERWISE: N_(
+        "{arms:, }: ordinary jobs contradict the rotations; before it is deployed, find out what "
+        "it does when the trainer starts"
+    ),
     # trials that are not run, and those of a table
     Why.TABLE_SAYS: N_("the table says: {status}"),
     Why.COMPILED_ONLY: N_("compiled, not run: {memory}"),
     Why.NEEDS_NO_RUN: N_("needs no run: {why}"),
     Why.COMPILING_SAYS: N_("compiling says: {why}"),
+    # rotations: what happened in one
+    Why.TRIALS_OF_COPIES: N_(
+        "{trials:+rotation} in which {copies} copies of the cell as deployed take turns"
+    ),
+    Why.FEW_ROTATIONS: N_(
+        "what programs of one process share cannot be told: fewer than two rotations have turns "
+        "of two copies"
+    ),
+    Why.NO_JOURNAL: N_("the trainer's Python did not load the worker that rotates programs"),
+    Why.STEP_NOT_FOUND: N_("the program of the step was not found{said}"),
+    Why.PROGRAM_REFUSED: N_("{program} is left out, the compiler refuses it: {said}"),
+    Why.PROGRAM_TOO_LARGE: N_("{program} is left out, it needs {bytes:size} of a device"),
+    Why.DIED_COMPILING: N_("it ended while it compiled {program}, and goes on without it"),
+    Why.DIED_IN_TURN: N_("it ended in the turn of {program}, and goes on without it"),
+    # rotations: why a profile stays a job of its own
+    Why.STAYS_FOR_KEY: N_("the trainer reads {names:, } before it compiles"),
+    Why.STAYS_FOR_VARIABLE: N_("a library reads {names:, } when it starts"),
+    Why.STAYS_FOR_MESSAGE: N_("{names:, } has several fields, and no option sets those"),
+    Why.STAYS_FOR_START: N_("programs of one process share what {names:, } sets"),
+    Why.STAYS_FOR_EDIT: N_("{names:, } edits a list, and an option of a compilation replaces it"),
     # what all studies share
     Why.NO_SCORE: N_("no score"),
     Why.SCORE_NOT_FINITE: N_("its score is not finite"),

@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Score, relative
+from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import IDENTICAL, fit_line
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.window import steady_start
@@ -227,6 +228,68 @@ def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNois
         rho_high=share_at(ratio / low_f),
         allocations=count,
         trials=trials,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationNoise(Record):
+    """What programs of one process have in common, from copies of the baseline; fractions."""
+
+    common: float  # standard deviation of the part that programs of a rotation have in common
+    own: float  # that of what two copies of one program differ by, turns included
+    of_turns: float | None  # of that, what the turns of a copy leave open; None with too few
+    share: float  # of a job's variance, as far as programs of a process have it in common
+    share_low: float  # 95 % interval of it
+    share_high: float
+    rotations: int
+    copies: int  # in all of them
+
+    @property
+    def tells(self) -> bool:
+        """Whether the share is known well enough to plan with."""
+        return self.share_high - self.share_low <= _WIDE
+
+    @property
+    def found(self) -> tuple[Reason, ...]:
+        """What was found."""
+        own = Reason(
+            Why.ROTATION_NOISE,
+            own=self.own,
+            common=self.common,
+            of_turns=self.of_turns,
+            copies=self.copies,
+            rotations=self.rotations,
+        )
+        kind = Why.ROTATION_SHARE if self.tells else Why.ROTATION_SHARE_UNTOLD
+        ends = {"low": self.share_low, "high": self.share_high}
+        return own, Reason(kind, share=self.share, **ends)
+
+
+def rotation_noise(scores: Sequence[RotationScore]) -> RotationNoise | None:
+    """Estimate the share of the noise that rotations cancel; None where none can be told.
+
+    Copies of the baseline in one rotation are to it what trials are to their allocation, so the
+    estimate and its exact interval are those of `allocation_noise`. Each rotation needs two copies.
+    """
+    copies = [
+        (at, score.level + each.change, each.error)
+        for at, score in enumerate(scores)
+        for each in score.programs
+        if is_baseline(each.program)
+    ]
+    found = allocation_noise([(at, value) for at, value, _ in copies])
+    if found is None:
+        return None
+    errors = [error for _, _, error in copies if error is not None]
+    return RotationNoise(
+        common=found.between,
+        own=found.within,
+        of_turns=math.sqrt(fmean(each**2 for each in errors)) if errors else None,
+        share=found.rho,
+        share_low=found.rho_low,
+        share_high=found.rho_high,
+        rotations=found.allocations,
+        copies=found.trials,
     )
 
 

@@ -108,6 +108,20 @@ def score(
     )
 
 
+def timed_steps(
+    steps: Sequence[StepRecord], *, tokens_per_device_step: float | None
+) -> tuple[StepRecord, ...]:
+    """Return one record a step of the last start and one rank, by step, with its exact seconds.
+
+    TGS has more digits than the printed seconds: of a step of 12 ms these say 0.012. Where neither
+    is printed the seconds are None; where nothing tells the tokens they are right to a factor.
+    """
+    records = _one_rank(steps)
+    tokens = tokens_per_device_step or _tokens(records, None) or 1.0
+    exact = dict(_timed(records, tokens))
+    return tuple(replace(each, step_s=exact.get(each.step)) for each in records)
+
+
 def _at_rate(
     tgs: float | None, printed: Sequence[tuple[float | None, float | None]]
 ) -> float | None:

@@ -3,7 +3,8 @@
 An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
 them for baselines measured beside its profiles. With several allocations it measures what trials of
 one allocation share; with several node slots, what these differ by, and what a trial loses while
-all of them run. This module must not know of executors or logs.
+all of them run; with rotations of copies of the baseline, what programs of one process share.
+This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -21,19 +22,24 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
+from pytest_xlatune.model.rotation_score import copies
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import Rotation, Trial
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import (
     MIN_SCORES,
     AllocationNoise,
     Noise,
+    RotationNoise,
     SlotNoise,
     SlotTrial,
     allocation_noise,
     estimate_noise,
+    rotation_noise,
     slot_noise,
 )
+from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import (
     History,
     OnNodeFailure,
@@ -42,7 +48,7 @@ from pytest_xlatune.studies import (
     Traits,
 )
 from pytest_xlatune.studies.staged import PastWalk, StagedStudy
-from pytest_xlatune.studies.trials import Past, read, usable
+from pytest_xlatune.studies.trials import Past, read, rotated, usable
 from pytest_xlatune.studies.verdicts import OneCell, reference
 
 KIND = "calibration"
@@ -51,6 +57,9 @@ STARTS = 3  # of an allocation, or rounds with all slots busy
 _PAIR = 2
 _ALONE, _BUSY = "alone", "busy"  # stages on several slots
 _HELD = "allocation"  # stages in allocations: `allocation1`
+_TURNS = "turns"  # the stage of rotations
+_COPIES = 3  # of the baseline in each: two leave a rotation too few turns to tell their own noise
+_TURN_STEPS, _LEAST_ROUNDS = 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +72,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
         allocations: that hold `starts` trials each; 0 leaves the place of trials to the executor.
         starts: trials of an allocation; rounds in which all slots run.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
+        rotations: jobs in which copies of the baseline take turns, in the place of `jobs`; each
+            is a job of the baseline too. 0 is none.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)
@@ -71,6 +82,7 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
     allocations: int = field(default=0, metadata=LATER)
     starts: int = field(default=0, metadata=LATER)
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
+    rotations: int = field(default=0, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:
@@ -87,6 +99,16 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             raise ConfigError(
                 f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')} "
                 "tell no variance: two allocations of two starts are the least, 4 of 3 are usual"
+            )
+        if self.rotations and (self.allocations or self.slots):
+            raise ConfigError(
+                "a calibration measures rotations, or allocations, or slots: say --rotations, "
+                "--allocations or --slots, one after the other"
+            )
+        if 0 < self.rotations < MIN_SCORES:
+            raise ConfigError(
+                f"{counted(self.rotations, 'rotation')} of copies say nothing: {MIN_SCORES} "
+                f"are the least, {JOBS} are usual"
             )
         if self.slots and self.starts < _PAIR:
             raise ConfigError(
@@ -118,6 +140,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
         if self.slots:
             alone = sum(each.stage == _ALONE for each in self._trials)
             return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
+        if self.rotations:
+            return (Reason(Why.TRIALS_OF_COPIES, trials=count, copies=_COPIES),)
         return (Reason(Why.TRIALS_DEPLOYED, trials=count),)
 
     def begin(self, history: History) -> CalibrationWalk:
@@ -139,11 +163,15 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
         """Return its own trials: of those that measured something else, none."""
         own = tuple(each for each in history if self._is_own(each.trial.stage))
         protocols = {each.digest: each.protocol for each in self.cells}
+        if self.rotations:
+            protocols = {each.cell_digest: each.protocol for each in self._trials}
         return read(own, protocols=protocols, declared={}, study=KIND, slots=bool(self.slots))
 
     def _is_own(self, stage: str) -> bool:
         if self.slots:
             return stage in (_ALONE, _BUSY)
+        if self.rotations:
+            return stage == _TURNS
         return stage.startswith(_HELD) if self.allocations else stage == KIND
 
     @cached_property
@@ -157,6 +185,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
                 )
                 for at in range(1, self.allocations + 1)
             )
+        if self.rotations:
+            return (tuple(map(self._rotation, range(1, self.rotations + 1))),)
         if not self.slots:
             return (tuple(map(self._trial, range(self.jobs))),)
         # each slot runs alone once at least, and two do in each round, so that time is balanced
@@ -173,6 +203,17 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             )
             steps += [*alone[: in_round // 2], busy, *alone[in_round // 2 :]]
         return tuple(steps)
+
+    def _rotation(self, number: int) -> Trial:
+        steps = self.cell.protocol.steps
+        rounds = max(_LEAST_ROUNDS, math.ceil(steps / (_COPIES * _TURN_STEPS)))
+        spec = RotationSpec(
+            programs=tuple(RotatedProgram(id=each) for each in copies(_COPIES)),
+            order=draw_turns(_COPIES, _COPIES, rounds, f"calibration {number}"),
+            turn_steps=_TURN_STEPS,
+        )
+        trial = self._trial(number - 1, stage=_TURNS)
+        return rotated(trial, Rotation(number=number, spec=spec))
 
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
@@ -225,6 +266,9 @@ class CalibrationWalk(PastWalk[CalibrationStudy]):
             own = _slots(self.past, study.cells)
             nodes = [compress(each) for each in study.slots]
             return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
+        if study.rotations:
+            shared = _rotations(self.past)
+            return shared.found if shared else (Reason(Why.FEW_ROTATIONS),)
         return ()
 
 
@@ -236,7 +280,8 @@ class Calibrated:
     noise: Noise | None = None
     allocations: AllocationNoise | None = None
     slots: SlotNoise | None = None
-    told: tuple[Reason, ...] = ()  # of allocations or slots
+    rotations: RotationNoise | None = None
+    told: tuple[Reason, ...] = ()  # of allocations, slots or rotations
 
 
 def found_by(study: Study, history: History) -> Calibrated:
@@ -254,6 +299,7 @@ def found_by(study: Study, history: History) -> Calibrated:
         noise=_noise(past, study.cells),
         allocations=_allocations(past) if study.allocations else None,
         slots=_slots(past, study.cells) if study.slots else None,
+        rotations=_rotations(past) if study.rotations else None,
         told=walk.told(),
     )
 
@@ -269,6 +315,12 @@ def _allocations(past: Past) -> AllocationNoise | None:
             and (score := usable(each)) is not None
         ]
     )
+
+
+def _rotations(past: Past) -> RotationNoise | None:
+    """Return what programs of one process share, by the copies of the baseline in each rotation."""
+    scores = (each.rotation.score for each in past.screen.values() if each.rotation is not None)
+    return rotation_noise([each for each in scores if each is not None])
 
 
 def _slots(past: Past, cells: Sequence[Cell]) -> SlotNoise | None:

@@ -28,7 +28,7 @@ from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.score import rescore
@@ -44,6 +44,10 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
+# the stages of a sweep that rotates, none of which a sweep of jobs reads
+LOOK = "look"  # of the baseline alone, to see whether programs can take turns
+TURNS = "rotation"
+CHECK = "check"  # of an ordinary job behind the rotations
 CANNOT_RUN = Reason(Why.CANNOT_RUN)
 ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
 
@@ -451,6 +455,8 @@ def read(
         result, trial = each, each.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
+        if study == STUDY and (trial.rotation is not None or trial.stage == CHECK):
+            continue  # nor is one of a sweep that rotates a trial of one of jobs
         if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue
@@ -520,6 +526,33 @@ def median_loss(results: Sequence[TrialResult]) -> float | None:
     """Return the median loss of the scored trials; None where none was printed."""
     losses = [s.loss for each in results if (s := usable(each)) and s.loss is not None]
     return median(losses) if losses else None
+
+
+_LONGER = 2.0  # a rotation may take so much longer than what was seen before it says
+_COMPILES_S = 300  # that a further program may take to compile, where nothing was seen
+
+
+def rotated(
+    trial: Trial, rotation: Rotation, *, compile_s: float | None = None, step_s: float | None = None
+) -> Trial:
+    """Return a trial of the baseline as a rotation: as many steps as its order, and time for them.
+
+    Args:
+        trial: with the protocol of its cell.
+        rotation: programs and order; its time limit is set here.
+        compile_s: seconds of a compilation that a look saw; None is unknown.
+        step_s: of a step, likewise.
+    """
+    protocol, programs = trial.protocol, len(rotation.spec.programs)
+    if compile_s is not None and step_s is not None:
+        more_s = _LONGER * (programs * compile_s + rotation.steps * step_s)
+    else:  # steps as slow as an ordinary trial's may be
+        more_s = protocol.deadline_s * rotation.steps / protocol.steps + programs * _COMPILES_S
+    return replace(
+        trial,
+        protocol=replace(protocol, steps=rotation.steps, profiler=""),
+        rotation=replace(rotation, deadline_s=protocol.deadline_s + math.ceil(more_s)),
+    )
 
 
 def place(trial: Trial) -> Place:

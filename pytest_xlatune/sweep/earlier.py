@@ -23,7 +23,7 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.noise import AllocationNoise, Noise, SlotNoise
+from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
 from pytest_xlatune.studies.trials import usable
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
@@ -44,6 +44,7 @@ class Calibration(Record):
         allocations: what trials of one allocation share; None where that was not measured.
         slots: what node slots differ by, and what they cost each other; None likewise.
         slot_nodes: of each of these slots, as a host list.
+        rotations: what programs of one process have in common; None likewise.
     """
 
     cell_digest: str
@@ -55,6 +56,7 @@ class Calibration(Record):
     allocations: AllocationNoise | None = field(default=None, metadata=LATER)
     slots: SlotNoise | None = field(default=None, metadata=LATER)
     slot_nodes: tuple[str, ...] = field(default=(), metadata=LATER)
+    rotations: RotationNoise | None = field(default=None, metadata=LATER)
 
     def check(self) -> None:
         """Refuse a noise that no jobs have.
@@ -80,11 +82,17 @@ class Calibration(Record):
         return self.noise.sigma_job
 
     @property
+    def share(self) -> float | None:
+        """What of a job's variance programs of one process share; None where it is not told."""
+        return self.rotations.share if self.rotations is not None and self.rotations.tells else None
+
+    @property
     def shared(self) -> tuple[str, ...]:
-        """What was found of allocations and of slots, one sentence each."""
+        """What was found of allocations, slots and rotations, one sentence each."""
         return (
             *map(sentence, self.allocations.found if self.allocations else ()),
             *map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()),
+            *map(sentence, self.rotations.found if self.rotations else ()),
         )
 
     @property

@@ -442,6 +442,13 @@ class DesignSettings(Declared):
         metavar="HOW",
         choices=("on", "off"),
     )
+    rotate: Literal["auto", "on", "off"] = _option(
+        "auto",
+        "Let profiles that differ in flags alone take turns in one job: on, off, or auto, which is "
+        "on where the launcher starts Python itself",
+        metavar="HOW",
+        choices=("auto", "on", "off"),
+    )
     loss_tolerance: float = _setting(
         0.02,
         "Relative distance from the baseline's loss that makes a trial invalid",

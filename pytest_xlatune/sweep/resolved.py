@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.checkout import LauncherByCell
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
@@ -25,7 +27,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
@@ -100,6 +102,7 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
+        share: float | None = None,
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
 
@@ -107,13 +110,14 @@ class ResolvedSweep:
             selected: ids of the arms that are asked about; None is all of them.
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
+            share: what of its variance programs of one process share, by a calibration.
 
         Raises:
             ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
         """
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
-            return self.tuning(selected=selected, confirm=confirm, sigma=sigma)
+            return self.tuning(selected=selected, confirm=confirm, sigma=sigma, share=share)
         return declared.study(
             Asked(
                 cell=self.cell,
@@ -231,13 +235,22 @@ class ResolvedSweep:
         )
 
     def calibration(
-        self, jobs: int, *, allocations: int = 0, starts: int = 0, on_slots: bool = False
+        self,
+        jobs: int,
+        *,
+        allocations: int = 0,
+        starts: int = 0,
+        on_slots: bool = False,
+        rotations: int = 0,
     ) -> CalibrationStudy:
-        """Return the study of the cell's noise, of its allocations, or of its node slots.
+        """Return the study of the cell's noise, its allocations, node slots, or rotations.
 
         Raises:
-            ConfigError: too few jobs, allocations or starts; the sweep has one slot.
+            ConfigError: too few jobs, allocations, starts or rotations; the sweep has one slot;
+                programs cannot take turns in what it starts.
         """
+        if rotations and self.why_not_rotated:
+            raise ConfigError(f"sweep {self.sweep.name!r}: {self.why_not_rotated}")
         if on_slots and not self.slots:
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: one slot has no neighbours; ask for two or more, and "
@@ -249,6 +262,7 @@ class ResolvedSweep:
             allocations=allocations,
             starts=starts,
             slots=self.slots if on_slots else (),
+            rotations=rotations,
         )
 
     def held(self, trials: int) -> ResolvedSweep:
@@ -326,6 +340,7 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
+        share: float | None = None,
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
@@ -342,8 +357,36 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            **asdict(design),
+            rotation=RotationRule(share=share) if self.rotates else None,
+            **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
+
+    @property
+    def rotates(self) -> bool:
+        """Whether profiles may take turns in one job.
+
+        Raises:
+            ConfigError: it is asked for, and cannot be: the message says what is missing.
+        """
+        asked, missing = self.sweep.design.rotate, self.why_not_rotated
+        if asked == "on" and missing:
+            place = self.settings.get("rotate", "the sweep file")
+            raise ConfigError(
+                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; say off"
+            )
+        is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
+        return not missing and (asked == "on" or (asked == "auto" and is_usual))
+
+    @property
+    def why_not_rotated(self) -> str:
+        """What of the sweep keeps its profiles from rotating; "" where nothing does."""
+        if self.sweep.launcher.rotates is Rotates.NO:
+            name = type(self.sweep.launcher).__name__
+            return f"{name} starts no program in which others could take turns"
+        if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
+            metric = self.cell.protocol.metric
+            return f"turns are told by the time of a step, and the metric is {metric!r}"
+        return ""
 
 
 _SPARE_S = 300  # of an allocation, beside its trials

@@ -180,6 +180,48 @@ def cost_of(
     )
 
 
+def hours_of_both(
+    study: Study, history: Sequence[TrialResult], *, limit_s: float | None
+) -> tuple[str, ...]:
+    """Say how long the plan of a study takes, and the one without rotation; () where it is one.
+
+    A job is its start-up, as jobs of this ledger had it, and its steps; where none has run, its
+    time limit bounds both. Programs that a rotation compiles beyond the first come on top.
+
+    Args:
+        study: whose plans.
+        history: its results.
+        limit_s: of an ordinary job; None is none.
+    """
+    plans = study.plans()
+    if not plans:
+        return ()
+    ran = [
+        (took_s, each.score.step_s, each.trial.protocol.steps)
+        for each in history
+        if (took_s := _took_s(each)) is not None and each.score is not None and each.score.step_s
+    ]
+    if ran:
+        step_s = fmean(step for _, step, _ in ran)
+        start_s = max(fmean(took - step * steps for took, step, steps in ran), 0.0)
+        both = [jobs * start_s + steps * step_s for jobs, steps in plans]
+        about = "about"
+    elif limit_s is not None:
+        jobs, steps = plans[-1]
+        both = [limit_s * max(jobs_, of / (steps / jobs)) for jobs_, of in plans]
+        about = "at most"
+    else:
+        return ()
+    own, other = map(duration, both)
+    said = f"one job after the other: {about} {own} with rotation, {other} without it; the time "
+    return (f"{said}in which rotations compile comes on top",)
+
+
+def _took_s(result: TrialResult) -> float | None:
+    of = result.outcome
+    return None if of is None or None in (of.start_s, of.end_s) else of.end_s - of.start_s  # type: ignore[operator]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
     """An attempt that has begun, or an allocation: when it was asked for, began and was over."""

@@ -39,7 +39,7 @@ from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, ways_of
+from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere, ways_of
 
 if TYPE_CHECKING:
     from pytest_xlatune.prepare.compile_check import Need
@@ -172,6 +172,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     trials = left = tuple(each for each in ahead if not alone or each.stage != alone)
     capacity = [
         *map(sentence, study.outline(recorded)),
+        *hours_of_both(study, history, limit_s=resolved.cell.protocol.deadline_s),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

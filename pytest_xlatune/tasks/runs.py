@@ -365,6 +365,8 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     if found.slots is not None:
         kept["slots"] = found.slots
         kept["slot_nodes"] = tuple(compress(each.nodelist) for each in study.cells)
+    if found.rotations is not None:
+        kept["rotations"] = found.rotations
     calibration = Calibration(
         cell_digest=cell.digest,
         noise=noise,
@@ -377,7 +379,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     return calibration
 
 
-_PARTS = ("allocations", "slots", "slot_nodes")
+_PARTS = ("allocations", "slots", "slot_nodes", "rotations")
 
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:

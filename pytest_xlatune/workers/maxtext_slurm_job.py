@@ -13,6 +13,9 @@ What each node ran on is told in the job's log: the model's env.sh ends with `pr
 which a container runs once in front of its trainer. From there it goes into `environment.json` and
 `environment.1.json`, as the payload of other trials writes them, one file a node.
 
+Where the current directory has a rotation, the model's env.sh writes it and its worker into the
+job's output folder and has each Python load it; the journals come back while the job runs.
+
 Standard library only, and nothing of ours is imported: it judges nothing that it sees.
 """
 
@@ -51,6 +54,26 @@ if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_TOLD-}} ]]; then
   timeout {limit_s} python3 - job maxtext MaxText 2>/dev/null <<'END_OF_THE_PROBE' || true
 {program}
 END_OF_THE_PROBE
+fi
+"""
+# a rotation, its worker, and where they go: `launchers.rotated` has the names
+_SPEC, _SITE = Path("rotation.json"), Path("xlatune_site", "sitecustomize.py")
+_JOURNALS, _TURNS = "rotation.*.jsonl", "xlatune_rotation"
+# each node's container writes the same files, each by a rename
+_ROTATES = """
+if [[ -n ${{OUTPUT_PATH-}} ]]; then
+  xlatune_folder=$OUTPUT_PATH/{folder} xlatune_own=$HOSTNAME.$$
+  mkdir -p "$xlatune_folder/{site.parent}"
+  cat >"$xlatune_folder/$xlatune_own.spec" <<'END_OF_THE_SPEC'
+{spec}
+END_OF_THE_SPEC
+  cat >"$xlatune_folder/$xlatune_own.site" <<'END_OF_THE_WORKER'
+{worker}
+END_OF_THE_WORKER
+  mv -f "$xlatune_folder/$xlatune_own.spec" "$xlatune_folder/{name}"
+  mv -f "$xlatune_folder/$xlatune_own.site" "$xlatune_folder/{site}"
+  export PYTHONPATH="$xlatune_folder/{site.parent}${{PYTHONPATH:+:$PYTHONPATH}}"
+  export XLATUNE_ROTATION="$xlatune_folder/{name}"
 fi
 """
 _ENDED = {
@@ -130,8 +153,17 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
     env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
     probe = _ASKS.format(limit_s=_PROBE_S, program=_PROBE.read_text(encoding="utf-8").strip())
-    env_file.write_text(f"{asked}{deployed}{profile}{probe}", encoding="utf-8")
+    # last: the probe is no trainer
+    env_file.write_text(f"{asked}{deployed}{profile}{probe}{_rotates()}", encoding="utf-8")
     return copy
+
+
+def _rotates() -> str:
+    """Return the lines that put a rotation in front of the trainer; "" where there is none."""
+    if not _SPEC.exists():
+        return ""
+    spec, worker = (each.read_text(encoding="utf-8").rstrip("\n") for each in (_SPEC, _SITE))
+    return _ROTATES.format(folder=_TURNS, site=_SITE, spec=spec, worker=worker, name=_SPEC)
 
 
 def end_strays(name: str) -> None:
@@ -184,6 +216,8 @@ def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
             _ask("scancel", job)
         log = log or _open_log(job, workspace)
         quiet = 0 if log is not None and _copy(log) else quiet + 1
+        if _SPEC.exists():
+            copy_journals(job, workspace)
         is_over = state in _ENDED or unknown >= _UNKNOWN_TIMES
         if is_over and quiet >= _QUIET_TIMES:
             return state if state in _ENDED else "UNKNOWN"
@@ -193,6 +227,18 @@ def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
             unknown = 0 if seen else unknown + 1
             state, quiet = seen or state, 0
         time.sleep(_LOOK_S)
+
+
+def copy_journals(job: str, workspace: Path) -> None:
+    """Copy the journals of a rotation that have grown: they tell that it goes on, and who died."""
+    _, folder = found_by_id(job, workspace)
+    for journal in sorted(folder.glob(f"{_TURNS}/{_JOURNALS}")) if folder else ():
+        own = Path(journal.name)
+        with contextlib.suppress(OSError):
+            if not own.exists() or own.stat().st_size != journal.stat().st_size:
+                part = own.with_name(f"{own.name}.part")
+                shutil.copyfile(journal, part)
+                part.replace(own)
 
 
 def state_of(job: str) -> str:

@@ -17,17 +17,26 @@ from itertools import accumulate
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.result import MIN_TRIALS, Verdict
+from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
+from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question, remembered
 from pytest_xlatune.studies.staged import StagedStudy
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.studies.tuning._conclude import TuningWalk
 from pytest_xlatune.studies.tuning._filling import kinds_of
 from pytest_xlatune.studies.tuning._plan import TuningPlan, outline
+from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
+from pytest_xlatune.studies.tuning._ways import (
+    RotationRule,
+    both_plans,
+    outline_of_ways,
+    why_none_rotates,
+)
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
+
+__all__ = ["RotationRule", "TuningStudy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +47,45 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         """Return the walk before the screen."""
         return TuningWalk(self, history)
 
+    @property
+    def rotates(self) -> bool:
+        """Whether profiles of it take turns in one job."""
+        return not isinstance(self.ways, Refusal)
+
+    @remembered
+    def turned(self, history: History) -> RotatedSweep:
+        """Return the sweep of rotations, and of jobs beside, as far as a history reaches."""
+        if isinstance(self.ways, Refusal):
+            raise TypeError(f"{self.cell.label}: nothing rotates: {self.ways.why!r}")
+        return RotatedSweep(self, self.ways, history)
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials of the stage that is not over."""
+        return self.turned(history).pending if self.rotates else super().propose(history)
+
+    def left(self, history: History) -> int:
+        """Return how many trials are likely still to come, those not planned yet included."""
+        return self.turned(history).left if self.rotates else super().left(history)
+
+    @remembered
+    def conclude(self, history: History) -> Conclusion:
+        """Return what follows from the stages."""
+        if self.rotates:
+            return self.turned(history).conclusion
+        return self.walked(history).conclusion()
+
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the baseline, the declared profiles, and those that waves derived."""
+        if self.rotates:
+            turned = self.turned(history).arms.values()
+            return (deployed(self.cell), *(deployed(self.cell, each) for each in turned))
         profiles = self.walked(history).waves.profiles.values()
         return (deployed(self.cell), *(deployed(self.cell, each) for each in profiles))
 
     def slots_of(self, history: History) -> Mapping[str, Profile]:
         """Return the profile of each slot of a derived wave that is filled, by the slot's name."""
+        if self.rotates:
+            return self.turned(history).slots
         return self.walked(history).waves.slots
 
     def whole(self) -> TuningStudy:
@@ -58,16 +99,20 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         return replace(self, selected=None, confirm=True)
 
     def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
-        """Return the study with the job noise that its session began with."""
+        """Return the study with the noise, and the share of it, that its session began with."""
         own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
+        if self.rotation is not None and isinstance(rule := declared.get("rotation"), dict):
+            share = RotationRule.from_json(rule).share
+            noise["rotation"] = replace(self.rotation, share=share).to_json()
         if own | noise == own:
             return self
         # a declaration is kept without its secrets: all but the noise stays our own
-        return replace(self, sigma_prior=self.from_json(own | noise).sigma_prior)
+        begun = self.from_json(own | noise)
+        return replace(self, sigma_prior=begun.sigma_prior, rotation=begun.rotation)
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""
-        if self.walked(history).waves.evidence is None:
+        if self.rotates or self.walked(history).waves.evidence is None:
             return self
         return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
 
@@ -77,12 +122,19 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         Those behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
         declares in a wave behind a derived one wait for that.
         """
+        if self.rotates:
+            return self.turned(history).ahead
         walk = self.foreseen(history).walked(history)
         own = (*self.propose(history), *walk.pending, *walk.waiting)
         return tuple({each.id: each for each in own}.values())
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
+        if not isinstance(self.ways, Refusal):
+            return outline_of_ways(self, self.ways, self.turned(history).jobs, history)
+        return (*why_none_rotates(self), *self._outline(history))
+
+    def _outline(self, history: History) -> tuple[Reason, ...]:
         return outline(
             self,
             screened=sum(trial.is_screened for trial in self.ahead(history)),
@@ -96,6 +148,9 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         The verdicts of a wave are those of the screen, taken when the wave is over; those of the
         confirmation are taken when everything is over.
         """
+        if self.rotates:
+            asked = self.whole() if question.about is Ask.PROVEN else self
+            return asked.turned(history).answer(question)
         if question.about is Ask.PROVEN:
             whole = self.whole()
             return best(whole.conclude(history), whole.arms(history))
@@ -162,6 +217,11 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
 
         No block is added any more once every one is over and none was proposed.
         """
+        if self.rotates:
+            turned = self.turned(history)
+            jobs = turned.jobs
+            own = turned.left - (jobs.left(turned.beside) if jobs is not None else 0)
+            return own + (jobs.at_most(turned.beside) if jobs is not None else 0)
         walk = self.walked(history)
         is_fixed = not (self.confirm and self.may_spare) or isinstance(self.layout, Refusal)
         if is_fixed or not walk.left:
@@ -175,12 +235,21 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         )
         return max(walk.left, self.budget - spent + (walk.waves.evidence is not None))
 
+    def plans(self) -> tuple[tuple[int, int], ...]:
+        """Return (jobs, steps of the trainer) of this plan and of one without rotation, at most."""
+        return () if isinstance(self.ways, Refusal) else both_plans(self, self.ways)
+
     def why_more(self, history: History) -> Reason | None:
         """Return which spare block is planned, and for which profiles."""
+        if self.rotates:
+            turned = self.turned(history)
+            return None if turned.jobs is None else turned.jobs.why_more(turned.beside)
         walk = self.walked(history)
         blocks = walk.confirmation if self.confirm and walk.is_ranked else None
         return blocks.added if blocks is not None else None
 
     def rounds(self, history: History) -> int:
         """Return how many of the trials that are left follow one another; others run beside."""
+        if self.rotates:
+            return self.turned(history).left
         return self.walked(history).rounds

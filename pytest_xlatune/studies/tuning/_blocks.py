@@ -74,7 +74,9 @@ def design(past: Past, plan: Plan, *, arms: int) -> ConfirmDesign:
     )
 
 
-def look_at(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
+def look_at(
+    past: Past, design: ConfirmDesign, kept: Sequence[str], *, alpha: float = SWEEP_ALPHA
+) -> Look:
     """Look at the complete blocks of a design, and at the arms that were kept to their end."""
     cells = past.scored_in_blocks(designs=(design,))
     inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
@@ -83,7 +85,7 @@ def look_at(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
     fit = fitted(cells)
     # a dropped arm can never win, so that those that stay need no alpha for the cut
     comparisons = {
-        arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA)
+        arm: compared(fit, arm, family=family, alpha=alpha)
         for arm in sorted(kept)
         if arm in inside and arm not in past.dropped
     }
@@ -92,7 +94,7 @@ def look_at(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
         for arm, each in comparisons.items()
         if isinstance(each, Comparison) and arm != ALIAS.id
     }
-    faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
+    faster = () if fit is None else winners(fit, found, family=family, alpha=alpha)
     kinds = {
         arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
         for arm, each in comparisons.items()

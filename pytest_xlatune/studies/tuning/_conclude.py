@@ -325,7 +325,7 @@ def conclusion(walk: SweepWalk) -> Conclusion:
     bound = found if found is None or math.isfinite(found) else None
     window = walk.past.window
     return Conclusion(
-        verdicts=tuple(sorted(shown, key=_standing)),
+        verdicts=tuple(sorted(shown, key=place_of)),
         reference=level,
         record=TuningRecord(
             finalists=walk.finalists,
@@ -347,7 +347,8 @@ def conclusion(walk: SweepWalk) -> Conclusion:
     )
 
 
-def _standing(verdict: Verdict) -> tuple[int, float]:
+def place_of(verdict: Verdict) -> tuple[int, float]:
+    """Return what verdicts are sorted by: confirmed ones first, each group by its change."""
     group = 0 if verdict.kind in _CONFIRMED and verdict.delta is not None else 1
     if verdict.kind not in (*_CONFIRMED, VerdictKind.SCREENED) or verdict.n == 0:
         group = 2

@@ -19,7 +19,15 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan, screen_slots, unused
+from pytest_xlatune.stats.design import (
+    MIN_DF,
+    SWEEP_ALPHA,
+    Plan,
+    Refusal,
+    plan,
+    screen_slots,
+    unused,
+)
 from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import (
@@ -34,6 +42,7 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning._slots import check_slots, outlined
+from pytest_xlatune.studies.tuning._ways import RotationRule, Ways, ways_of
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -98,6 +107,8 @@ class TuningPlan(OneCell):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
+        rotation: how profiles take turns in one job where they can; None: each trial is a job.
+        alpha: of the deciding blocks; a part of it where others of the sweep rotate.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
@@ -125,6 +136,8 @@ class TuningPlan(OneCell):
     loss_tolerance: float = 0.02
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     pair: str = field(default="off", metadata=LATER)
+    rotation: RotationRule | None = field(default=None, metadata=LATER)
+    alpha: float = field(default=SWEEP_ALPHA, metadata=LATER)
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -171,6 +184,11 @@ class TuningPlan(OneCell):
     def layout(self) -> Plan | Refusal:
         """How the budget is laid out before anything is measured, or why it only ranks."""
         return self.laid_out(self.count, self.budget, self.sigma_prior)
+
+    @cached_property
+    def ways(self) -> Ways | Refusal:
+        """Which profiles rotate; a refusal where none does."""
+        return ways_of(self)
 
     @cached_property
     def no_env(self) -> Profile | None:

@@ -19,7 +19,7 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import TrialResult, VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
+from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.staged import PastWalk, Stages
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, fitted, place, wave_order
@@ -458,7 +458,7 @@ class Confirmation(Stages[TuningPlan]):
     @property
     def alpha_spent(self) -> float:
         """By trials that exist."""
-        return 0.0 if begun(self.past) is None else SWEEP_ALPHA
+        return 0.0 if begun(self.past) is None else self.study.alpha
 
     def walk(self) -> None:
         """Run the first blocks, narrow, run the later ones, look, and run spare blocks."""
@@ -475,7 +475,7 @@ class Confirmation(Stages[TuningPlan]):
         jobs = self.study.budget - self.sweep.screened_jobs if self.study.may_spare else 0
         self.may_grow = jobs > 0
         self.run(stage)
-        self.look = look_at(self.past, self.design, self.kept)
+        self.look = look_at(self.past, self.design, self.kept, alpha=self.study.alpha)
         won = (
             kind is VerdictKind.FASTER for arm, kind in self.look.kinds.items() if arm != ALIAS.id
         )

@@ -1,0 +1,236 @@
+"""What a rotation's journal and step lines are worth: turns, findings, and which program to blame.
+
+Values in, values out: no file and no clock, so that a recorded rotation is judged again to the same
+result. `assess` asks here for all that other trials do not have; it decides the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from statistics import median
+
+from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.failure import NODE_CLASSES, SITE_CLASSES, FailureClass
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
+    Action,
+    Blamed,
+    BlamedAt,
+    Finding,
+    RotationResult,
+    StepRecord,
+)
+from pytest_xlatune.model.rotation import RotationRead, Turn, read_rotation
+from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
+from pytest_xlatune.model.trial import Rotation
+from pytest_xlatune.stats.rounds import fit_turns, turns_of
+from pytest_xlatune.stats.score import timed_steps, window_steps
+
+# so often a rotation goes on without a program that it died of; then it follows the playbook. One
+# that dies while it compiles has cost little, one that dies in a turn perhaps most of a job
+MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 3}
+# ends of which no program is the cause, whatever it was at
+_OF_NO_PROGRAM = (
+    SITE_CLASSES
+    | NODE_CLASSES
+    | {
+        *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
+        *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
+        *(FailureClass.CONFIG_ERROR, FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
+        *(FailureClass.NO_STEPS, FailureClass.TOO_FEW_STEPS, FailureClass.NO_SCORE),
+    }
+)
+# ends that come from outside as well: of a program only where the next attempt ends at it again
+_DOUBTFUL = frozenset(
+    {
+        *(FailureClass.KILLED, FailureClass.UNKNOWN_DEATH, FailureClass.PEER_LOST),
+        *(FailureClass.HEARTBEAT_TIMEOUT, FailureClass.JAX_COORD_TIMEOUT, FailureClass.NCCL_ERROR),
+    }
+)
+_OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
+_ENOUGH = 0.5  # of the planned turns, where a time limit ended a rotation
+
+
+def read_journals(texts: Sequence[str]) -> RotationRead | None:
+    """Return what the journals of a trainer's processes say; None without any.
+
+    The first process tells turns and programs. Whom to blame is told by the one that is furthest
+    behind in its compilations: the others went on while it died.
+
+    Args:
+        texts: by rank.
+    """
+    read = [read_rotation(each) for each in texts]
+    if not read:
+        return None
+    first = read[0]
+    behind = [each for each in read if each.suspects and not each.is_over]
+    if behind and not first.is_over:
+        last = min(behind, key=lambda each: len(each.compiled) + len(each.refused))
+        first = replace(first, suspects=last.suspects)
+    return first
+
+
+def measured(
+    read: RotationRead | None,
+    steps: Sequence[StepRecord],
+    *,
+    rotation: Rotation,
+    protocol: Protocol,
+    tokens_per_device_step: float | None,
+    blamed: Sequence[Blamed] = (),
+) -> RotationResult:
+    """Return what an ended rotation measured, or why it measured nothing.
+
+    Args:
+        read: its journal; None where there is none.
+        steps: of its log or metrics file, all ranks and starts.
+        rotation: as it was planned.
+        protocol: of the trial; its evaluations are left out of each turn.
+        tokens_per_device_step: as declared; None where it is not.
+        blamed: what its earlier attempts died of.
+    """
+    known = RotationResult(read=read, blamed=tuple(blamed))
+    if read is None:
+        return replace(known, reason=Reason(Why.NO_JOURNAL))
+    if read.trouble or not read.found:
+        said = Reason(Why.IN_BRACKETS, text=read.trouble) if read.trouble else None
+        return replace(known, reason=Reason(Why.STEP_NOT_FOUND, said=said))
+    found = _turns(read, steps, rotation, protocol, tokens_per_device_step)
+    if isinstance(found, NoTurns):
+        return replace(known, reason=found.reason)
+    return replace(known, score=found)
+
+
+def _turns(
+    read: RotationRead,
+    steps: Sequence[StepRecord],
+    rotation: Rotation,
+    protocol: Protocol,
+    tokens: float | None,
+) -> RotationScore | NoTurns:
+    timed = timed_steps(steps, tokens_per_device_step=tokens)
+    if not timed:
+        return NoTurns(reason=Reason(Why.NO_STEP))
+    first = timed[0].step  # its line is that of the first call
+    every = protocol.eval_interval
+    # the whole run, from its first step on: only evaluations drop out of a turn
+    inside = window_steps(replace(protocol, first_step=0, profiler=""))
+    away = {each.step for each in timed if every and each.step not in inside}
+    turns = turns_of(
+        [(each.program, first + each.first_call, each.calls) for each in read.turns],
+        timed,
+        programs=len(rotation.spec.programs),
+        left_out=away | {first + call for call in read.odd_calls},
+    )
+    if isinstance(turns, NoTurns):
+        return turns
+    same = [(each.program, each.same_as) for each in read.compiled if each.same_as]
+    in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
+    return fit_turns(turns, same=same, tokens=median(in_step) if in_step else None)
+
+
+def is_enough(found: RotationResult, rotation: Rotation) -> bool:
+    """Whether a rotation that a time limit ended counts with the turns that it had."""
+    score = found.score
+    return score is not None and len(score.turns) >= _ENOUGH * len(rotation.spec.order)
+
+
+def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
+    """Return a finding for each program that the worker left out; none asks for anything."""
+    if read is None:
+        return ()
+    cls = FailureClass.PROGRAM_LEFT_OUT
+    refused = (
+        (name, Reason(Why.PROGRAM_REFUSED, program=name, said=words))
+        for name, words in read.refused.items()
+    )
+    large = (
+        (name, Reason(Why.PROGRAM_TOO_LARGE, program=name, bytes=size))
+        for name, size in read.left_out.items()
+    )
+    return tuple(
+        Finding(cls=cls, action=Action.NONE, detail=name, why=why)
+        for name, why in (*refused, *large)
+    )
+
+
+def blame(
+    decision: Decision,
+    cause: Finding | None,
+    read: RotationRead | None,
+    steps: Sequence[StepRecord],
+    *,
+    rotation: Rotation,
+    number: int,
+    earlier: Sequence[Blamed] = (),
+) -> Blamed | None:
+    """Return the program that an attempt died of; None where it was no program, or not this often.
+
+    The one that was being compiled, or whose turn it was. A loss that is not finite shows one step
+    after the program that spoilt the weights: of the first step of a turn the turn before is meant.
+    A loss is blamed on one program of a rotation at most, for the weights are common to all.
+
+    Args:
+        decision: what the playbook makes of the end.
+        cause: the root cause, where there is one.
+        read: the journal.
+        steps: of the log.
+        rotation: as it was planned; what a journal names besides is no program of ours.
+        number: of the attempt.
+        earlier: the blame of the attempts before.
+    """
+    if read is None or decision.next is Next.ACCEPT or decision.cls in _OF_NO_PROGRAM:
+        return None
+    if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
+        return None
+    is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
+    if is_loss and any(each.cls == decision.cls for each in earlier):
+        return None
+    gone = {each.program for each in earlier if not each.is_suspect}
+    ids = {each.id for each in rotation.spec.programs} - gone
+    named = _of_loss(read, steps) if is_loss else read.suspects
+    suspects = [each for each in named if each in ids]
+    if not suspects:
+        return None
+    program = suspects[0]
+    at = BlamedAt.TURN if is_loss or _had_turn(program, read.turns) else BlamedAt.COMPILING
+    before = [each for each in earlier if each.at is at]
+    if sum(not each.is_suspect for each in before) >= MOST_BLAMED[at]:
+        return None
+    is_again = any(each.program == program for each in before)
+    is_suspect = decision.cls in _DOUBTFUL and not is_again
+    return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
+
+
+def _had_turn(program: str, turns: Collection[Turn]) -> bool:
+    return any(each.program == program for each in turns)
+
+
+def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """Return the programs that can have spoilt the loss, the likelier one first."""
+    ids = [each.step for each in steps]
+    bad = [each.step for each in steps if each.loss is not None and not math.isfinite(each.loss)]
+    if not bad:
+        return ()
+    call = min(bad) - min(ids)
+    before = [each for each in read.turns if each.first_call <= call]
+    if not before:
+        return ()
+    own = before[-1].program
+    named = [own]
+    if before[-1].first_call == call:
+        named = [before[-2].program, own] if len(before) > 1 else [own]
+    return tuple(each for each in named if each.partition("~")[0] != BASELINE_ID)
+
+
+def goes_on_without(decision: Decision, found: Blamed) -> Decision:
+    """Return the decision to run a rotation again without the program that it died of."""
+    kinds = {BlamedAt.COMPILING: Why.DIED_COMPILING, BlamedAt.TURN: Why.DIED_IN_TURN}
+    why = Reason(kinds[found.at], program=found.program)
+    return replace(decision, next=Next.RETRY, tried=0, backoff_s=0.0, before=Action.NONE, found=why)

@@ -1,0 +1,439 @@
+"""A rotation: one job in which the programs of several profiles take turns, a few steps each.
+
+The spec says which programs, in which order, for how many steps a turn; `workers/rotate.py` reads
+it below the trainer's interpreter, compiles each program and writes a journal. The journal is lines
+of JSON, one file a process of the trainer, and `read_rotation` reads it. Speeds are in
+the trainer's own step lines alone: neither file holds a time of a step.
+
+This module also says what can rotate at all: a flag that the compiler takes as an option of one
+compilation. What a library reads once when it starts cannot. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.profile import (
+    APPENDING,
+    BASELINE_ID,
+    SLUG,
+    Flag,
+    Profile,
+    effective_values,
+)
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import LATER, Record, read_json
+from pytest_xlatune.model.text import is_relative
+
+SCHEMA = 1  # of the spec and of the journal
+RANK = "{rank}"  # in the name of a journal: the process's index, as `jax.process_index()` has it
+JOURNAL = f"rotation.{RANK}.jsonl"
+# the id of a program:  baseline-deployed    baseline-deployed~2    overlap-2~3
+_ID = re.compile(rf"{SLUG.pattern}(?:~[1-9][0-9]{{0,2}})?")
+# of an option, its name:  xla_gpu_all_gather_combine_threshold_bytes
+_OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_MOST_LINES = 1 << 20
+
+
+class Taken(StrEnum):
+    """When a setting is read, and so whether profiles that differ in it can share a process."""
+
+    COMPILE = "compile"  # an option of each compilation
+    START = "start"  # once, when the process, its client or a communicator starts
+    VARIABLE = "variable"  # of the environment, or a key of the trainer: before anything runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotatedProgram(Record):
+    """A program of a rotation.
+
+    Attributes:
+        id: the profile's, `baseline-deployed`, or `baseline-deployed~2` for a copy.
+        options: of its compilation, beside what XLA_FLAGS says: a flag's name without dashes -> the
+            text as in XLA_FLAGS; () of the baseline and its copies.
+    """
+
+    id: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ConfigError(f"rotation: {self.id!r} is no id of a program")
+        for name in self.options:
+            if not _OPTION.fullmatch(name):
+                raise ConfigError(f"rotation: {self.id}: {name!r} is no name of a flag")
+
+    @property
+    def profile(self) -> str:
+        """The id of the profile, which copies share."""
+        return self.id.partition("~")[0]
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the cell as deployed, or a copy of it."""
+        return self.profile == BASELINE_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationSpec(Record):
+    """What the worker is told.
+
+    Attributes:
+        programs: the baseline first; each is compiled once, copies too.
+        order: for each turn an index of `programs`; the worker starts again from its front.
+        turn_steps: steps of a turn.
+        step_function: the HLO module of the step without `jit_`, e.g. `train_step`; "" is the one
+            that runs once a step.
+        first_step: so many calls come before the first turn; the trainer's own program runs them.
+        journal: name of the journal in the folder of the spec, `{rank}` in it.
+        schema: of this format.
+        memory_limit_bytes: a program that takes more of a device is left out; 0 is what the device
+            itself says that it has left.
+    """
+
+    programs: tuple[RotatedProgram, ...]
+    order: tuple[int, ...]
+    turn_steps: int
+    step_function: str = ""
+    first_step: int = 3
+    journal: str = JOURNAL
+    schema: int = SCHEMA
+    memory_limit_bytes: int = field(default=0, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        ids = [each.id for each in self.programs]
+        if not ids or not self.programs[0].is_baseline or self.programs[0].options:
+            raise ConfigError(f"rotation: the first program is not {BASELINE_ID}")
+        if twice := {each for each in ids if ids.count(each) > 1}:
+            raise ConfigError(f"rotation: {min(twice)!r} is there twice")
+        if not self.order or not all(0 <= each < len(ids) for each in self.order):
+            raise ConfigError("rotation: the order names a program that is not there, or none")
+        if self.turn_steps < 1 or self.first_step < 1:
+            raise ConfigError("rotation: a turn has at least one step, and one comes before it")
+        if RANK not in self.journal or "/" in self.journal:
+            raise ConfigError(f"rotation: {self.journal!r} is no file name with {RANK} in it")
+        if self.schema != SCHEMA:
+            raise ConfigError(f"rotation: schema {self.schema}, and this version knows {SCHEMA}")
+
+    def without(self, ids: Collection[str]) -> RotationSpec:
+        """Return a spec that compiles and runs none of these: the baseline has their turns.
+
+        The order keeps its length, so that step n stays in the same turn.
+
+        Raises:
+            ConfigError: the first program, the baseline, is among them.
+        """
+        kept = [at for at, each in enumerate(self.programs) if each.id not in ids]
+        if 0 not in kept:
+            raise ConfigError("rotation: without the baseline there is nothing to compare with")
+        moved = {old: new for new, old in enumerate(kept)}
+        return replace(
+            self,
+            programs=tuple(self.programs[at] for at in kept),
+            order=tuple(moved.get(each, 0) for each in self.order),
+        )
+
+    def at_call(self, call: int) -> str:
+        """Return the id of the program that is due at the step function's call, counted from 0."""
+        if call < self.first_step:
+            return self.programs[0].id
+        turn = (call - self.first_step) // self.turn_steps
+        return self.programs[self.order[turn % len(self.order)]].id
+
+
+# Flags of XLA_FLAGS that programs of one process share -> where that is known from. All others are
+# read from the options of each compilation (xla/pjrt/pjrt_executable.cc, ApplyOption), and the
+# compiler of the trainer refuses those that it has no option for.
+_CLIQUE = (
+    "XLA gpu_executable.cc, gpu_cliques.cc: a communicator is made by the first program that runs"
+)
+_AUTOTUNER = (
+    "XLA autotuner_util.cc: what the first program's kernels were tuned to, later ones take"
+)
+AT_START: Mapping[str, str] = MappingProxyType(
+    {
+        "xla_force_host_platform_device_count": "XLA's CPU client reads it when it starts",
+        "xla_gpu_nccl_collective_max_nchannels": _CLIQUE,
+        "xla_gpu_nccl_p2p_max_nchannels": _CLIQUE,
+        "xla_gpu_enable_nccl_comm_splitting": _CLIQUE,
+        "xla_gpu_nccl_blocking_communicators": _CLIQUE,
+        "xla_gpu_nccl_async_execution": _CLIQUE,
+        "xla_gpu_nccl_init_max_rank_per_root_ratio": _CLIQUE,
+        "xla_gpu_nccl_terminate_on_error": _CLIQUE,
+        "xla_gpu_nccl_termination_timeout_seconds": _CLIQUE,
+        "xla_gpu_autotune_level": _AUTOTUNER,
+        "xla_gpu_exhaustive_tiling_search": _AUTOTUNER,
+        "xla_gpu_cudnn_gemm_fusion_level": _AUTOTUNER,
+        "xla_gpu_cudnn_gemm_max_plans": _AUTOTUNER,
+        "xla_gpu_load_autotune_results_from": _AUTOTUNER,
+        "xla_gpu_dump_autotune_results_to": _AUTOTUNER,
+        "xla_gpu_per_fusion_autotune_cache_dir": _AUTOTUNER,
+        "xla_gpu_experimental_autotuner_cache_dir": _AUTOTUNER,
+        "xla_gpu_experimental_autotune_cache_mode": _AUTOTUNER,
+        "xla_gpu_experimental_autotune_backends": _AUTOTUNER,
+    }
+)
+# a flag's words -> the names that an option wants (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
+_MODES = {each: f"COLLECTIVES_{each.upper()}_MEMORY" for each in ("private", "symmetric", "peer")}
+_PIPELINES = {
+    each: f"COLLECTIVE_PIPELINING_MODE_{each.upper()}" for each in ("default", "off", "on")
+}
+_CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "xla_gpu_collective_permute_mode": _MODES,
+        "xla_gpu_all_gather_mode": _MODES,
+        "xla_gpu_ragged_all_to_all_mode": _MODES,
+        "xla_gpu_pipeline_all_gather": _PIPELINES,
+        "xla_gpu_pipeline_all_reduce": _PIPELINES,
+        "xla_gpu_pipeline_reduce_scatter": _PIPELINES,
+    }
+)
+# options of a kind that no text sets: messages and maps of XLA's DebugOptions
+OF_MESSAGES = frozenset(
+    {
+        "xla_backend_extra_options",
+        "xla_enable_nccl_symmetric_buffers_for_collectives",
+        "xla_gpu_analytical_latency_estimator_options",
+        "xla_gpu_experimental_cost_model_gemm_tiling_options",
+        "xla_fuel",
+    }
+)
+
+
+def taken(name: str) -> Taken:
+    """Return when a setting is read: a flag of XLA_FLAGS, or a variable or key."""
+    if not name.startswith("xla_"):
+        return Taken.VARIABLE
+    return Taken.START if name in AT_START or name in OF_MESSAGES else Taken.COMPILE
+
+
+def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | Reason:
+    """Return the options of a profile's compilation beside the deployed flags, or why it has none.
+
+    An option replaces what XLA_FLAGS says of it, so the values of a flag that XLA appends to are
+    joined with the deployed ones.
+
+    Returns:
+        Name without dashes -> text; or the reason for which the profile stays a job of its own.
+    """
+    if profile.overrides:
+        return Reason(Why.STAYS_FOR_KEY, names=tuple(profile.overrides))
+    if profile.env:
+        return Reason(Why.STAYS_FOR_VARIABLE, names=tuple(profile.env))
+    below = effective_values(deployed)
+    # what the client reads when it starts, said again as it is deployed, changes nothing
+    own = {
+        name: value
+        for name, value in effective_values(profile.flags).items()
+        if taken(name) is not Taken.START or below.get(name) != value
+    }
+    for names, why in (
+        ([each for each in own if each in OF_MESSAGES], Why.STAYS_FOR_MESSAGE),
+        ([each for each in own if taken(each) is not Taken.COMPILE], Why.STAYS_FOR_START),
+        ([each for each in own if is_relative(own[each])], Why.STAYS_FOR_EDIT),
+    ):
+        if names:
+            return Reason(why, names=tuple(names))
+    return {
+        name: f"{below[name]},{value}"
+        if name in APPENDING and below.get(name)
+        else _CHOICES.get(name, {}).get(value.lower(), value)
+        for name, value in own.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProgram(Record):
+    """A program that was compiled.
+
+    Attributes:
+        program: its id.
+        compile_s: seconds of it.
+        memory_bytes: what it takes of a device while it runs: arguments, results, temporary space
+            and code; None where the platform does not say.
+        same_as: id of the first program whose optimised text is equal; "" where none is. Equal text
+            is an equal program but for options that act when it runs (`seen_in_text` of a caller).
+    """
+
+    program: str
+    compile_s: float
+    memory_bytes: int | None = None
+    same_as: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Record):
+    """Consecutive calls of one program.
+
+    Attributes:
+        program: its id.
+        first_call: number of its first call, counted from 0 over all calls of the step.
+        calls: how many; of the last turn of a process that ended without a word those it would
+            have had.
+    """
+
+    program: str
+    first_call: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationRead(Record):
+    """What the journal of one process says.
+
+    Attributes:
+        found: name of the step's program; "" where it was not found.
+        compiled: in the order of compilation.
+        refused: id -> the words of the compiler, or of the program's first call.
+        left_out: id -> bytes that it would take of a device with less memory.
+        turns: in order.
+        suspects: whom to blame if the process ended badly: the program that was being compiled, or
+            whose turn it was and its predecessor's; the baseline is never among them.
+        is_over: whether the interpreter came to its end, be it by an exception.
+        calls: of the step in all; None where it ended without a word.
+        jax: release of the trainer's JAX; "" where it was never imported.
+        trouble: why nothing rotated, in the worker's words; "" where it did.
+        odd_calls: calls whose arguments were others than those that the programs were compiled
+            for; the trainer's own program ran them.
+    """
+
+    found: str = ""
+    compiled: tuple[CompiledProgram, ...] = ()
+    refused: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
+    suspects: tuple[str, ...] = ()
+    is_over: bool = False
+    calls: int | None = None
+    jax: str = ""
+    trouble: str = ""
+    odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """A journal while it is read; each event has a method of its name."""
+
+    read: dict[str, Any] = field(default_factory=dict)
+    compiled: list[CompiledProgram] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    begun: list[tuple[str, int]] = field(default_factory=list)
+    odd_calls: list[int] = field(default_factory=list)
+    compiling: str = ""
+    turn_steps: int = 1
+
+    def start(self, said: Mapping[str, Any]) -> None:
+        self.turn_steps = int(said["turn_steps"])
+
+    def jax(self, said: Mapping[str, Any]) -> None:
+        self.read["jax"] = str(said["version"])
+
+    def found(self, said: Mapping[str, Any]) -> None:
+        self.read["found"] = str(said["name"])
+
+    def trouble(self, said: Mapping[str, Any]) -> None:
+        self.read["trouble"] = str(said["words"])
+
+    def compile(self, said: Mapping[str, Any]) -> None:
+        self.compiling = str(said["program"])
+
+    def compiled_(self, said: Mapping[str, Any]) -> None:
+        self.compiling = ""
+        known = {name: said[name] for name in ("memory_bytes", "same_as") if name in said}
+        self.compiled.append(
+            CompiledProgram.from_json(
+                {"program": said["program"], "compile_s": float(said["compile_s"]), **known}
+            )
+        )
+
+    def refused_(self, said: Mapping[str, Any]) -> None:
+        self.compiling = ""
+        self.refused[str(said["program"])] = str(said["words"])
+
+    def left_out_(self, said: Mapping[str, Any]) -> None:
+        self.left_out[str(said["program"])] = int(said["memory_bytes"])
+
+    def turn(self, said: Mapping[str, Any]) -> None:
+        self.begun.append((str(said["program"]), int(said["first_call"])))
+
+    def odd_call(self, said: Mapping[str, Any]) -> None:
+        self.odd_calls.append(int(said["call"]))
+
+    def end(self, said: Mapping[str, Any]) -> None:
+        self.read |= {"calls": int(said["calls"]), "is_over": True}
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the turns: two that follow one another in one program are two."""
+        calls = self.read.get("calls")
+        ends = [first for _, first in self.begun[1:]]
+        if self.begun:
+            planned = self.begun[-1][1] + self.turn_steps
+            ends.append(planned if calls is None else min(planned, calls))
+        return tuple(
+            Turn(program=program, first_call=first, calls=end - first)
+            for (program, first), end in zip(self.begun, ends, strict=True)
+            if end > first
+        )
+
+    def suspects(self) -> tuple[str, ...]:
+        last = [program for program, _ in self.begun[-2:][::-1]]
+        named = [self.compiling] if self.compiling else last
+        return tuple(dict.fromkeys(each for each in named if each.partition("~")[0] != BASELINE_ID))
+
+
+_EVENTS = {
+    "start": _Reading.start,
+    "jax": _Reading.jax,
+    "found": _Reading.found,
+    "trouble": _Reading.trouble,
+    "compile": _Reading.compile,
+    "compiled": _Reading.compiled_,
+    "refused": _Reading.refused_,
+    "left_out": _Reading.left_out_,
+    "turn": _Reading.turn,
+    "odd_call": _Reading.odd_call,
+    "end": _Reading.end,
+}
+
+
+def read_rotation(text: str) -> RotationRead:
+    """Read a journal; a torn last line, and an event of a newer worker, are passed over.
+
+    The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
+    (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes, same_as) or
+    `refused` (words) after each compilation, `left_out` (memory_bytes), `turn` (program,
+    first_call), `odd_call` (call), `trouble` (words), `end` (calls). A line of another program is
+    passed over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before
+    this one, the last that found the step is read, else the last that imported JAX.
+    """
+    readings: dict[int, _Reading] = {}
+    for line in text.splitlines()[:_MOST_LINES]:
+        try:
+            said = read_json(line)
+            known = _EVENTS.get(said["event"])
+            if known is not None:
+                known(readings.setdefault(int(said.get("pid", 0)), _Reading()), said)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError, LedgerError):
+            continue
+    told = list(readings.values())
+    reading = max(
+        reversed(told), key=lambda each: ("found" in each.read, "jax" in each.read), default=None
+    )
+    if reading is None:
+        return RotationRead()
+    return RotationRead(
+        compiled=tuple(reading.compiled),
+        refused=reading.refused,
+        left_out=reading.left_out,
+        turns=reading.turns(),
+        suspects=reading.suspects(),
+        odd_calls=tuple(reading.odd_calls),
+        **reading.read,
+    )

@@ -1,0 +1,96 @@
+"""What a rotation measured: its turns, and the contrast of each program with the baseline.
+
+Pure values: `stats/rounds.py` makes them of step lines, a trial's result holds them, reports show
+them. The spec and the journal of a rotation are in `model/rotation.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.record import Record
+
+
+def copies(count: int) -> tuple[str, ...]:
+    """Return the names under which the baseline stands in a rotation so many times."""
+    return (BASELINE_ID, *(f"{BASELINE_ID}~{at}" for at in range(2, count + 1)))[:count]
+
+
+def is_baseline(program: str) -> bool:
+    """Whether a program of a rotation is the cell as deployed, or a copy of it."""
+    # no profile's id has a tilde
+    return program.partition("~")[0] == BASELINE_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTurn(Record):
+    """One turn of a program, as the trainer's own step lines tell it.
+
+    Attributes:
+        program: whose turn it was.
+        before: whose turn it was just before; "" of the first turn.
+        round: from 0.
+        first_step: id of its first step, those that are left out included.
+        steps: how many of its steps are kept.
+        log_step_s: log of the median seconds of a kept step.
+    """
+
+    program: str
+    before: str
+    round: int
+    first_step: int
+    steps: int
+    log_step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoTurns(Record):
+    """Why nothing of a rotation can be told."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramChange(Record):
+    """One program of a rotation against the baseline.
+
+    Attributes:
+        program: which.
+        change: log of its speed over the mean of the baseline's copies; above 0 is faster.
+        error: its standard error from the turns alone; what a program differs by from one process
+            to the next is not in it. None where there are too few turns.
+        turns: how many of its turns count.
+    """
+
+    program: str
+    change: float
+    error: float | None
+    turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationScore(Record):
+    """What the turns of one rotation say; a test rests on several of these, never on turns.
+
+    Attributes:
+        level: log of the baseline's steps a second, the mean of its copies.
+        programs: of each program that had turns, in the order of the spec; the baseline and its
+            copies too, which differ by what the process makes of one program twice.
+        turn_sd: residual standard deviation of a turn, as a log; None with too few turns.
+        turns: all that were measured, in order.
+        same: (program, the one whose optimised text it has): it needs no turns of its own.
+        tokens: of a device in a step; None where the log does not print TGS.
+    """
+
+    level: float
+    programs: tuple[ProgramChange, ...]
+    turn_sd: float | None
+    turns: tuple[MeasuredTurn, ...] = ()
+    same: tuple[tuple[str, str], ...] = ()
+    tokens: float | None = None
+
+    def of(self, program: str) -> ProgramChange | None:
+        """Return what a program came to; None where it had no turns."""
+        return next((each for each in self.programs if each.program == program), None)

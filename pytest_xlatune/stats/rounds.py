@@ -1,0 +1,287 @@
+"""The turns of one rotation: their order, their step lines, and what each program came to.
+
+A rotation is one job, and a job is the unit: turns shape its contrasts, and no test rests on them.
+This module must not know what a program sets, nor how several rotations decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import StepRecord
+from pytest_xlatune.model.rotation_score import (
+    MeasuredTurn,
+    NoTurns,
+    ProgramChange,
+    RotationScore,
+    is_baseline,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+Item = TypeVar("Item")
+SKIPPED_STEPS = 2  # of each turn: the line of one may be a step late, and the next one warms up
+_TRIES = 3  # random orders of a round, of which the most even one is taken
+_BESIDE_ITSELF = 1e6  # cost of a program that follows itself
+
+
+def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[int, ...]:
+    """Return whose turn it is, one index of the programs a turn; a round is one turn of each.
+
+    Each round is drawn anew. Each of the baseline's copies stands in a part of the round of its
+    own, drawn too, so that the baseline is measured all along. Swaps then even out what stands
+    before: each program follows each other one about equally often (carry-over), as in the squares
+    of E. J. Williams, Australian Journal of Scientific Research A 2, 1949.
+
+    Args:
+        programs: how many there are, the copies included.
+        copies: how many of them, from index 0 on, are the baseline.
+        rounds: to draw.
+        rng_seed: the same one draws the same order on every machine.
+
+    Raises:
+        ValueError: there are fewer programs than copies, or no copy or round at all.
+    """
+    if not 1 <= copies <= programs or rounds < 1:
+        raise ValueError(f"{programs} programs, {copies} copies and {rounds} rounds draw no order")
+    follows: Counter[tuple[int, int]] = Counter()
+    order: list[int] = []
+    for number in range(rounds):
+        last = order[-1] if order else None
+        tries = (
+            _round(programs, copies, f"{rng_seed} {number} {attempt}") for attempt in range(_TRIES)
+        )
+        found = min(
+            (_evened(each, copies, last, follows) for each in tries),
+            key=lambda each: _cost(each, last, follows),
+        )
+        follows.update(_pairs(found, last))
+        order += found
+    return tuple(order)
+
+
+def shuffled(items: Sequence[Item], rng_seed: str) -> list[Item]:
+    """Return items in the order of digests: random to the cluster, and the same everywhere."""
+    keys = {at: digest([rng_seed, at]) for at in range(len(items))}
+    return [items[at] for at in sorted(keys, key=keys.__getitem__)]
+
+
+def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
+    """Return a random order of all programs with one copy in each of as many equal parts."""
+    names = shuffled(range(copies), f"copies {rng_seed}")
+    others = shuffled(range(copies, programs), f"others {rng_seed}")
+    found: list[int] = []
+    for at, copy in enumerate(names):
+        own = others[at * len(others) // copies : (at + 1) * len(others) // copies]
+        place = int(digest([rng_seed, at]), 16) % (len(own) + 1)
+        found += [*own[:place], copy, *own[place:]]
+    return found
+
+
+def _pairs(order: Sequence[int], last: int | None) -> list[tuple[int, int]]:
+    """Return who follows whom, the last one of the round before included."""
+    before = [*([] if last is None else [last]), *order]
+    return list(pairwise(before))
+
+
+def _cost(order: Sequence[int], last: int | None, follows: Counter[tuple[int, int]]) -> float:
+    """Return how uneven an order makes what stands before."""
+    return math.fsum(
+        _BESIDE_ITSELF if one == other else 1 + 2 * follows[one, other]
+        for one, other in _pairs(order, last)
+    ) - len(order)
+
+
+def _evened(
+    order: list[int], copies: int, last: int | None, follows: Counter[tuple[int, int]]
+) -> list[int]:
+    """Return an order after each swap, tried once, that makes it more even.
+
+    Copies are swapped with copies only: they stay spread.
+    """
+    found, cost = list(order), _cost(order, last, follows)
+    for one in range(len(found)):
+        if not cost:
+            break
+        for other in range(one + 1, len(found)):
+            if (found[one] < copies) != (found[other] < copies):
+                continue
+            found[one], found[other] = found[other], found[one]
+            swapped = _cost(found, last, follows)
+            if swapped < cost:
+                cost = swapped
+            else:
+                found[one], found[other] = found[other], found[one]
+    return found
+
+
+def turns_of(
+    whose: Sequence[tuple[str, int, int]],
+    steps: Iterable[StepRecord],
+    *,
+    programs: int,
+    skipped: int = SKIPPED_STEPS,
+    left_out: Collection[int] = (),
+) -> tuple[MeasuredTurn, ...] | NoTurns:
+    """Return the turns that the trainer's own lines tell.
+
+    The level of a turn is the median of its steps: on a GPU 16 of 420 turns had a stall of the
+    host in one of theirs. A turn that is cut short, or loses steps to other things, counts with
+    the others, two or more.
+
+    Args:
+        whose: (program, id of the first step, steps) of each turn, in order.
+        steps: all that the log tells, of one start of the trainer; others are passed over.
+        programs: turns of a round.
+        skipped: steps at the beginning of each turn that do not count.
+        left_out: ids of steps during which something else happened: a checkpoint, an evaluation.
+    """
+    seconds = {
+        each.step: each.step_s
+        for each in steps
+        if each.kind == "step" and each.step_s is not None and 0 < each.step_s < math.inf
+    }
+    found, before = [], ""
+    for at, (program, first, count) in enumerate(whose):
+        own = range(first + skipped, first + count)
+        kept = [seconds[step] for step in own if step in seconds and step not in left_out]
+        if len(kept) >= _LEAST_STEPS:
+            found.append(
+                MeasuredTurn(
+                    program=program,
+                    before=before,
+                    round=at // max(programs, 1),
+                    first_step=first,
+                    steps=len(kept),
+                    log_step_s=math.log(median(kept)),
+                )
+            )
+        before = program
+    if not whose:
+        return NoTurns(reason=Reason(Why.NO_TURN_BEGAN))
+    if not any(is_baseline(each.program) for each in found):
+        return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
+    return tuple(found)
+
+
+_LEAST_STEPS = 2  # of a turn
+_RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
+_HUBER = 1.345  # as in `stats/blocks.py`
+_WEIGHED = 4  # times
+_TINY = 1e-12  # of a log
+
+
+def fit_turns(
+    turns: Sequence[MeasuredTurn],
+    *,
+    same: Sequence[tuple[str, str]] = (),
+    tokens: float | None = None,
+) -> RotationScore | NoTurns:
+    """Fit the turns of one rotation: each program against the mean of the baseline's copies.
+
+    Least squares of program, round, a slope inside the rotation, and the program before, with
+    weights that fall for turns far off (P. J. Huber, Annals of Mathematical Statistics 35, 1964).
+    What a program leaves to its successor is drawn towards none (a ridge of one turn): without it
+    a profile that slows the next turn by 2 % wins by 0.2 %, because it alone never follows
+    itself.
+
+    Args:
+        turns: of one rotation, in order.
+        same: (program, the one whose optimised text it has).
+        tokens: of a device in a step; None is unknown.
+    """
+    names = list(dict.fromkeys(each.program for each in turns))
+    names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
+    beside = sum(map(is_baseline, names))
+    if not beside:
+        return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
+    import numpy as np
+
+    design, ridge = _design(turns, names)
+    speeds = np.array([-each.log_step_s for each in turns])
+    centre = float(np.median(speeds))
+    effects, covariance, sd = _weighted(design, speeds - centre, ridge)
+    mean = np.zeros(len(effects))
+    mean[:beside] = 1 / beside
+    counts = Counter(each.program for each in turns)
+    changes = []
+    for at, name in enumerate(names):
+        contrast = -mean
+        contrast[at] += 1
+        variance = max(float(contrast @ covariance @ contrast), 0.0)
+        changes.append(
+            ProgramChange(
+                program=name,
+                change=float(contrast @ effects),
+                error=None if sd is None else sd * math.sqrt(variance),
+                turns=counts[name],
+            )
+        )
+    around = design[:, len(names) :] @ effects[len(names) :]
+    return RotationScore(
+        level=centre + float(mean @ effects) + float(around.mean()),
+        programs=tuple(changes),
+        turn_sd=sd,
+        turns=tuple(turns),
+        same=tuple(same),
+        tokens=tokens,
+    )
+
+
+def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix, Matrix]:
+    """Return a row a turn, and the ridge of each column: programs, rounds, slope, what went before.
+
+    The copies of the baseline leave the same to their successors: they share that column.
+    """
+    import numpy as np
+
+    rounds = sorted({each.round for each in turns})[1:]
+    before = sorted({BASELINE_ID if is_baseline(b) else b for each in turns if (b := each.before)})
+    columns = {name: at for at, name in enumerate(names)}
+    of_round = {number: len(names) + at for at, number in enumerate(rounds)}
+    slope = len(names) + len(rounds)
+    carried = {name: slope + 1 + at for at, name in enumerate(before)}
+    design = np.zeros((len(turns), slope + 1 + len(before)))
+    for at, each in enumerate(turns):
+        design[at, columns[each.program]] = 1.0
+        design[at, slope] = at / len(turns) - 0.5
+        if each.round in of_round:
+            design[at, of_round[each.round]] = 1.0
+        if each.before:
+            left = BASELINE_ID if is_baseline(each.before) else each.before
+            design[at, carried[left]] = 1.0
+    ridge = np.full(design.shape[1], 1e-6)  # one round alone tells no slope
+    ridge[slope + 1 :] = _RIDGE
+    return design, ridge
+
+
+def _weighted(design: Matrix, values: Matrix, ridge: Matrix) -> tuple[Matrix, Matrix, float | None]:
+    """Return effects, their covariance as of one turn, and the standard deviation of a turn."""
+    import numpy as np
+
+    weights = np.ones(len(values))
+    sd: float | None = None
+    for _ in range(_WEIGHED):
+        square = design.T @ (design * weights[:, None])
+        covariance: Matrix = np.linalg.inv(square + np.diag(ridge)).astype(np.float64)
+        effects = covariance @ (design.T @ (weights * values))
+        off = values - design @ effects
+        df = len(values) - float(np.trace(covariance @ square))
+        if df < 1:
+            return effects, covariance, None
+        sd = math.sqrt(float((weights * off) @ off) / df)
+        spread = 1.4826 * float(np.median(np.abs(off))) * math.sqrt(len(values) / df)
+        weights = np.minimum(1.0, _HUBER * max(spread, _TINY) / np.maximum(np.abs(off), _TINY))
+    return effects, covariance, sd

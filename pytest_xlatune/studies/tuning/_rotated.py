@@ -1,0 +1,756 @@
+"""A tuning sweep whose profiles take turns: a look, rotations, the check of the deployed form.
+
+What a rotation measured is laid out as if each program had been a job of its own, in which the
+baseline's speed was the same in every rotation: what a rotation had in common is gone. So screen,
+narrowing, waves, recipe and verdicts are those of any sweep (`_stages`, `_conclude`), with other
+widths. What wins there is FASTER once ordinary jobs, as it would be deployed, do not contradict it.
+
+Profiles that cannot rotate are a sweep of jobs beside, with its own part of the alpha. Where the
+look finds no place for the worker, or the first rotation measures nothing, all are jobs: no alpha
+is spent by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.reason import Reason, Why, first
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    NotRun,
+    Recipe,
+    Score,
+    TrialResult,
+    TrialStatus,
+    TuningRecord,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec, options_of
+from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore, copies, is_baseline
+from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
+from pytest_xlatune.stats.rotations import (
+    Checked,
+    DeployedCheck,
+    OrdinaryNoise,
+    check_deployed,
+    check_jobs,
+    job_noise,
+)
+from pytest_xlatune.stats.rounds import draw_turns
+from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
+from pytest_xlatune.studies.trials import (
+    ALIAS,
+    CHECK,
+    CONFIRM,
+    LOOK,
+    STUDY,
+    TURNS,
+    Past,
+    read,
+    rotated,
+    usable,
+)
+from pytest_xlatune.studies.tuning._conclude import place_of
+from pytest_xlatune.studies.tuning._recipe import recipe
+from pytest_xlatune.studies.tuning._ways import Ways
+from pytest_xlatune.studies.verdicts import (
+    beside,
+    best,
+    job_ids_of,
+    named,
+    reference,
+    told,
+    unmeasured,
+    with_effect,
+)
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies.tuning import TuningStudy
+
+_LOOK_TURN = 4  # steps of a turn of the look: the baseline has all of them
+# of a sweep of jobs: what they plan, and what they see
+_OF_JOBS = frozenset(
+    {Why.PLAN_FINDS, Why.SINGLE_BASELINE, Why.KEPT_FOR_SPARE, Why.NEITHER_SELECTED}
+)
+
+
+class RotatedSweep:
+    """One history of a sweep that rotates.
+
+    Attributes:
+        study: the whole sweep.
+        ways: which profile goes which way.
+        beside: what is none of rotations, in the order of the history.
+        rotated, jobs: the sweeps of those that rotate and of the others; `jobs` is None where all
+            rotate, and the whole sweep where none can.
+    """
+
+    def __init__(self, study: TuningStudy, ways: Ways, history: History) -> None:
+        self.study, self.ways = study, ways
+        own = [each for each in history if each.trial.study == STUDY]
+        own = [each for each in own if each.trial.cell_digest == study.cell.digest]
+        self.beside = tuple(each for each in history if not is_of_rotations(each.trial))
+        self._checks = tuple(each for each in own if each.trial.stage == CHECK)
+        rotations = [each for each in own if each.trial.rotation is not None]
+        self._looks = tuple(each for each in rotations if _rotation(each).is_look)
+        found = (each for each in rotations if not _rotation(each).is_look)
+        self.rotations = tuple(sorted(found, key=lambda each: _rotation(each).number))
+        self.rotated: TuningStudy = ways.rotated  # type: ignore[assignment]
+
+    @cached_property
+    def look(self) -> TrialResult | None:
+        """The look that is over; None before."""
+        return next((each for each in self._looks if each.status.is_final), None)
+
+    @cached_property
+    def asks_rotations(self) -> bool:
+        """Whether this run is about a profile that rotates."""
+        selected = self.study.selected
+        return selected is None or bool(self.rotated.selected)
+
+    @cached_property
+    def why_not(self) -> Reason | None:
+        """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
+        look = self.look
+        if look is not None:
+            found = look.rotation
+            if found is None or not found.is_found:
+                said = first([found.reason if found else None, look.reason])
+                return Reason(Why.LOOK_FINDS_NONE, said=said)
+        begun = next((each for each in self.rotations if each.status.is_final), None)
+        if begun is not None and _score(begun) is None:
+            said = first([begun.rotation.reason if begun.rotation else None, begun.reason])
+            return Reason(Why.FIRST_ROTATION_FAILED, said=said)
+        return None
+
+    @cached_property
+    def jobs(self) -> TuningStudy | None:
+        """The sweep of the profiles that are jobs; None where there is none."""
+        if self.why_not is None:
+            return self.ways.jobs  # type: ignore[return-value]
+        whole = replace(self.study, rotation=None)
+        try:
+            return replace(whole, budget=whole.budget - len(self._looks) - len(self.rotations))
+        except ConfigError:  # too few jobs are left to lay it out
+            return whole
+
+    # the rotations, as if each program had been a job
+
+    @cached_property
+    def base(self) -> Score | None:
+        """The score of the baseline as a job, at whose level all of it stands; None before."""
+        scores = [score for each in self._looks if (score := usable(each))]
+        return scores[0] if scores else None
+
+    @cached_property
+    def laid_out(self) -> tuple[TrialResult, ...]:
+        """What rotations that are over say of each program, in the sweep that rotates.
+
+        A profile that was derived is known by the rotations before.
+        """
+        found: list[TrialResult] = []
+        for each in self.rotations:
+            if each.status.is_final:
+                found += self._programs(each, self._known(tuple(found)))
+        # evidence of the baseline is read by waves of either sweep
+        return (*found, *(each for each in self.beside if not each.trial.protocol.is_scored))
+
+    def _known(self, history: History) -> Mapping[str, Profile]:
+        arms = self.rotated.arms(history)
+        return {ALIAS.id: ALIAS, **{each.id: each.profile for each in arms}}
+
+    def _options(self, profile: Profile) -> dict[str, str]:
+        """Return the options of a profile's program."""
+        found = options_of(profile, self.ways.deployed)
+        return {} if isinstance(found, Reason) else found
+
+    def _programs(self, result: TrialResult, known: Mapping[str, Profile]) -> Iterator[TrialResult]:
+        """Yield what a rotation says of each of its programs, the baseline for each wave."""
+        trial, spec = result.trial, _rotation(result).spec
+        profiles = {
+            each.id: known[each.id]
+            for each in spec.programs
+            if not is_baseline(each.id)
+            # one that was edited since is another profile
+            and each.id in known
+            and each.options == self._options(known[each.id])
+        }
+        stages = sorted({CONFIRM if trial.block else each.wave for each in profiles.values()})
+        for each in spec.programs:
+            if is_baseline(each.id):
+                position = copies(len(spec.programs)).index(each.id)
+                for stage in stages:
+                    yield self._as_job(result, each.id, BASELINE, stage, position)
+            elif each.id in profiles:
+                profile = profiles[each.id]
+                stage = CONFIRM if trial.block else profile.wave
+                yield self._as_job(result, each.id, profile, stage, 0)
+
+    def _as_job(
+        self, result: TrialResult, program: str, profile: Profile, stage: str, position: int
+    ) -> TrialResult:
+        """Return a program of a rotation as if it had been a job."""
+        trial = result.trial
+        job = Trial(
+            cell_digest=trial.cell_digest,
+            profile=profile,
+            protocol=self.study.cell.protocol,
+            study=STUDY,
+            stage=stage,
+            block=trial.block,
+            position=position,
+            design=trial.design,
+        )
+        # it begins when others of its rotation do, whatever was tried again
+        found = TrialResult(
+            trial=job,
+            status=TrialStatus.UNMEASURED,
+            reason=Reason(Why.NO_TURN_OF_ITS_OWN),
+            job_ids=result.job_ids,
+            epoch=result.epoch,
+        )
+        score = _score(result)
+        change = score.of(program) if score is not None else None
+        left_out = _left_out(result, program)
+        if left_out is not None and profile is not BASELINE:
+            return replace(found, status=TrialStatus.DROPPED, reason=left_out)
+        if score is None or change is None:
+            why = first([result.rotation.reason if result.rotation else None, result.reason])
+            return replace(found, reason=why or found.reason)
+        same = dict(score.same).get(program, "")
+        if not job.block and same and is_baseline(same) and profile not in (BASELINE, ALIAS):
+            why = Reason(Why.SAME_PROGRAM)
+            return replace(found, status=TrialStatus.DROPPED, reason=why, not_run=NotRun.NEEDLESS)
+        return replace(
+            found, status=TrialStatus.MEASURED, reason=None, score=self._score_of(score, change)
+        )
+
+    def _score_of(self, score: RotationScore, change: ProgramChange) -> Score:
+        """Return the score of a program: its change on top of the baseline's level as a job."""
+        steps = sum(each.steps for each in score.turns if each.program == change.program)
+        base = self.base
+        level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
+        value = level + change.change
+        figure = base.figure if base is not None else None
+        step_s = math.exp(-score.level - change.change)
+        if figure is not None:
+            figure = replace(figure, value=figure.metric.figure(value))
+        return Score(
+            value=value,
+            tgs=None if figure else math.exp(value),
+            step_s=step_s,
+            n_steps=steps,
+            window=(0, 0),
+            figure=figure,
+        )
+
+    # what comes next
+
+    @cached_property
+    def pending(self) -> tuple[Trial, ...]:
+        """The trials to run next: of the rotations first, then jobs."""
+        if self.jobs is None or not self._are_told:
+            return self.turning
+        return (*self.turning, *self.jobs.propose(self.beside))
+
+    @property
+    def _are_told(self) -> bool:
+        """Whether it is known which profiles are jobs."""
+        return self.look is not None or not self.asks_rotations
+
+    @cached_property
+    def turning(self) -> tuple[Trial, ...]:
+        """The look, the rotations and the checks that are due."""
+        if not self.asks_rotations or self.why_not is not None:
+            return ()
+        if self.look is None:
+            return (next((each.trial for each in self._looks), self._look),)
+        open_ones = [each.trial for each in self.rotations if not each.status.is_final]
+        held = {
+            (each.block, program.id)
+            for each in open_ones
+            for program in each.rotation.spec.programs  # type: ignore[union-attr]
+        }
+        due = self.rotated.propose(self.laid_out)
+        groups: dict[int, list[Trial]] = {}
+        for each in due:
+            if each.protocol.is_scored and (each.block, each.arm) not in held:
+                groups.setdefault(each.block, []).append(each)
+        number = max((_rotation(each).number for each in self.rotations), default=0)
+        made = []
+        for block, trials in sorted(groups.items()):
+            profiles = {each.arm: each.profile for each in trials if not each.is_baseline}
+            if profiles:
+                number += 1
+                made.append(self._rotate(profiles, number, block, trials[0].design))
+        others = tuple(each for each in due if not each.protocol.is_scored)
+        return (*others, *open_ones, *made) or self.checks_due
+
+    @property
+    def _look(self) -> Trial:
+        spec = RotationSpec(
+            programs=(RotatedProgram(id=BASELINE_ID),),
+            order=(0,),
+            turn_steps=_LOOK_TURN,
+            step_function=self.ways.step_function,
+        )
+        return Trial(
+            arm=ROTATION,
+            cell_digest=self.study.cell.digest,
+            profile=BASELINE,
+            protocol=self.study.cell.protocol,
+            study=STUDY,
+            stage=LOOK,
+            rotation=Rotation(number=0, spec=spec),
+        )
+
+    def _rotate(
+        self,
+        profiles: Mapping[str, Profile],
+        number: int,
+        block: int,
+        design: ConfirmDesign | None,
+    ) -> Trial:
+        """Return the rotation of some profiles."""
+        cell, plan, turns = self.study.cell, self.ways.plan, self.ways.turns
+        programs = (
+            *(RotatedProgram(id=each) for each in copies(plan.copies)),
+            *(RotatedProgram(id=n, options=self._options(p)) for n, p in profiles.items()),
+        )
+        drawn = f"{self.study.seed} {cell.digest} {number}"
+        spec = RotationSpec(
+            programs=programs,
+            order=draw_turns(len(programs), plan.copies, turns.rounds, drawn),
+            turn_steps=turns.turn_steps,
+            step_function=self.ways.step_function,
+        )
+        trial = Trial(
+            arm=ROTATION,
+            cell_digest=cell.digest,
+            profile=BASELINE,
+            protocol=cell.protocol,
+            study=STUDY,
+            stage=TURNS,
+            block=block,
+            position=number,
+            design=design,
+        )
+        seen = _compile_s(self.look), self.base.step_s if self.base is not None else None
+        rotation = Rotation(number=number, spec=spec)
+        return rotated(trial, rotation, compile_s=seen[0], step_s=seen[1])
+
+    # the check of the deployed form
+
+    @cached_property
+    def decided(self) -> Conclusion:
+        """What the rotations say, before the check."""
+        return self.rotated.conclude(self.laid_out)
+
+    @cached_property
+    def won(self) -> tuple[str, ...]:
+        """The profiles that rotations prove faster: the recommended one, then by their change."""
+        found = self.decided
+        own = [each for each in found.verdicts if each.kind is VerdictKind.FASTER]
+        chosen = found.tuning.recipe
+        lead = chosen.arm if chosen is not None else ""
+        own.sort(key=lambda each: (each.arm != lead, -(each.delta or 0.0), each.arm))
+        return tuple(each.arm for each in own)
+
+    @cached_property
+    def checks(self) -> tuple[Trial, ...]:
+        """The ordinary jobs of the check, once rotations decided."""
+        if not self.rotated.confirm or self.rotated.propose(self.laid_out):
+            return ()
+        known = self._known(self.laid_out)
+        counts: Counter[str] = Counter()
+        found = []
+        for arm in check_jobs(self.won, rng_seed=f"{self.study.seed}", jobs=self.ways.plan.checks):
+            found.append(
+                Trial(
+                    cell_digest=self.study.cell.digest,
+                    profile=known[arm],
+                    protocol=self.study.cell.protocol,
+                    study=STUDY,
+                    stage=CHECK,
+                    block=1,
+                    position=counts[arm],
+                )
+            )
+            counts[arm] += 1
+        return tuple(found)
+
+    @property
+    def checks_due(self) -> tuple[Trial, ...]:
+        """Those of them that are not over."""
+        over = {each.trial.id for each in self._checks if each.status.is_final}
+        return tuple(each for each in self.checks if each.id not in over)
+
+    @cached_property
+    def ordinary(self) -> Past:
+        """The look and the checks: jobs in which the trainer ran as it is deployed."""
+        looks = [
+            replace(each, trial=replace(each.trial, arm=BASELINE_ID, rotation=None))
+            for each in self._looks
+        ]
+        checks = [replace(each, trial=replace(each.trial, stage=CONFIRM)) for each in self._checks]
+        return read(
+            (*looks, *checks),
+            protocols=self.study.orders.protocols,
+            declared=self._known(self.laid_out),
+        )
+
+    @cached_property
+    def noise(self) -> OrdinaryNoise | None:
+        """The noise of an ordinary job, as the levels of rotations and their programs show it."""
+        scores = [score for each in self.rotations if (score := _score(each))]
+        look = self.rotated.walked(self.laid_out).look
+        return job_noise(scores, look.fit if look is not None else None)
+
+    def _checked(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with the check of the deployed form."""
+        arm, past = verdict.arm, self.ordinary
+        if arm not in self.won:
+            return verdict
+        open_one = self._not_checked(arm)
+        if open_one is not None:
+            return _withheld(verdict, open_one)
+        own = past.confirms_of(arm)
+        verdict = with_effect(replace(verdict, job_ids=(*verdict.job_ids, *job_ids_of(own))), own)
+        dropped = next((each for each in own if each.status is TrialStatus.DROPPED), None)
+        if dropped is not None:
+            why = Reason(Why.DEPLOYED_FORM_FAILS, why=dropped.reason)
+            return _withheld(replace(verdict, can_run=False), why, kind=VerdictKind.INVALID)
+        loss = self.study.losses.reason(past, arm)
+        if loss is not None:
+            return _withheld(verdict, loss, kind=VerdictKind.INVALID)
+        rotation = self._rotation_of(arm)
+        values = [_values(past.confirms_of(each)) for each in (arm, BASELINE_ID)]
+        found = check_deployed(rotation, own=values[0], beside=values[1], noise=self.noise)
+        if found.kind is Checked.MISSING:
+            return _withheld(verdict, Reason(Why.CHECK_MISSING, why=_lost(past, arm)))
+        why = self._compared(rotation, found, arm)
+        if found.withholds:
+            return _withheld(verdict, why)
+        return replace(verdict, reasons=(verdict.reasons[0], why, *verdict.reasons[1:]))
+
+    def _not_checked(self, arm: str) -> Reason | None:
+        """Return why the check of a winner says nothing yet, or never; None where it is over."""
+        if self.checks and arm not in {each.arm for each in self.checks}:
+            return Reason(Why.CHECK_HAS_NO_JOB, jobs=self.ways.plan.checks)
+        if not self.checks or any(each.arm in (arm, BASELINE_ID) for each in self.checks_due):
+            return Reason(Why.CHECK_TO_COME)
+        return None
+
+    def _rotation_of(self, arm: str) -> Comparison:
+        """Return the comparison that made a winner.
+
+        Raises:
+            ValueError: the arm is none.
+        """
+        look = self.rotated.walked(self.laid_out).look
+        found = look.comparisons.get(arm) if look is not None else None
+        if not isinstance(found, Comparison):
+            raise ValueError(f"{arm} won no rotation")  # noqa: TRY004 - of a state, not a type
+        return found
+
+    def _compared(self, rotation: Comparison, found: DeployedCheck, arm: str) -> Reason:
+        """Return what the check says, and what it could have said."""
+        kinds = {
+            Checked.AGREES: Why.CHECK_AGREES,
+            Checked.UNTOLD: Why.CHECK_UNTOLD,
+            Checked.MORE: Why.CHECK_MORE,
+            Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
+        }
+        return Reason(
+            kinds[found.kind],
+            rotation=relative(rotation.estimate),
+            deployed=relative(found.change or 0.0),
+            least=relative(found.least or 0.0),
+            jobs=found.own,
+            beside=found.beside,
+            memory=_memory(self.ordinary, arm),
+        )
+
+    # what follows
+
+    @cached_property
+    def conclusion(self) -> Conclusion:
+        """The verdicts of rotations and jobs, with the notes of both."""
+        jobs = self.jobs.conclude(self.beside) if self.jobs is not None else None
+        if self.why_not is not None and jobs is not None:
+            return replace(jobs, notes=(self.why_not, *jobs.notes), complete=not self.pending)
+        decided = self.decided
+        level = self._level(jobs)
+        shown = [
+            beside(self._measured_how(self._checked(each)), level) for each in decided.verdicts
+        ]
+        walk = self.rotated.walked(self.laid_out)
+        chosen = recipe(
+            profiles=walk.waves.profiles,
+            verdicts=shown,
+            cells=walk.past.scored_in_blocks(),
+            fit=walk.look.fit if walk.look is not None else None,
+        )
+        found = decided.tuning
+        record = replace(found, recipe=chosen, sigma=self.noise.sigma if self.noise else None)
+        if any(each.kind is VerdictKind.FASTER for each in decided.verdicts):
+            record = replace(record, bound=None)
+        faster = {each.arm: each.delta or 0.0 for each in shown if each.wins}
+        notes = [
+            each
+            for each in decided.notes
+            if each.kind not in _OF_JOBS
+            and (each.kind is not Why.STOP_RULE or each.fields["arm"] in faster)
+        ]
+        if jobs is not None:
+            faster |= {each.arm: each.delta or 0.0 for each in jobs.verdicts if each.wins}
+            record = _joined(record, jobs.tuning, faster)
+            shown += jobs.verdicts
+            notes += _both_won(chosen, jobs.tuning.recipe)
+            notes += [each for each in jobs.notes if each not in notes]
+        contradicted = [
+            each.arm
+            for each in shown
+            if each.reasons and each.reasons[0].kind is Why.CHECK_CONTRADICTS
+        ]
+        if contradicted:
+            notes.insert(0, Reason(Why.STARTS_OTHERWISE, arms=contradicted))
+        notes.insert(0, self._told)
+        return Conclusion(
+            verdicts=tuple(sorted(shown, key=place_of)),
+            reference=level,
+            record=record,
+            alpha=decided.alpha + (jobs.alpha if jobs is not None else 0.0),
+            complete=not self.pending,
+            first_step=jobs.first_step if jobs is not None else None,
+            notes=tuple(notes),
+        )
+
+    def _level(self, jobs: Conclusion | None) -> Verdict | None:
+        """Return the line of the baseline: of ordinary jobs, and of rotations before there are."""
+        own = reference(self.ordinary)
+        if own.n:
+            return own
+        if jobs is not None and jobs.reference is not None and jobs.reference.n:
+            return jobs.reference
+        found = self.decided.reference
+        return own if found is None or not found.n else found
+
+    def _measured_how(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that says that rotations are behind it."""
+        if not verdict.n:
+            return verdict
+        how = Reason(Why.IN_ROTATIONS, rotations=verdict.n, method=verdict.method)
+        return replace(verdict, method=how)
+
+    @property
+    def _told(self) -> Reason:
+        """How many profiles rotate, and in how many rotations so far."""
+        over = [each for each in self.rotations if _score(each) is not None]
+        return Reason(
+            Why.PROFILES_ROTATE,
+            profiles=len(self._known(self.laid_out)) - 2,  # the baseline and its alias
+            rotations=len(over),
+            turns=sum(len(score.turns) for each in over if (score := _score(each))),
+            stay=len(self.ways.stays),
+        )
+
+    @property
+    def left(self) -> int:
+        """How many trials are likely still to come."""
+        jobs = self.jobs.left(self.beside) if self.jobs is not None else 0
+        if not self.asks_rotations or self.why_not is not None:
+            return jobs
+        plan, turning = self.ways.plan, len(self.turning)
+        later = 0
+        is_decided = self.rotated.confirm and not self.rotated.propose(self.laid_out)
+        if not is_decided and self.rotated.confirm:
+            blocks = {each.trial.block for each in self.rotations}
+            blocks |= {each.block for each in self.turning}
+            later = plan.checks + plan.deciding - len(blocks - {0})
+            later += not self.rotations and self.look is None
+        return jobs + turning + max(later, 0)
+
+    @property
+    def ahead(self) -> tuple[Trial, ...]:
+        """The trials that are proposed, and those that can be named and wait for others."""
+        found = [*self.turning]
+        if self.asks_rotations and self.why_not is None and self.look is None:
+            due = [each for each in self.rotated.propose(()) if each.protocol.is_scored]
+            profiles = {each.arm: each.profile for each in due if not each.is_baseline}
+            found += [self._rotate(profiles, 1, 0, None)] if profiles else []
+        return (*found, *(self.jobs.ahead(self.beside) if self.jobs is not None else ()))
+
+    def answer(self, question: Question) -> Answer:
+        """Return what a waiting test asks."""
+        match question.about:
+            case Ask.PROVEN:
+                return best(self.conclusion, self.study.arms(self.study_history))
+            case Ask.REFERENCE:
+                if self.asks_rotations and self.look is None:
+                    return NOT_YET
+                return told(self.conclusion.reference)
+            case Ask.SCREENED | Ask.SLOT:
+                return self._of_part(question)
+            case _ if self.pending:
+                return NOT_YET
+            case Ask.RANKED:
+                arms = self.study.arms(self.study_history)
+                entered = self.conclusion.tuning.finalists
+                own = [each.id for each in arms if each.id in entered][question.number :]
+                return named(own[0] if own else "", arms)
+            case Ask.BEST:
+                return best(self.conclusion, self.study.arms(self.study_history))
+            case _:
+                return told(self.conclusion.verdict(question.name))
+
+    @cached_property
+    def study_history(self) -> tuple[TrialResult, ...]:
+        """All of its history."""
+        return (*self.beside, *self._looks, *self.rotations, *self._checks)
+
+    def _of_part(self, question: Question) -> Answer:
+        """Return what a wave says of an arm or slot, of the sweep that has it."""
+        jobs = self.jobs
+        names = set() if jobs is None else {each.id for each in jobs.arms(self.beside)}
+        names |= set() if jobs is None else set(jobs.slots_of(self.beside))
+        places = set() if jobs is None else {s.name for own in jobs.places.values() for s in own}
+        if jobs is not None and question.name in names | places:
+            return jobs.answer(self.beside, question) if self._are_told else NOT_YET
+        if self.look is None:
+            return NOT_YET
+        return self.rotated.answer(self.laid_out, question)
+
+    @property
+    def arms(self) -> Mapping[str, Profile]:
+        """All profiles by id: the declared ones, and those that waves derived."""
+        found = {each.id: each for each in self.study.profiles}
+        if self.why_not is None:
+            found |= {each.id: each.profile for each in self.rotated.arms(self.laid_out)}
+        if self.jobs is not None:
+            found |= {each.id: each.profile for each in self.jobs.arms(self.beside)}
+        return {name: each for name, each in found.items() if name != BASELINE_ID}
+
+    @property
+    def slots(self) -> Mapping[str, Profile]:
+        """The profile of each slot of a derived wave that is filled, by the slot's name."""
+        own = self.rotated.slots_of(self.laid_out) if self.why_not is None else {}
+        return {**own, **(self.jobs.slots_of(self.beside) if self.jobs is not None else {})}
+
+
+def is_of_rotations(trial: Trial) -> bool:
+    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
+    return trial.rotation is not None or trial.stage == CHECK
+
+
+def _rotation(result: TrialResult) -> Rotation:
+    rotation = result.trial.rotation
+    if rotation is None:
+        raise ValueError(f"{result.trial.id} is no rotation")
+    return rotation
+
+
+def _score(result: TrialResult) -> RotationScore | None:
+    """Return the score of a rotation that was measured; None of any other."""
+    if result.status is not TrialStatus.MEASURED or result.rotation is None:
+        return None
+    return result.rotation.score
+
+
+def _compile_s(look: TrialResult | None) -> float | None:
+    """Return the seconds of a compilation that the look saw; None where it tells none."""
+    read_ = look.rotation.read if look is not None and look.rotation is not None else None
+    return max((each.compile_s for each in read_.compiled), default=None) if read_ else None
+
+
+def _left_out(result: TrialResult, program: str) -> Reason | None:
+    """Return why a program had no turn: refused, too large, or what the job died of."""
+    found = result.rotation
+    if found is None:
+        return None
+    for each in found.blamed:
+        if each.program == program and not each.is_suspect:
+            return Reason(Why.ROTATION_DIED_OF, cls=each.cls)
+    if found.read is None:
+        return None
+    if program in found.read.refused:
+        said = found.read.refused[program]
+        return Reason(Why.PROGRAM_REFUSED, program=program, said=said)
+    if program in found.read.left_out:
+        size = found.read.left_out[program]
+        return Reason(Why.PROGRAM_TOO_LARGE, program=program, bytes=size)
+    return None
+
+
+def _withheld(
+    verdict: Verdict, why: Reason, *, kind: VerdictKind = VerdictKind.INCONCLUSIVE
+) -> Verdict:
+    """Return a verdict that is not FASTER, although rotations say so."""
+    reasons = (why, Reason(Why.ELSE, reason=verdict.reasons[0]), *verdict.reasons[1:])
+    return replace(verdict, kind=kind, likely=None, reasons=reasons)
+
+
+def _values(results: Sequence[TrialResult]) -> list[float]:
+    return [score.value for each in results if (score := usable(each))]
+
+
+def _lost(past: Past, arm: str) -> Reason | None:
+    """Return why a job of the check has no score."""
+    lost = [
+        each
+        for name in (arm, BASELINE_ID)
+        for each in past.confirms_of(name)
+        if each.status.is_final and usable(each) is None
+    ]
+    return Reason(Why.CHECK_LOST, why=unmeasured(lost)) if lost else None
+
+
+def _memory(past: Past, arm: str) -> Reason | None:
+    """Return an arm's memory over the baseline's, as the checks print it; None: they do not."""
+    means = []
+    for name in (arm, BASELINE_ID):
+        own = [score.memory_gb for each in past.confirms_of(name) if (score := usable(each))]
+        known = [each for each in own if each]
+        if not known:
+            return None
+        means.append(fmean(known))
+    return Reason(Why.CHECK_MEMORY, change=means[0] / means[1] - 1)
+
+
+def _both_won(rotated: Recipe | None, jobs: Recipe | None) -> tuple[Reason, ...]:
+    """Say that each sweep has a recipe, and that none measured both together."""
+    if rotated is None or jobs is None:
+        return ()
+    return (Reason(Why.WON_APART, rotated=rotated.arm, jobs=jobs.arm),)
+
+
+def _joined(rotated: TuningRecord, jobs: TuningRecord, faster: Mapping[str, float]) -> TuningRecord:
+    """Return the record of both sweeps: what either leaves open is open.
+
+    The recipe is that of the larger change; `faster` has those of all that won.
+    """
+    recipes = [each for each in (rotated.recipe, jobs.recipe) if each is not None]
+    best_one = max(recipes, key=lambda each: faster.get(each.arm, 0.0), default=None)
+    bounds = (rotated.bound, jobs.bound)
+    starts = (rotated.from_start80, jobs.from_start80)
+    least = (rotated.mde80, jobs.mde80)
+    return replace(
+        rotated,
+        finalists=(*rotated.finalists, *jobs.finalists),
+        bound=None if None in bounds else max(filter(None.__ne__, bounds)),  # type: ignore[type-var]
+        mde80=max((each for each in least if each is not None), default=None),
+        from_start80=max((each for each in starts if each is not None), default=None),
+        sigma=rotated.sigma or jobs.sigma,
+        recipe=best_one,
+    )

@@ -1,0 +1,249 @@
+"""Which profiles of a sweep can take turns in one job, and which stay jobs of their own, and why.
+
+A sweep that rotates is two sweeps of one cell that share its alpha by their profiles: the first one
+is measured in rotations, the second one in jobs as ever. This module knows no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.profile import Flags, Profile, parse_flags
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.rotation import options_of
+from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
+from pytest_xlatune.stats.rotations import (
+    JOBS,
+    LOOK,
+    RotationPlan,
+    TurnLayout,
+    plan_rotations,
+)
+from pytest_xlatune.studies.tuning.derived import Singles
+
+if TYPE_CHECKING:
+    from pytest_xlatune.studies import History
+    from pytest_xlatune.studies.tuning import TuningStudy
+    from pytest_xlatune.studies.tuning._plan import TuningPlan
+
+
+FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationRule(Record):
+    """How a sweep rotates.
+
+    Attributes:
+        jobs: of the rotations at most, the look before and the check behind them included.
+        step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
+            step.
+        share: of the variance of a job, what programs of one process have in common, as a
+            calibration measured it; None is unknown.
+    """
+
+    jobs: int = JOBS
+    step_function: str = ""
+    share: float | None = field(default=None, metadata=LATER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """Which way the profiles of a sweep go.
+
+    Attributes:
+        options: profile that rotates -> the options of its compilation.
+        stays: profile that stays a job -> why.
+        plan: of the rotations.
+        turns: how a rotation is laid out.
+        alpha: of the sweep's, what the rotations get.
+        deployed: the flags below all options.
+        step_function: as the rule says it.
+        rotated: the sweep of the first, whose trials no scheduler ever sees.
+        jobs: the sweep of the others; None where there is none.
+    """
+
+    options: Mapping[str, Mapping[str, str]]
+    stays: Mapping[str, Reason]
+    plan: RotationPlan
+    turns: TurnLayout
+    alpha: float
+    deployed: Flags
+    step_function: str
+    rotated: TuningPlan
+    jobs: TuningPlan | None
+
+
+def ways_of(sweep: TuningPlan) -> Ways | Refusal:
+    """Return which way each profile goes, or why none rotates."""
+    rule = sweep.rotation
+    if rule is None:
+        return Refusal(why=Reason(Why.ROTATION_OFF))
+    if sweep.slots:
+        return Refusal(why=Reason(Why.NO_ROTATION_ON_SLOTS))
+    deployed = deployed_flags(sweep)
+    found = {each.id: options_of(each, deployed) for each in sweep.profiles}
+    options = {name: each for name, each in found.items() if not isinstance(each, Reason)}
+    stays = {name: each for name, each in found.items() if isinstance(each, Reason)}
+    of_rules = {each: _rotates(each.candidates, sweep) for each in sweep.singles}
+    singles = tuple(each for each, rotates in of_rules.items() if rotates)
+    slots = sum(
+        each.slots for each in sweep.rules if not isinstance(each, Singles) or of_rules[each]
+    )
+    count = len(options) + slots
+    layout = plan_rotations(count, min(rule.jobs, sweep.budget))
+    if isinstance(layout, Refusal):
+        return layout
+    of_jobs = sweep.count - count
+    alpha = SWEEP_ALPHA * count / sweep.count
+    waves = len(sweep.counts)
+    width, deciding = layout.widths[-1], layout.deciding
+    share = rule.share or 0.0
+    sigma = None if sweep.sigma_prior is None else sweep.sigma_prior * (1 - share) ** 0.5
+    chosen = [each for each in sweep.profiles if each.id in options]
+    rotated = replace(
+        sweep,
+        rotation=None,
+        profiles=tuple(chosen),
+        singles=singles,
+        selected=_selected(sweep, {each.id for each in sweep.profiles if each.id in stays}),
+        budget=count + waves * layout.copies + deciding * (width + layout.copies),
+        screen_baselines=layout.copies,
+        finalists=width,
+        blocks=deciding,
+        block_baselines=layout.copies,
+        sigma_prior=sigma,
+        pair="off",
+        alpha=alpha,
+    )
+    others = None
+    if of_jobs:
+        others = replace(
+            sweep,
+            rotation=None,
+            profiles=tuple(each for each in sweep.profiles if each.id in stays),
+            singles=tuple(each for each in sweep.singles if each not in singles),
+            stacks=(),
+            around=(),
+            crossed=(),
+            selected=_selected(sweep, {*options, *_slots(sweep, of_rules)}),
+            budget=max(sweep.budget - layout.jobs, of_jobs + 1),
+            alpha=SWEEP_ALPHA - alpha,
+        )
+    return Ways(
+        options=options,
+        stays=stays,
+        plan=layout,
+        turns=layout.turns(job_steps=sweep.cell.protocol.steps, jobs=jobs_instead(sweep, count)),
+        alpha=alpha,
+        deployed=deployed,
+        step_function=rule.step_function,
+        rotated=rotated,
+        jobs=others,
+    )
+
+
+def deployed_flags(sweep: TuningPlan) -> Flags:
+    """Return the flags that the cell deploys, as far as they are known."""
+    return parse_flags(sweep.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+
+
+def jobs_instead(sweep: TuningPlan, count: int) -> int:
+    """Return how many ordinary jobs `count` profiles of a sweep would take."""
+    layout = replace(sweep, rotation=None).layout
+    jobs = sweep.budget if isinstance(layout, Refusal) else layout.jobs
+    return round(jobs * count / max(sweep.count, 1))
+
+
+def _rotates(profiles: tuple[Profile, ...], sweep: TuningPlan) -> bool:
+    deployed = deployed_flags(sweep)
+    return not any(isinstance(options_of(each, deployed), Reason) for each in profiles)
+
+
+def _slots(sweep: TuningPlan, of_rules: Mapping[Singles, bool]) -> set[str]:
+    """Return the names of the slots of rules whose profiles rotate."""
+    return {
+        slot.name
+        for rule, slots in sweep.places.items()
+        if not isinstance(rule, Singles) or of_rules[rule]
+        for slot in slots
+    }
+
+
+def _selected(sweep: TuningPlan, without: set[str]) -> frozenset[str] | None:
+    """Return what a part of the sweep is asked for; None is all of it."""
+    return None if sweep.selected is None else frozenset(sweep.selected - without)
+
+
+def why_none_rotates(sweep: TuningPlan) -> tuple[Reason, ...]:
+    """Return why no profile rotates although the sweep asks for it; () where it does not ask."""
+    found = sweep.ways
+    if sweep.rotation is None or not isinstance(found, Refusal):
+        return ()
+    return (Reason(Why.NONE_ROTATES, why=found.why),)
+
+
+def outline_of_ways(
+    sweep: TuningStudy, ways: Ways, jobs: TuningStudy | None, history: History
+) -> tuple[Reason, ...]:
+    """Return what a plan says of a sweep that rotates: who, in how many rotations, what they see.
+
+    Args:
+        sweep: the whole of it.
+        ways: of its profiles.
+        jobs: the sweep of those that stay jobs; None where none does.
+        history: so far.
+    """
+    plan, turns, rule = ways.plan, ways.turns, sweep.rotation
+    share = rule.share if rule is not None else None
+    seen = [
+        Reason(
+            Why.FINDS_IN_ROTATION, change=plan.sees(sigma, share=each, alpha=ways.alpha), share=each
+        )
+        for sigma in [sweep.noise.value]
+        for each in ([0.0, 0.5] if share is None else [share])
+    ]
+    widest = max(plan.widths) + plan.copies
+    deciding = plan.widths[-1] + plan.copies
+    rows = [
+        Reason(
+            Why.ROTATES,
+            arms=tuple(ways.options),
+            shape=plan.shape,
+            turn_steps=turns.turn_steps,
+            rounds=turns.rounds,
+            steps=turns.steps(widest),
+            deciding=turns.steps(deciding),
+        ),
+        Reason(Why.FINDS_BY_ROTATIONS, seen=seen, sigma=sweep.noise.value),
+    ]
+    for why in dict.fromkeys(ways.stays.values()):
+        own = [name for name, each in ways.stays.items() if each == why]
+        rows.append(Reason(Why.STAYS_A_JOB, arms=own, why=why))
+    (count, steps), (others, other_steps) = both_plans(sweep, ways)
+    both = {"jobs": count, "steps": steps, "others": others, "other_steps": other_steps}
+    rows.append(Reason(Why.JOBS_OF_BOTH_PLANS, **both))
+    return (*rows, *(() if jobs is None else jobs.outline(history)))
+
+
+def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return jobs and steps of the trainer: of this plan at most, and of one without rotation."""
+    beside = 0 if ways.jobs is None else _jobs(ways.jobs)
+    others, steps = _jobs(replace(sweep, rotation=None)), sweep.cell.protocol.steps
+    return (ways.plan.jobs + beside, steps_of(ways) + beside * steps), (others, others * steps)
+
+
+def steps_of(ways: Ways) -> int:
+    """Return the steps of the trainer that look, rotations and check take at most."""
+    plan, job = ways.plan, ways.rotated.cell.protocol.steps
+    first = FIRST_STEPS * len(plan.widths)
+    of_turns = sum(ways.turns.steps(width + plan.copies) for width in plan.widths)
+    return of_turns + first + (LOOK + plan.checks) * job
+
+
+def _jobs(sweep: TuningPlan) -> int:
+    layout = sweep.layout
+    return sweep.budget if isinstance(layout, Refusal) else layout.jobs

@@ -1,0 +1,729 @@
+"""Let the programs of several profiles take turns in a trainer that knows nothing of it.
+
+    python rotate.py SPEC -- SCRIPT [ARGUMENT ...]
+    python rotate.py SPEC -- -m MODULE [ARGUMENT ...]
+    XLATUNE_ROTATION=SPEC PYTHONPATH=FOLDER:$PYTHONPATH ...    this file is FOLDER/sitecustomize.py
+
+SPEC is the JSON of `model/rotation.py`, RotationSpec, which also reads the journal that is written
+beside it. `jax.jit` is wrapped as soon as the trainer has imported JAX. The function of the step,
+found by its name, runs as ever for the first calls; then each program is compiled from what this
+function lowers to, with its own options, and call after call the program is run whose turn it is.
+A step that the trainer compiles itself, by `lower().compile()`, is replaced in the same way.
+
+Every process compiles the same list and counts its own calls, so the processes of a trainer stay in
+step. Which programs can run they agree on once, after compiling. Nothing is timed, and nothing is
+decided by what was measured. What may end the process is written down before it is tried.
+
+The standard library, and the JAX of the trainer: 0.6 to 0.12. Nothing of ours is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "XLATUNE_ROTATION"  # the spec, where this file is a sitecustomize
+RANK = "{rank}"
+# an option without effect that makes each compilation one of its own for JAX's caches: how many
+# modules a dump takes at most. A copy of the baseline is another placement in memory
+MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
+_NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to JAX's cache
+_AGREE_S = 4 * 3600  # until every process has compiled the list
+_MOST_WORDS, _MOST_NAMES = 600, 10
+_SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
+# since 0.11.2 only XLA_FLAGS has the old names of three options, and sets the new ones by them
+_OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
+_PIPELINES = ("COLLECTIVE_PIPELINING_MODE_OFF", "COLLECTIVE_PIPELINING_MODE_ON")
+_ON = frozenset(text for text, is_on in _SWITCH.items() if is_on)
+# of a process that ends before JAX could say its index
+_RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
+
+
+class _Journal:
+    """Lines of JSON, each one append; they wait until the index of the process is known."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self.folder, self.pattern = folder, pattern
+        self.waiting: list[dict[str, Any]] = []
+        self.file = -1
+
+    def say(self, event: str, **said: Any) -> None:
+        line = {"event": event, "pid": os.getpid(), **said}
+        if self.file < 0:
+            self.waiting.append(line)
+        else:
+            self._write(line)
+
+    def open(self, rank: int) -> None:
+        """Write what waited.
+
+        Raises:
+            OSError: there is no such folder, or it is not ours to write.
+        """
+        path = self.folder / self.pattern.replace(RANK, str(rank))
+        # only the owner of the job may write; a link is not followed
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.file = os.open(path, flags, 0o600)
+        waiting, self.waiting = self.waiting, []
+        for line in waiting:
+            self._write(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with suppress(OSError):  # a full disk shall not end the trainer
+            os.write(self.file, (json.dumps(line) + "\n").encode())
+
+
+class TurnTaker:
+    """What one process does: find the step, compile, take turns."""
+
+    def __init__(self, spec: dict[str, Any], folder: Path) -> None:
+        self.name: str = spec.get("step_function", "")
+        self.first: int = spec.get("first_step", 3)
+        self.turn_steps: int = spec["turn_steps"]
+        self.order: list[int] = spec["order"]
+        self.programs: list[dict[str, Any]] = spec["programs"]
+        self.limit_bytes: int = spec.get("memory_limit_bytes", 0)
+        self.journal = _Journal(folder, spec["journal"])
+        self.owner: _RotatedStep | None = None  # the step, once it is found
+        self.steps: list[_RotatedStep] = []  # until then, every function that could be it
+        self.seen: set[str] = set()  # their names
+        self.is_off = False
+        self.is_busy = False  # we call JAX ourselves
+        self.jax: Any = None
+        self.journal.say("start", turn_steps=self.turn_steps)
+        atexit.register(self.end)
+
+    # --- how it gets in -----------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Wrap `jax.jit` now, or as soon as JAX is imported."""
+        if "jax" in sys.modules:
+            self.wrap(sys.modules["jax"])
+        hooks = {"jax": self.wrap, "jax.experimental.pjit": self.wrap_pjit}
+        sys.meta_path.insert(0, _After(hooks))
+
+    def wrap(self, jax: Any) -> None:
+        """Replace the public places where a trainer gets its step from."""
+        self.jax = jax
+        self.journal.say("jax", version=str(getattr(jax, "__version__", "")))
+        try:
+            jax.jit = self._wrapping(jax.jit)
+            lowered = jax.stages.Lowered
+            lowered.compile = self._compiling(lowered.compile)
+        except (AttributeError, TypeError) as error:
+            self.stop(f"this JAX has no place for the hook: {_words(error)}")
+        if callable(getattr(jax, "pmap", None)):
+            jax.pmap = self._noting(jax.pmap)
+
+    def wrap_pjit(self, module: Any) -> None:
+        """Replace the older name of `jax.jit`."""
+        module.pjit = self._wrapping(module.pjit)
+
+    def _wrapping(self, jit: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(jit)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not args or not callable(args[0]):  # a decorator with its arguments
+                decorate = jit(*args, **kwargs)
+                return lambda fun: self._step_of(decorate(fun), fun, kwargs)
+            return self._step_of(jit(*args, **kwargs), args[0], kwargs)
+
+        return wrapped
+
+    def _step_of(self, jitted: Any, fun: Any, said: dict[str, Any]) -> Any:
+        """Return the function as it is, or what takes its place where it may be the step."""
+        if self.is_off or self.is_busy or (self.name and not self._is_named(_name_of(fun))):
+            return jitted
+        return self._added(_JittedStep(self, jitted, fun, said))
+
+    def _is_named(self, name: str) -> bool:
+        # JAX replaces what a module's name cannot hold:  <lambda> is jit__lambda
+        return _plain(name) == _plain(self.name)
+
+    def _added(self, step: _RotatedStep) -> _Stand:
+        self.seen.add(step.name)
+        if self.owner is None:
+            self.steps.append(step)
+        return _Stand(step)
+
+    def _compiling(self, compile_it: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_it)
+        def wrapped(lowered: Any, *args: Any, **kwargs: Any) -> Any:
+            compiled = compile_it(lowered, *args, **kwargs)
+            # compile(compiler_options): by position, too
+            options = dict((args[0] if args else kwargs.get("compiler_options")) or {})
+            if self.is_off or self.is_busy:
+                return compiled
+            name = _module_of(lowered).removeprefix("jit_")
+            if self.name and not self._is_named(name):
+                return compiled
+            return self._added(_CompiledStep(self, compiled, lowered, name, options))
+
+        self.compile_it = compile_it
+        return wrapped
+
+    def _noting(self, pmap: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(pmap)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if args and self.name and self._is_named(_name_of(args[0])):
+                self.stop("the step is made by jax.pmap, whose programs take no options")
+            return pmap(*args, **kwargs)
+
+        return wrapped
+
+    # --- whose step it is ---------------------------------------------------------------------
+
+    def is_step(self, step: _RotatedStep) -> bool:
+        """Whether a function that was called often enough is the step.
+
+        Without a name it is the one with the largest arguments, as they hold the state, among those
+        that were called about as often: every process comes to the same.
+        """
+        if self.owner is None:
+            called = [each for each in self.steps if each.calls + 1 >= step.calls]
+            self.owner = step if self.name else max(called, key=lambda each: each.size_bytes)
+            self.steps = []  # some trainers make a new function for each batch
+        return self.owner is step
+
+    def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
+        """Compile every program; None where nothing can rotate."""
+        self.is_busy = True
+        programs: list[Any] = [None] * len(self.programs)
+        try:
+            self.journal.open(self.jax.process_index())
+            self.journal.say("found", name=step.name)
+            programs = [*self._compiled(step.lower(args, kwargs), step.options)]
+        except Exception as error:  # noqa: BLE001 - the trainer goes on without us
+            self.stop(f"{type(error).__name__}: {_words(error)}")
+        try:
+            # whatever happened here, the other processes wait to be told
+            return self._agreed(programs)
+        except Exception as error:  # noqa: BLE001 - a store that does not answer
+            self.stop(f"the processes could not agree: {_words(error)}")
+            return None
+        finally:
+            self.is_busy = False
+
+    def stop(self, words: str) -> None:
+        """Leave the trainer alone from here on, and say why."""
+        if self.is_off:
+            return
+        self.is_off = True
+        self.journal.say("trouble", words=words)
+        if self.journal.file < 0:
+            sys.stderr.write(f"rotate.py: nothing rotates: {words}\n")
+
+    # --- compilation --------------------------------------------------------------------------
+
+    def _compiled(self, lowered: Any, options: dict[str, Any]) -> Iterator[Any]:
+        """Yield each program, or None where it cannot run."""
+        shape: Any = None
+        texts: dict[str, str] = {}
+        for at, program in enumerate(self.programs):
+            self.journal.say("compile", program=program["id"])
+            began_s = time.perf_counter()
+            try:
+                with self._no_cache():
+                    compiled = self._compile(lowered, options, program["options"], at)
+                shape = shape if at else _shardings(compiled)
+                if _shardings(compiled) != shape:
+                    raise ValueError("its arguments or results are sharded otherwise")  # noqa: TRY301
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises
+                self.journal.say("refused", program=program["id"], words=_words(error))
+                yield None
+                continue
+            took_s = round(time.perf_counter() - began_s, 3)
+            memory = _Needs(compiled)
+            same = texts.setdefault(_digest(compiled) or program["id"], program["id"])
+            said: dict[str, Any] = {"same_as": same} if same != program["id"] else {}
+            if memory.all_bytes:
+                said["memory_bytes"] = memory.all_bytes
+            self.journal.say("compiled", program=program["id"], compile_s=took_s, **said)
+            if at == 0:
+                baseline = memory
+            elif self._is_too_large(memory, baseline):
+                self.journal.say("left_out", program=program["id"], memory_bytes=memory.all_bytes)
+                yield None
+                continue
+            yield compiled
+
+    def _compile(self, lowered: Any, own: dict[str, Any], options: dict[str, str], at: int) -> Any:
+        """Compile with options, each in the first spelling that the compiler takes."""
+        chosen: dict[str, Any] = {**own, **options, MARK: FIRST_MARK + at}
+        tried: set[str] = set()
+        while True:
+            try:
+                return self.compile_it(lowered, compiler_options=chosen)
+            except Exception as error:
+                text = str(error)
+                # No such compile option: 'xla_gpu_enable_pipelined_all_gather'
+                gone = text.partition("No such compile option: '")[2].partition("'")[0]
+                if gone in options and gone.startswith(_OLD) and gone in chosen:
+                    is_on = chosen.pop(gone).lower() in _ON
+                    chosen[gone.replace(_OLD, _NEW, 1)] = _PIPELINES[is_on]
+                    continue
+                # While setting option xla_gpu_enable_triton_gemm, 'true' is not a valid bool value.
+                refused = text.partition("While setting option ")[2].partition(",")[0]
+                other = _respelled(options.get(refused, ""), text)
+                if other is None or refused in tried:
+                    raise
+                tried.add(refused)
+                chosen[refused] = other
+
+    @contextmanager
+    def _no_cache(self) -> Iterator[None]:
+        """Write no program to JAX's cache on disk; its mark lets none be read from there."""
+        name = "jax_persistent_cache_min_compile_time_secs"
+        before = getattr(self.jax.config, name, None)
+        if before is None:
+            yield
+            return
+        self.jax.config.update(name, _NEVER_KEPT_S)
+        try:
+            yield
+        finally:
+            self.jax.config.update(name, before)
+
+    def _is_too_large(self, memory: _Needs, baseline: _Needs) -> bool:
+        """Whether a program that takes more than the baseline finds no memory for it."""
+        if memory.all_bytes <= baseline.all_bytes:
+            return False
+        if self.limit_bytes:
+            return memory.all_bytes > self.limit_bytes
+        free = min(map(_free_bytes, self.jax.local_devices()))
+        on_host = _host_free_bytes() // max(len(self.jax.local_devices()), 1)
+        return memory.own_bytes > (on_host if free < 0 else free)
+
+    def _agreed(self, programs: list[Any]) -> list[Any] | None:
+        """Return the programs that every process can run; None where the baseline is not one."""
+        mine = "".join("1" if each is not None else "0" for each in programs)
+        masks = [mine, *self._of_others(mine)]
+        for at, program in enumerate(self.programs):
+            if programs[at] is not None and any(mask[at : at + 1] != "1" for mask in masks):
+                self.journal.say(
+                    "refused", program=program["id"], words="another process cannot run it"
+                )
+                programs[at] = None
+        if programs[0] is None:
+            self.stop("the baseline itself cannot be compiled anew")
+            return None
+        return programs
+
+    def _of_others(self, mine: str) -> list[str]:
+        """Return what the other processes can run, once each of them has compiled its list."""
+        count = self.jax.process_count()
+        if count == 1:
+            return []
+        from jax._src import distributed  # its key-value store has no public name
+
+        client: Any = distributed.global_state.client
+        rank = self.jax.process_index()
+        client.key_value_set(f"xlatune/rotation/{rank}", mine)
+        return [
+            client.blocking_key_value_get(f"xlatune/rotation/{each}", _AGREE_S * 1000)
+            for each in range(count)
+            if each != rank
+        ]
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Say how many calls there were; a process that is killed says nothing."""
+        with suppress(OSError, ValueError):
+            if self.journal.file < 0:
+                if self.jax is None:
+                    return
+                known = (os.environ.get(each, "") for each in _RANKS)
+                self.journal.open(int(next((each for each in known if each.isdecimal()), "0")))
+            if self.owner is None and not self.is_off:
+                names = ", ".join(sorted(self.seen)[:_MOST_NAMES]) or "none"
+                self.stop(f"no call of {self.name or 'a step'} was due; functions seen: {names}")
+            self.journal.say("end", calls=self.owner.calls if self.owner else 0)
+
+
+class _Stand:
+    """Stands where a trainer expects its step, and has all that this has."""
+
+    def __init__(self, step: _RotatedStep) -> None:
+        self._xlatune = step
+        functools.update_wrapper(self, step.plain, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._xlatune.run(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._xlatune.plain, name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+class _RotatedStep:
+    """Runs the trainer's own program first, and then whichever program's turn it is."""
+
+    def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
+        self._rotation, self.plain, self.name = rotation, plain, name
+        self.options: dict[str, Any] = {}  # of the trainer's own compilation
+        self.run: Callable[..., Any] = self._waiting
+        self.calls = self.size_bytes = 0
+        self._programs: list[Any] = []
+        self._program: Any = None
+        self._at = self._turn_end = 0
+        self._proved = {0}
+
+    def lower(self, args: Any, kwargs: Any) -> Any:
+        """Return what a call lowers to."""
+        raise NotImplementedError
+
+    def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Return the arguments that a compiled program takes; None where it is another program."""
+        return args, kwargs
+
+    def _waiting(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the trainer's own program until the turns begin."""
+        rotation = self._rotation
+        if rotation.is_off or rotation.is_busy or rotation.owner not in (None, self):
+            return self.plain(*args, **kwargs)
+        leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
+        if any(isinstance(each, rotation.jax.core.Tracer) for each in leaves):
+            return self.plain(*args, **kwargs)  # a part of another function
+        if self.calls >= rotation.first and rotation.is_step(self):
+            programs = rotation.begin(self, args, kwargs)
+            self.run = self._plainly
+            if programs is not None:
+                self._programs, self.run = programs, self._turning
+                self._turn_end = self.calls
+            return self.run(*args, **kwargs)
+        self.calls += 1
+        self.size_bytes = sum(getattr(each, "nbytes", 0) for each in leaves)
+        return self.plain(*args, **kwargs)
+
+    def _plainly(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self.plain(*args, **kwargs)
+
+    def _turning(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program whose turn it is."""
+        call = self.calls
+        self.calls = call + 1
+        if call >= self._turn_end:
+            self._begin_turn(call)
+        given = self.dynamic(args, kwargs)
+        if given is None:
+            return self._oddly(call, args, kwargs)
+        if self._at not in self._proved:
+            return self._first_call(call, given, (args, kwargs))
+        try:
+            return self._program(*given[0], **given[1])
+        except (TypeError, ValueError):
+            if self._are_gone(given):
+                raise
+            return self._oddly(call, args, kwargs)
+
+    def _begin_turn(self, call: int) -> None:
+        rotation = self._rotation
+        turn = (call - rotation.first) // rotation.turn_steps
+        at = rotation.order[turn % len(rotation.order)]
+        self._take(at if self._programs[at] is not None else 0, call)
+        self._turn_end = rotation.first + (turn + 1) * rotation.turn_steps
+
+    def _take(self, at: int, call: int) -> None:
+        self._at, self._program = at, self._programs[at]
+        rotation = self._rotation
+        rotation.journal.say("turn", program=rotation.programs[at]["id"], first_call=call)
+
+    def _first_call(self, call: int, given: Any, said: Any) -> Any:
+        """Run a program for the first time, to its end: what it raises is its own."""
+        rotation, at = self._rotation, self._at
+        try:
+            result = rotation.jax.block_until_ready(self._program(*given[0], **given[1]))
+        except (TypeError, ValueError):  # not of XLA: the arguments are others
+            if self._are_gone(given):
+                raise
+            return self._oddly(call, *said)
+        except Exception as error:
+            # other processes wait for what this one does next, and donated arguments are gone
+            if rotation.jax.process_count() > 1 or self._are_gone(given):
+                raise
+            words = f"its first call: {_words(error)}"
+            rotation.journal.say("refused", program=rotation.programs[at]["id"], words=words)
+            self._programs[at] = None
+            self._take(0, call)
+            return self._program(*given[0], **given[1])
+        self._proved.add(at)
+        return result
+
+    def _oddly(self, call: int, args: Any, kwargs: Any) -> Any:
+        """Run the trainer's own program: the arguments are others than the steps had before."""
+        self._rotation.journal.say("odd_call", call=call)
+        return self.plain(*args, **kwargs)
+
+    def _are_gone(self, given: Any) -> bool:
+        leaves = self._rotation.jax.tree_util.tree_leaves(given)
+        return any(hasattr(each, "is_deleted") and each.is_deleted() for each in leaves)
+
+
+class _JittedStep(_RotatedStep):
+    """In the place of a function that `jax.jit` returned."""
+
+    def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, said: dict[str, Any]) -> None:
+        super().__init__(rotation, plain, _name_of(fun))
+        self._static_at, self._static_names = _static(fun, said)
+        self._static: Any = None
+        if self._static_at or self._static_names:
+            self.dynamic = self._dynamic  # type: ignore[method-assign]
+
+    def lower(self, args: Any, kwargs: Any) -> Any:
+        self._static = self._parted(args, kwargs)[1]
+        return self.plain.lower(*args, **kwargs)
+
+    def _dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        given, static = self._parted(args, kwargs)
+        return given if static == self._static else None
+
+    def _parted(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], Any]:
+        """Return the arguments of a compiled program, and the values that it was compiled for."""
+        at, names = self._static_at, self._static_names
+        static = (
+            [each for place, each in enumerate(args) if place in at],
+            {name: each for name, each in kwargs.items() if name in names},
+        )
+        kept = tuple(each for place, each in enumerate(args) if place not in at)
+        return (kept, {name: each for name, each in kwargs.items() if name not in names}), static
+
+
+class _CompiledStep(_RotatedStep):
+    """In the place of what a trainer compiled itself."""
+
+    def __init__(
+        self, rotation: TurnTaker, plain: Any, lowered: Any, name: str, options: dict[str, Any]
+    ) -> None:
+        super().__init__(rotation, plain, name)
+        self.options, self._lowered = options, lowered
+
+    def lower(self, args: Any, kwargs: Any) -> Any:
+        del args, kwargs
+        return self._lowered
+
+
+class _Needs:
+    """What a program takes of a device while it runs, in bytes; 0 where the platform is silent."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.all_bytes = self.own_bytes = 0
+        with suppress(Exception):  # a plugin may not answer, each in a way of its own
+            told = compiled.memory_analysis()
+            new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
+            self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
+            self.all_bytes = self.own_bytes + told.argument_size_in_bytes
+
+
+def _free_bytes(device: Any) -> int:
+    """Return the free memory of a device; -1 where it does not say."""
+    with suppress(Exception):
+        told = device.memory_stats()
+        return max(int(told["bytes_limit"]) - int(told["bytes_in_use"]), 0)
+    return -1
+
+
+def _host_free_bytes() -> int:
+    """Return the free memory of this machine, or what the job's control group leaves of it."""
+    found = [1 << 62]
+    with suppress(OSError, ValueError, IndexError):
+        # MemAvailable:   16316412 kB
+        told = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
+        found.append(int(told.split()[0]) << 10)
+    with suppress(OSError, ValueError, IndexError):
+        # 0::/slurm/job_14638/step_0
+        own = Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].split()[0]
+        group = Path("/sys/fs/cgroup", own)
+        limit, now = (
+            int((group / name).read_text(encoding="ascii"))
+            for name in ("memory.max", "memory.current")
+        )
+        found.append(max(limit - now, 0))
+    return min(found)
+
+
+def _shardings(compiled: Any) -> Any:
+    """Return how arguments and results of a program lie on the devices."""
+    with suppress(Exception):
+        return [str(compiled.input_shardings), str(compiled.output_shardings)]
+    return None
+
+
+def _digest(compiled: Any) -> str:
+    """Return a digest of the optimised text; "" where there is none."""
+    with suppress(Exception):
+        text = compiled.as_text()
+        return hashlib.sha256(text.encode()).hexdigest() if text else ""
+    return ""
+
+
+def _respelled(text: str, refusal: str) -> Any:
+    """Return how a compiler wants a text of XLA_FLAGS that it refused; None: not known."""
+    if "is not a valid bool value" in refusal:
+        return _SWITCH.get(text.lower())
+    if "is not a valid enum value" in refusal and text.upper() != text:
+        return text.upper()
+    return None
+
+
+def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
+    """Return places and names of static arguments; of one that has both, JAX infers the other."""
+    numbers, names = said.get("static_argnums"), said.get("static_argnames")
+    at = {numbers} if isinstance(numbers, int) else set(numbers or ())
+    called = {names} if isinstance(names, str) else set(names or ())
+    if not at and not called:
+        return frozenset(), frozenset()
+    with suppress(TypeError, ValueError):
+        known = [
+            each
+            for each in inspect.signature(fun).parameters.values()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        at = {each % len(known) if each < 0 else each for each in at}
+        if numbers is None:
+            at |= {place for place, each in enumerate(known) if each.name in called}
+        if names is None:
+            called |= {each.name for place, each in enumerate(known) if place in at}
+    return frozenset(at), frozenset(called)
+
+
+def _name_of(fun: Any) -> str:
+    """Return the name that JAX gives a function's module, without `jit_`."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return str(getattr(fun, "__name__", type(fun).__name__))
+
+
+def _plain(name: str) -> str:
+    return "".join(each for each in name if each.isalnum())
+
+
+def _module_of(lowered: Any) -> str:
+    """Return the name of a lowered module: jit_train_step."""
+    with suppress(Exception):
+        return str(lowered.compiler_ir().operation.attributes["sym_name"].value)
+    return ""
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
+
+
+class _After(importlib.abc.MetaPathFinder):
+    """Calls a hook as soon as a module of its name has been imported."""
+
+    def __init__(self, hooks: dict[str, Callable[[Any], None]]) -> None:
+        self.hooks = hooks
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        hook = self.hooks.pop(fullname, None)
+        if hook is None:
+            return None
+        for finder in sys.meta_path:
+            found = None
+            if finder is not self and hasattr(finder, "find_spec"):
+                found = finder.find_spec(fullname, path, target)
+            if found is not None:
+                if found.loader is not None:
+                    found.loader = _Hooked(found.loader, hook)
+                return found
+        return None
+
+
+class _Hooked(importlib.abc.Loader):
+    """The loader of a module, with a hook behind it; the module keeps its own loader."""
+
+    def __init__(self, loader: Any, hook: Callable[[Any], None]) -> None:
+        self.loader, self.hook = loader, hook
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.hook(module)
+
+
+def read(path: Path) -> TurnTaker:
+    """Read a spec, and be ready.
+
+    Raises:
+        SystemExit: it cannot be read, or is none.
+    """
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+        rotation = TurnTaker(spec, path.absolute().parent)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(
+            f"rotate.py: {path} is no rotation: {type(error).__name__}: {error}"
+        ) from None
+    rotation.install()
+    return rotation
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run a trainer as its own interpreter would, with the hook in place.
+
+    Raises:
+        SystemExit: the arguments are not SPEC -- SCRIPT or SPEC -- -m MODULE.
+    """
+    words = list(argv)
+    if len(words) < 3 or words[1] != "--" or (words[2] == "-m" and len(words) < 4):  # noqa: PLR2004
+        raise SystemExit("usage: rotate.py SPEC -- (SCRIPT | -m MODULE) [ARGUMENT ...]")
+    read(Path(words[0]))
+    trainer = words[2:]
+    # this file's folder is where Python would have put the trainer's
+    if not sys.flags.safe_path:
+        sys.path.pop(0)
+    if trainer[0] == "-m":
+        if not sys.flags.safe_path:
+            sys.path.insert(0, str(Path.cwd()))
+        sys.argv = trainer[1:]
+        runpy.run_module(trainer[1], run_name="__main__", alter_sys=True)
+        return
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path(trainer[0]).resolve().parent))
+    sys.argv = trainer
+    runpy.run_path(trainer[0], run_name="__main__")
+
+
+def customize() -> None:
+    """Be a sitecustomize: put the hook in place, then run the one that stands behind us."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        try:
+            read(Path(path))
+        except SystemExit as error:  # the interpreter would not start
+            sys.stderr.write(f"{error}\n")
+    here = Path(__file__).resolve().parent
+    behind = [each for each in sys.path if Path(each or ".").resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", behind)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+elif __name__ == "sitecustomize":
+    customize()

@@ -1,0 +1,371 @@
+"""A rotation in a campaign: what it measured, whom it blames, and that it goes on without that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.campaign.rotating import MOST_BLAMED, read_journals
+from pytest_xlatune.executors import Request
+from pytest_xlatune.launchers.rotated import SPEC_FILE, WORKER_FILE
+from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.result import (
+    BlamedAt,
+    Outcome,
+    RotationResult,
+    State,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.rotation import RotationSpec
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.report.words import sentence
+from tests.helpers import scripted, turned
+from tests.helpers.scripted import CELL, KILLED, OK, ScriptedExecutor
+from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
+
+SPEC = spec_of(
+    ("fast", {"xla_fast": "1"}), ("slow", {"xla_slow": "1"}), ("odd", {"xla_odd": "1"}), rounds=4
+)
+SPEEDS = {"fast": 1050.0, "slow": 900.0}
+ABORTED = Outcome(state=State.FAILED, signal=6)
+CHECK = "F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)\n"
+TIMED_OUT = Outcome(state=State.TIMEOUT, signal=9)
+
+# of an attempt, given what it was told to run: log, outcome, journal of each process
+Told = tuple[str, Outcome, tuple[str, ...]]
+Play = Callable[[RotationSpec, int], Told]
+
+
+class Rotating(ScriptedExecutor):
+    """Writes the journals beside the log, by the spec that it was handed."""
+
+    def __init__(self, play: Play) -> None:
+        super().__init__()
+        self.play = play
+        self.specs: list[RotationSpec] = []
+        self.launches: list[LaunchSpec] = []
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        told = RotationSpec.from_json(json.loads(spec.files[SPEC_FILE]))
+        attempt = int(request.folder.name.rpartition(".")[2])
+        text, outcome, journals = self.play(told, attempt)
+        self.script = lambda *_: (text, outcome)
+        job = super().submit(spec, request)
+        for rank, each in enumerate(journals):
+            (request.folder / f"rotation.{rank}.jsonl").write_text(each, encoding="utf-8")
+        self.specs.append(told)
+        self.launches.append(spec)
+        return job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    state: LedgerState
+    executor: Rotating
+    result: TrialResult
+
+    @property
+    def rotation(self) -> RotationResult:
+        assert self.result.rotation is not None
+        return self.result.rotation
+
+    @property
+    def changes(self) -> dict[str, float]:
+        assert self.rotation.score is not None
+        return {each.program: round(each.change, 3) for each in self.rotation.score.programs}
+
+    @property
+    def told(self) -> list[str]:
+        found = [each.why for each in self.result.findings if each.cls == "program-left-out"]
+        return [sentence(each) for each in found if each is not None]
+
+
+def run(tmp_path: Path, play: Play, *, spec: RotationSpec = SPEC, cell: Cell = CELL) -> Ran:
+    executor = Rotating(play)
+    made = scripted.campaign(
+        tmp_path, executor, cell=cell, study=RotationsStudy(cell=cell, specs=(spec,))
+    )
+    scripted.run(made)
+    view = made.view()
+    return Ran(state=view.state, executor=executor, result=view.history[0])
+
+
+def whole(spec: RotationSpec, _: int) -> Told:
+    return step_lines(spec, SPEEDS), OK, (journal(spec, refused=("odd",)),)
+
+
+def dying(
+    outcome: Outcome, said: str = "", *, compiling: str = "", turns: int = 0, times: int = 1
+) -> Play:
+    """Die so many times, while a program compiles or after so many turns."""
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        if attempt > times:
+            return step_lines(spec, SPEEDS), OK, (journal(spec),)
+        told = journal(spec, dies_compiling=compiling, turns=turns or None, is_over=False)
+        until = spec.first_step + turns * spec.turn_steps - 2 if turns else 0
+        return step_lines(spec, SPEEDS, until=until) + said, outcome, (told,)
+
+    return play
+
+
+def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
+    ran = run(tmp_path, whole)
+    assert ran.result.status is TrialStatus.MEASURED
+    assert ran.result.score is None
+    assert ran.result.reason is None
+    changes = ran.changes
+    assert changes["fast"] == pytest.approx(0.049, abs=0.003)
+    assert changes["slow"] == pytest.approx(-0.105, abs=0.003)
+    assert abs(changes[turned.COPY]) < 0.002
+    assert "odd" not in changes
+    assert ran.told == [
+        "odd is left out, the compiler refuses it: No such compile option: 'xla_odd'"
+    ]
+    assert ran.rotation.read is not None
+    assert ran.rotation.read.found == "train_step"
+    assert len(ran.rotation.score.turns) == len(SPEC.order)  # type: ignore[union-attr]
+    # it is the deployed cell that runs, with the worker in front
+    launch = ran.executor.launches[0]
+    assert launch.env["XLA_FLAGS"] == "--xla_deployed=1"
+    assert launch.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+
+
+@pytest.mark.parametrize("first", [0, 1, 100], ids=["from 0", "from 1", "resumed at 100"])
+def test_turns_follow_the_first_step_that_is_logged(tmp_path: Path, first: int) -> None:
+    def play(spec: RotationSpec, _: int) -> Told:
+        return step_lines(spec, SPEEDS, first=first), OK, (journal(spec),)
+
+    assert run(tmp_path, play).changes["slow"] == pytest.approx(-0.105, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("play", "program", "at", "cls"),
+    [
+        (dying(ABORTED, CHECK, compiling="slow"), "slow", BlamedAt.COMPILING, "xla-check-fail"),
+        (dying(KILLED, compiling="slow", times=2), "slow", BlamedAt.COMPILING, "killed"),
+        (dying(ABORTED, CHECK, turns=-1), "", BlamedAt.TURN, "xla-check-fail"),
+    ],
+    ids=[
+        "a compiler that aborts",
+        "a compiler that is killed twice at the same program",
+        "a turn that aborts",
+    ],
+)
+def test_a_death_is_blamed_and_the_rotation_goes_on_without(
+    tmp_path: Path, play: Play, program: str, at: BlamedAt, cls: str
+) -> None:
+    if at is BlamedAt.TURN:  # the turn of the first program that is no baseline
+        turn = next(n for n, each in enumerate(SPEC.order) if each > 1)
+        program = SPEC.programs[SPEC.order[turn]].id
+        play = dying(ABORTED, CHECK, turns=turn + 1)
+    ran = run(tmp_path, play)
+    assert ran.result.status is TrialStatus.MEASURED
+    assert [(each.program, each.at, each.cls) for each in ran.rotation.blamed] == [
+        (program, at, cls)
+    ]
+    *_, last = ran.executor.specs
+    assert program not in turned.ids(last.programs)
+    assert len(last.order) == len(SPEC.order)
+    assert program not in ran.changes
+    assert len(set(ran.executor.submitted)) == 1, "it is the same trial still"
+    said = [sentence(each.why) for each in ran.state.decisions if each.why is not None]
+    doing = "while it compiled" if at is BlamedAt.COMPILING else "in the turn of"
+    assert any(f"it ended {doing} {program}, and goes on without it" in each for each in said), said
+
+
+def test_one_kill_is_no_fault_of_a_program(tmp_path: Path) -> None:
+    ran = run(tmp_path, dying(KILLED, compiling="slow"))
+    assert ran.rotation.blamed == ()
+    assert turned.ids(ran.executor.specs[-1].programs) == turned.ids(SPEC.programs)
+    assert "slow" in ran.changes
+
+
+def test_many_programs_may_die_and_none_counts_against_the_others(tmp_path: Path) -> None:
+    names = [f"bad{at}" for at in range(6)]
+    spec = spec_of(*((each, {"xla_bad": "1"}) for each in names), ("fast", {}), rounds=3)
+
+    def play(told: RotationSpec, _: int) -> Told:
+        bad = next((each for each in turned.ids(told.programs) if each in names), "")
+        if bad:
+            return CHECK, ABORTED, (journal(told, dies_compiling=bad),)
+        return step_lines(told, SPEEDS), OK, (journal(told),)
+
+    ran = run(tmp_path, play, spec=spec)
+    assert [each.program for each in ran.rotation.blamed] == names
+    assert ran.changes["fast"] == pytest.approx(0.049, abs=0.003)
+
+
+def test_a_rotation_that_dies_again_and_again_ends(tmp_path: Path) -> None:
+    names = [f"bad{at}" for at in range(20)]
+    spec = spec_of(*((each, {"xla_bad": "1"}) for each in names), rounds=1)
+
+    def play(told: RotationSpec, _: int) -> Told:
+        return CHECK, ABORTED, (journal(told, dies_compiling=told.programs[2].id),)
+
+    ran = run(tmp_path, play, spec=spec)
+    assert ran.result.status is TrialStatus.DROPPED
+    assert len(ran.rotation.blamed) == MOST_BLAMED[BlamedAt.COMPILING]
+    assert ran.rotation.score is None
+    assert ran.rotation.reason is not None
+
+
+def test_a_death_of_the_baseline_is_blamed_on_none(tmp_path: Path) -> None:
+    play = dying(ABORTED, CHECK, compiling=BASELINE_ID, times=9)
+    ran = run(tmp_path, play)
+    assert ran.result.status is TrialStatus.DROPPED
+    assert ran.rotation.blamed == ()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome(state=State.NODE_FAIL), ""),
+        (Outcome(state=State.PREEMPTED), ""),
+        (Outcome(state=State.LOST), ""),
+        (Outcome(state=State.CANCELLED), ""),
+        (Outcome(state=State.FAILED, exit_code=1), "OSError: [Errno 28] No space left on device\n"),
+    ],
+    ids=["a node", "a preemption", "a job that is lost", "a cancel", "a full disk"],
+)
+def test_trouble_of_the_site_blames_no_program(tmp_path: Path, outcome: Outcome, said: str) -> None:
+    ran = run(tmp_path, dying(outcome, said, compiling="slow"))
+    assert all(
+        attempt.blamed is None
+        for each in ran.state.trials.values()
+        for attempt in each.attempts.values()
+    )
+
+
+def test_a_journal_that_names_another_program_blames_none(tmp_path: Path) -> None:
+    other = spec_of(("of-another", {}), rounds=1)
+    ran = run(tmp_path, lambda *_: (CHECK, ABORTED, (journal(other, dies_compiling="of-another"),)))
+    assert ran.result.status is TrialStatus.DROPPED
+    assert ran.rotation.blamed == ()
+    assert len(ran.executor.specs) < 3
+
+
+def test_a_journal_of_another_user_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    def play(spec: RotationSpec, _: int) -> Told:
+        return step_lines(spec, SPEEDS), OK, ()
+
+    class Linking(Rotating):
+        def submit(self, spec: LaunchSpec, request: Request) -> str:
+            job = super().submit(spec, request)
+            (tmp_path / "elsewhere").write_text(journal(SPEC), encoding="utf-8")
+            (request.folder / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
+            return job
+
+    executor = Linking(play)
+    made = scripted.campaign(tmp_path, executor, study=RotationsStudy(cell=CELL, specs=(SPEC,)))
+    scripted.run(made)
+    result = made.view().history[0]
+    assert len(executor.submitted) == 1
+    assert result.status is TrialStatus.MEASURED
+    assert result.rotation is not None
+    assert not result.rotation.is_found
+    assert any(each.cls == "log-unreadable" for each in result.findings)
+
+
+def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Path) -> None:
+    def play(spec: RotationSpec, _: int) -> Told:
+        turn = next(n for n, each in enumerate(spec.order) if spec.programs[each].id == "fast")
+        first = spec.first_step + (turn + 1) * spec.turn_steps  # shown by the step behind its turn
+        return step_lines(spec, SPEEDS, nan_from=first), OK, (journal(spec),)
+
+    ran = run(tmp_path, lambda spec, n: play(spec, n) if n == 1 else whole(spec, n))
+    assert [each.program for each in ran.rotation.blamed] == ["fast"]
+    again = run(tmp_path / "again", lambda spec, n: (
+        play(spec, n) if "fast" in turned.ids(spec.programs)
+        else (step_lines(spec, SPEEDS, nan_from=30), OK, (journal(spec),))
+    ))  # fmt: skip
+    assert [each.program for each in again.rotation.blamed] == ["fast"]
+    assert again.result.status is TrialStatus.DROPPED
+
+
+@pytest.mark.parametrize(
+    ("journals", "words"),
+    [
+        ((), "the trainer's Python did not load the worker that rotates programs"),
+        (
+            (turned.line("start", turn_steps=6) + turned.line("end", calls=0),),
+            "the program of the step was not found",
+        ),
+        (
+            (turned.line("trouble", words="the step is made by jax.pmap"),),
+            "the program of the step was not found (the step is made by jax.pmap)",
+        ),
+        (("\0\0 no journal \n[[[",), "the program of the step was not found"),
+    ],
+    ids=["no journal", "no step", "the worker says why", "another file"],
+)
+def test_a_rotation_of_nothing_says_what_is_missing(
+    tmp_path: Path, journals: tuple[str, ...], words: str
+) -> None:
+    ran = run(tmp_path, lambda spec, _: (step_lines(spec, {}), OK, journals))
+    assert ran.result.status is TrialStatus.MEASURED
+    assert not ran.rotation.is_found
+    assert ran.result.reason is not None
+    assert sentence(ran.result.reason) == words
+
+
+def test_a_look_is_scored_as_any_trial_and_tells_whether_the_step_is_found(tmp_path: Path) -> None:
+    spec = replace(spec_of(copies=1, rounds=3), order=(0, 0, 0))
+    ran = run(tmp_path, lambda told, _: (step_lines(told, {}), OK, (journal(told),)), spec=spec)
+    assert ran.result.score is not None
+    assert ran.rotation.is_found
+
+
+def test_a_time_limit_keeps_what_more_than_half_of_the_turns_say(tmp_path: Path) -> None:
+    def ending(turns: int) -> Play:
+        return lambda spec, _: (
+            step_lines(spec, SPEEDS, until=spec.first_step + turns * spec.turn_steps),
+            TIMED_OUT,
+            (journal(spec, turns=turns, is_over=False),),
+        )
+
+    most = run(tmp_path / "most", ending(len(SPEC.order) - 4))
+    assert most.result.status is TrialStatus.MEASURED
+    assert most.changes["slow"] == pytest.approx(-0.105, abs=0.003)
+    few = run(tmp_path / "few", ending(6))
+    assert few.result.status is TrialStatus.UNMEASURED
+    assert few.rotation.blamed == ()
+
+
+def test_a_killed_session_goes_on_without_what_was_blamed(tmp_path: Path) -> None:
+    executor = Rotating(dying(ABORTED, CHECK, compiling="slow"))
+    study = RotationsStudy(cell=CELL, specs=(SPEC,))
+    first = scripted.campaign(tmp_path, executor, study=study)
+    while len(first.view().state.trials) == 0 or not first.view().state.decisions:
+        first.turn()
+    second = scripted.campaign(tmp_path, executor, study=study, session="second")
+    scripted.run(second)
+    assert "slow" not in turned.ids(executor.specs[-1].programs)
+    assert len(executor.specs) == 2
+    result = second.view().history[0].rotation
+    assert result is not None
+    assert [each.program for each in result.blamed] == ["slow"]
+
+
+def test_the_process_that_is_furthest_behind_tells_whom_to_blame() -> None:
+    ahead = journal(SPEC, dies_compiling="odd")
+    behind = journal(SPEC, dies_compiling="slow")
+    found = read_journals((ahead, behind))
+    assert found is not None
+    assert found.suspects == ("slow",)
+    assert read_journals(()) is None
+
+
+def test_the_worker_and_the_spec_are_files_of_the_attempt(tmp_path: Path) -> None:
+    launch = run(tmp_path, whole).executor.launches[0]
+    assert SPEC_FILE in launch.files
+    assert "XLATUNE_ROTATION" in launch.env  # `trainer` is no Python: the worker is loaded
+    assert WORKER_FILE not in launch.files
+    assert "def main" in launch.files["xlatune_site/sitecustomize.py"]

@@ -1,0 +1,233 @@
+"""A rotation's worker in front of the trainer: command lines, variables, files; nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.executors.folder import with_worker, write_spec
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
+from pytest_xlatune.launchers.rotated import SITE_FILE, SPEC_FILE, VARIABLE, WORKER_FILE, Rotates
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.rotation import RotationSpec
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.workers import maxtext_slurm_job
+from tests.helpers.turned import rotation_trial, spec_of
+
+SPEC = spec_of(("fast", {"xla_fast": "1"}))
+IMAGE = f"rocm/jax@sha256:{'0f' * 32}"
+WORKER = f"{WORKER_FILE} {SPEC_FILE} --".split()
+MAXTEXT = MaxTextLauncher(config="/cfg/tiny.yml", python="/venv/bin/python", module="maxtext.train")
+
+
+def cell_of(launcher: Launcher, **more: object) -> Cell:
+    known = {
+        "deployed": {"XLA_FLAGS": "--xla_deployed=1"},
+        "protocol": Protocol(steps=20, deadline_s=100),
+        "launcher": launcher.describe(),
+    }
+    return Cell(
+        model_tag="tiny",
+        parallelism=Parallelism.parse("FSDP=4"),
+        **{**known, **more},  # type: ignore[arg-type]
+    )
+
+
+def launched(launcher: Launcher, **of_cell: object) -> LaunchSpec:
+    cell = cell_of(launcher, **of_cell)
+    return launcher.launch(rotation_trial(cell, SPEC), cell)
+
+
+def command(*argv: str, **more: object) -> CommandLauncher:
+    return CommandLauncher(argv=argv, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "head"),
+    [
+        (command("python3", "/t.py", "a"), ["python3", *WORKER, "/t.py", "a"]),
+        (command("python3.11", "-u", "/t.py"), ["python3.11", "-u", *WORKER, "/t.py"]),
+        (
+            command("/v/python", "-X", "dev", "-m", "t"),
+            ["/v/python", "-X", "dev", *WORKER, "-m", "t"],
+        ),
+        (MAXTEXT, ["/venv/bin/python", *WORKER, "-m", "maxtext.train", "/cfg/tiny.yml"]),
+        (
+            replace(MAXTEXT, module="/repo/train.py"),
+            ["/venv/bin/python", *WORKER, "/repo/train.py", "/cfg/tiny.yml"],
+        ),
+    ],
+    ids=["a script", "an option of Python", "a module", "MaxText", "a script like MaxText"],
+)
+def test_the_worker_stands_in_front_of_what_python_runs(
+    launcher: Launcher, head: list[str]
+) -> None:
+    assert launcher.rotates is Rotates.PYTHON
+    spec = launched(launcher)
+    assert list(spec.argv[: len(head)]) == head
+    assert SITE_FILE not in spec.files
+    assert VARIABLE not in spec.env
+    assert "PYTHONPATH" not in spec.env
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        command("bash", "/train.sh"),
+        command("python3", "-c", "import train"),
+        command("/opt/run-training"),
+    ],
+    ids=["a shell", "a text of Python", "a program"],
+)
+def test_what_starts_python_later_gets_it_by_two_variables(launcher: CommandLauncher) -> None:
+    spec = launched(launcher, deployed={"PYTHONPATH": "/src"})
+    assert spec.argv == launcher.argv
+    assert spec.env["PYTHONPATH"] == "{xlatune.folder}/xlatune_site:/src"
+    assert spec.env[VARIABLE] == "{xlatune.folder}/rotation.json"
+    assert WORKER_FILE not in spec.files
+    assert set(spec.files) >= {SPEC_FILE, SITE_FILE}
+
+
+def test_a_trial_that_is_no_rotation_is_launched_as_ever() -> None:
+    for launcher in (MAXTEXT, command("bash", "/t.sh")):
+        cell = cell_of(launcher)
+        trial = Trial(
+            cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="s", stage="a"
+        )
+        spec = launcher.launch(trial, cell)
+        assert not {SPEC_FILE, SITE_FILE, WORKER_FILE} & spec.files.keys()
+        assert "JAX_ENABLE_COMPILATION_CACHE" not in spec.env
+        assert with_worker(spec) is spec
+
+
+@pytest.mark.parametrize("inherits", [True, False], ids=["of the node", "of an env file"])
+def test_a_shell_puts_ours_in_front_of_what_is_there(tmp_path: Path, inherits: bool) -> None:
+    shows = 'printf "%s|%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION" "$XLA_FLAGS"'
+    env_file = tmp_path / "deployed.sh"
+    env_file.write_text("export PYTHONPATH=/deployed\n", encoding="utf-8")
+    launcher = command("bash", "-c", shows)
+    if inherits:
+        launcher = replace(launcher, inherit=("PATH", "PYTHON*"))
+    else:
+        launcher = replace(launcher, env_files=(str(env_file),))
+    spec = launched(launcher)
+    for name, text in spec.files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    node = {"PATH": os.environ["PATH"]} | ({"PYTHONPATH": "/deployed"} if inherits else {})
+    done = subprocess.run(
+        spec.argv,
+        env={**node, **spec.env},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    path, spec_at, flags = done.stdout.split("|", 2)
+    assert path == f"{tmp_path}/xlatune_site:/deployed"
+    assert spec_at == f"{tmp_path}/rotation.json"
+    assert flags.endswith("--xla_deployed=1")
+
+
+def test_a_container_starts_the_worker_inside() -> None:
+    launcher = ContainerLauncher(inner=MAXTEXT, runtime="podman")
+    assert launcher.rotates is Rotates.PYTHON
+    spec = launched(launcher, image=IMAGE)
+    at = next(at for at, word in enumerate(spec.argv) if word == "/venv/bin/python")
+    worker = spec.argv[at + 1 : at + 5]
+    assert [each.rpartition("/")[2] for each in worker] == [*WORKER, "-m"]
+    assert SPEC_FILE in spec.files
+    assert WORKER_FILE in spec.files
+
+
+@pytest.mark.parametrize(
+    ("launcher", "how"),
+    [
+        (CheckoutLauncher(inner=MAXTEXT, repository="/repo"), Rotates.PYTHON),
+        (LauncherByCell(usual=command("bash", "/t.sh"), others={}), Rotates.WRAPPED),
+        (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1")), Rotates.WRAPPED),
+        (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1"), is_ray=True), Rotates.NO),
+    ],
+    ids=["a checkout", "cells of their own", "maxtext-slurm", "and with Ray"],
+)
+def test_each_launcher_says_how_programs_can_rotate(launcher: Launcher, how: Rotates) -> None:
+    assert launcher.rotates is how
+
+
+def test_a_rotation_runs_no_program_that_was_compiled_before() -> None:
+    protocol = Protocol(autotune_cache="/shared/k", compile_cache="/shared/c", deadline_s=9)
+    spec = launched(MAXTEXT, protocol=protocol)
+    assert "jax_cache_dir=" in spec.argv
+    assert spec.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+    assert "JAX_COMPILATION_CACHE_DIR" not in spec.env
+    assert not [each for each in spec.folders if "/shared/c" in each]
+
+
+def test_what_it_died_of_is_not_told_to_the_worker() -> None:
+    cell = cell_of(MAXTEXT)
+    trial = rotation_trial(cell, SPEC)
+    assert trial.rotation is not None
+    after = replace(trial, rotation=replace(trial.rotation, died_of=("fast",)))
+    told = RotationSpec.from_json(json.loads(MAXTEXT.launch(after, cell).files[SPEC_FILE]))
+    assert [each.profile for each in told.programs] == ["baseline-deployed"] * 2
+    assert f"run_name={trial.id}" in MAXTEXT.launch(after, cell).argv
+
+
+def test_the_worker_is_no_secret_of_the_attempt(tmp_path: Path) -> None:
+    spec = with_worker(launched(MAXTEXT))
+    assert "def main" in spec.files[WORKER_FILE]
+    write_spec(tmp_path / "one", spec)
+    assert not (tmp_path / "one" / "secrets.json").exists()
+
+
+def test_maxtext_slurm_writes_it_into_the_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1"))
+    spec = with_worker(launched(launcher, deployed={}))
+    for name in (SPEC_FILE, SITE_FILE):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(spec.files[name], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    lines = maxtext_slurm_job._rotates()
+    out = tmp_path / "out"
+    shows = f'{lines}printf "%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION"'
+    run = ["bash", "-euc", shows]
+    env = {"PATH": os.environ["PATH"], "HOSTNAME": "n1"}
+    asked = {**env, "OUTPUT_PATH": str(out), "PYTHONPATH": "/own"}
+    done = subprocess.run(run, env=asked, capture_output=True, text=True, check=True)
+    turns = out / "xlatune_rotation"
+    assert done.stdout == f"{turns}/xlatune_site:/own|{turns}/rotation.json"
+    assert json.loads((turns / SPEC_FILE).read_text(encoding="utf-8")) == SPEC.to_json()
+    worker = (turns / SITE_FILE).read_text(encoding="utf-8")
+    assert worker.rstrip() == spec.files[SITE_FILE].rstrip()
+    assert sorted(each.name for each in turns.iterdir()) == ["rotation.json", "xlatune_site"]
+    # outside of the container nothing is set
+    done = subprocess.run(
+        ["bash", "-c", f'{lines}printf "%s" "${{PYTHONPATH-none}}"'],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "none"
+
+
+def test_maxtext_slurm_brings_the_journals_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    turns = tmp_path / "space" / "17-JAX-tiny" / "xlatune_rotation"
+    turns.mkdir(parents=True)
+    for text in ("one\n", "one\ntwo\n"):
+        (turns / "rotation.0.jsonl").write_text(text, encoding="utf-8")
+        maxtext_slurm_job.copy_journals("17", tmp_path / "space")
+        assert (tmp_path / "rotation.0.jsonl").read_text(encoding="utf-8") == text

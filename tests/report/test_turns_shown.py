@@ -1,0 +1,88 @@
+"""Reports of a sweep that rotated: how each row was measured, the check, and the turns drawn."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.report import Subject
+from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
+from pytest_xlatune.report.page import html, page_of
+from pytest_xlatune.report.page_plots import turn_strips
+from pytest_xlatune.report.render import markdown
+from tests.helpers.answers import CELL, drive
+from tests.helpers.turn_answers import Machine, mixed, turning
+
+EFFECTS = {"p3": 0.04, "p5": 0.05, "channels": 0.03, "p9": -0.2}
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    sweep = mixed()
+    done = drive(sweep, Machine(EFFECTS, deployed={"p5": 0.0}, sigma=0.002))
+    return Subject(
+        conclusion=sweep.conclude(done),
+        cells=(CELL,),
+        profiles=sweep.profiles,
+        history=tuple(done),
+        now=datetime(2026, 11, 26, tzinfo=UTC),
+    )
+
+
+def test_a_row_says_how_it_was_measured(subject: Subject) -> None:
+    text = markdown(leaderboard(subject))
+    rows = {line.split("|")[1].strip(" ★`"): line for line in text.splitlines() if "|" in line}
+    assert rows["p6"].endswith("| 4 rotations |")
+    assert rows["channels"].endswith("jobs |")
+    assert "| 4 rotations, 1 job |" in text
+    assert "delta % compares turns of the same rotation" in text
+    assert "the flag acts otherwise at start-up" in text
+    assert "| `p5` | +5.0 % | " in text.partition("## Rotations beside ordinary jobs")[2]
+
+
+def test_a_sweep_of_jobs_has_no_word_of_rotations() -> None:
+    sweep = mixed(rotation=None)
+    done = drive(sweep, Machine(EFFECTS))
+    found = Subject(
+        conclusion=sweep.conclude(done),
+        cells=(CELL,),
+        profiles=sweep.profiles,
+        history=tuple(done),
+        now=datetime(2026, 11, 26, tzinfo=UTC),
+    )
+    assert "rotation" not in markdown(leaderboard(found))
+    assert "| measured in |" not in markdown(leaderboard(found))
+    assert turn_strips(done) is None
+
+
+def test_the_page_draws_a_strip_for_each_program_of_each_rotation(subject: Subject) -> None:
+    found = turn_strips(subject.history)
+    assert found
+    # 12 + 3 programs rank, then 4 times 8 + 3
+    assert len(found.strips) == 15 + 4 * 11
+    assert found.strips[0].is_reference
+    slow = next(each for each in found.strips if each.name == "p9")
+    assert slow.said.startswith("-19.")
+    heights = [float(point.partition(",")[2]) for point in slow.line.split()]
+    assert max(heights) < 40, "above the middle, because its steps take longer"
+    text = html(page_of(leaderboard(subject), subject))
+    assert ">Turns<" in text
+    assert "A strip is a program in one rotation" in text
+
+
+def test_a_program_gets_everything_as_json(subject: Subject) -> None:
+    document = json.loads(leaderboard_json(subject))
+    turns = [each for each in document["trials"] if each.get("rotation")]
+    assert [TrialResult.from_json({n: v for n, v in e.items() if n != "id"}) for e in turns]
+
+
+def test_a_turn_far_off_stands_at_the_edge() -> None:
+    done = drive(turning(12), Machine({"p3": 20.0}, sigma=0.0005))
+    found = turn_strips(done)
+    assert found
+    for each in found.strips:
+        heights = [float(point.partition(",")[2]) for point in each.line.split()]
+        assert all(0 <= height <= 100 for height in heights)

@@ -1,0 +1,259 @@
+"""Rotations on a real Slurm: two processes on two nodes, and an end at each stage of one.
+
+Whom a death is blamed on, that the rotation goes on without it, that a session which is killed
+loses no job: with a trainer that only pretends, so that it can be told where to die. That real
+JAX takes turns in step over two nodes is the last test.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.rotating import read_journals
+from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.executors.folder import journals, with_worker
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.resources import Patience, Resources
+from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
+from tests.helpers.turned import RotationsStudy, ids, rotation_trial, spec_of
+
+NODES = ("node001", "node002")
+SPEC = spec_of(("fast", {}), ("slow", {"xla_slow": "1"}), rounds=3)
+PRETENDS = Path(__file__).with_name("rotated.py")
+PATIENCE = Patience(before_memstats_s=60, compiling_s=8, training_s=8, after_fatal_s=4)
+
+
+class Rotating:
+    """A campaign of one rotation, and the files by which its trainer is told where to end."""
+
+    def __init__(self, root: Path) -> None:
+        self.flags = root / "flags"
+        self.flags.mkdir()
+        self.folder = root / "work"
+        launcher = CommandLauncher(
+            argv=(sys.executable, "-u", str(PRETENDS), str(self.flags), "{overrides}")
+        )
+        self.launcher: Launcher = launcher
+        self.cell = Cell(
+            model_tag="pretend",
+            parallelism=Parallelism.parse("FSDP=2"),
+            nodelist=NODES,
+            protocol=Protocol(steps=12, deadline_s=240),
+            launcher=launcher.describe(),
+        )
+
+    def session(self, name: str = "one") -> Campaign:
+        study = RotationsStudy(cell=self.cell, specs=(SPEC,))
+        made = Campaign(
+            Setup(
+                sweep="rotations",
+                cells=by_digest([self.cell]),
+                launcher=self.launcher,
+                executor=SlurmExecutor(),
+                resources=Resources(time_limit_s=300, patience=PATIENCE),
+                folder=self.folder,
+                session=name,
+            ),
+            study,
+        )
+        made.open()
+        return made
+
+    def ask(self, what: str, *, rank: int = 0) -> None:
+        (self.flags / f"{what}.{rank}").touch()
+
+    def until(self, campaign: Campaign, is_ready: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 240
+        while not is_ready():
+            assert time.monotonic() < until_s, "it takes too long"
+            campaign.turn()
+            time.sleep(0.2)
+
+    def run(self, campaign: Campaign) -> TrialResult:
+        self.until(campaign, lambda: not campaign.view().pending)
+        return campaign.view().history[0]
+
+    def attempts(self) -> list[Path]:
+        return sorted(each.parent for each in self.folder.glob("*/*/spec.json"))
+
+    def says(self, text: str, *, rank: int = 0) -> bool:
+        paths = self.folder.glob(f"*/*/rotation.{rank}.jsonl")
+        return any(text in each.read_text(encoding="utf-8") for each in paths)
+
+    def trainers(self) -> list[int]:
+        """Return the processes that pretend, of all ranks."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.flags).encode() in words:
+                    found.append(int(entry.name))
+        return found
+
+
+@pytest.fixture
+def rotating(lab: Any, tmp_path: Path) -> Rotating:
+    del lab
+    return Rotating(tmp_path)
+
+
+def of(result: TrialResult) -> RotationResult:
+    assert result.rotation is not None
+    return result.rotation
+
+
+def changes(result: TrialResult) -> dict[str, float]:
+    score = of(result).score
+    assert score is not None
+    return {each.program: round(each.change, 2) for each in score.programs}
+
+
+def test_two_processes_on_two_nodes_take_turns_in_step(rotating: Rotating) -> None:
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    (attempt,) = rotating.attempts()
+    read = [read_journals((text,)) for text in journals(attempt)]
+    assert len(read) == len(NODES)
+    assert all(each is not None and each.turns == read[0].turns for each in read if read[0])
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
+    assert result.outcome is not None
+    assert set(result.outcome.nodes) == set(NODES)
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["the first process", "the second one"])
+def test_a_death_in_a_turn_is_blamed_whichever_process_died(rotating: Rotating, rank: int) -> None:
+    rotating.ask("die slow", rank=rank)
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    assert [(each.program, each.at) for each in of(result).blamed] == [("slow", BlamedAt.TURN)]
+    assert "slow" not in changes(result)
+    assert len(rotating.attempts()) == 2
+
+
+def test_a_hang_in_one_turn_is_ended_and_blamed(rotating: Rotating) -> None:
+    rotating.ask("stand-still slow")
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    (blamed,) = of(result).blamed
+    assert (blamed.program, blamed.cls) == ("slow", "hang-mid-training")
+    assert "slow" not in changes(result)
+
+
+def test_a_hang_in_a_compilation_is_ended_and_blamed(rotating: Rotating) -> None:
+    for rank in (0, 1):
+        rotating.ask("compile-slowly slow", rank=rank)
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    (blamed,) = of(result).blamed
+    assert (blamed.program, blamed.at) == ("slow", BlamedAt.COMPILING)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ['"compile", "pid"', '"turn", "pid"'],
+    ids=["while it compiles", "in the middle of its turns"],
+)
+def test_a_killed_session_loses_neither_job_nor_turns(rotating: Rotating, stage: str) -> None:
+    first = rotating.session()
+    rotating.until(first, lambda: rotating.says(stage))
+    del first  # nothing of it is kept but its ledger
+    result = rotating.run(rotating.session("two"))
+    assert result.status is TrialStatus.MEASURED
+    assert len(rotating.attempts()) == 1, "the job was adopted"
+    assert of(result).blamed == ()
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
+
+
+def test_one_kill_from_outside_blames_no_program(rotating: Rotating) -> None:
+    campaign = rotating.session()
+    rotating.until(campaign, lambda: rotating.says('"turn", "pid"', rank=1))
+    for pid in rotating.trainers()[:1]:
+        os.kill(pid, signal.SIGKILL)
+    result = rotating.run(campaign)
+    assert result.status is TrialStatus.MEASURED
+    assert of(result).blamed == ()
+    assert len(rotating.attempts()) == 2
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
+
+
+def test_a_person_who_cancels_blames_no_program(
+    rotating: Rotating, slurm: Callable[..., str]
+) -> None:
+    campaign = rotating.session()
+    rotating.until(campaign, lambda: rotating.says('"turn", "pid"'))
+    (submission,) = campaign.view().state.in_flight()
+    slurm("scancel", submission.job_id)
+    result = rotating.run(campaign)
+    assert result.status is TrialStatus.UNMEASURED
+    assert of(result).blamed == ()
+
+
+@pytest.mark.jax
+def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
+    """One process per node over gloo; both agree which programs can run, and stay in step."""
+    home = Path(__file__).parents[2] / "sweeps" / "quickstart"
+    overrides = {
+        "hardware": "gpu_multiprocess",
+        "log_config": "false",
+        "base_emb_dim": "32",
+        "base_mlp_dim": "64",
+        "base_num_decoder_layers": "2",
+        "head_dim": "8",
+        "vocab_size": "64",
+    }
+    launcher = MaxTextLauncher(
+        python=sys.executable,
+        module=str(home / "train.py"),
+        config=str(home / "configs" / "quickstart.yml"),
+    )
+    devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    cell = Cell(
+        model_tag="quickstart",
+        parallelism=Parallelism.parse("DP=2"),
+        max_target_length=16,
+        nodelist=NODES,
+        overrides=overrides,
+        deployed={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices},
+        protocol=Protocol(steps=12, deadline_s=240),
+        launcher=launcher.describe(),
+    )
+    spec = spec_of(
+        ("fusion-off", {"xla_disable_hlo_passes": "fusion"}),
+        ("warp", {"xla_cpu_enable_warp_drive": "true"}),
+        rounds=2,
+        turn_steps=4,
+    )
+    trial = rotation_trial(cell, spec)
+    launched = with_worker(launcher.launch(replace(trial, study="s"), cell))
+    told = {
+        name: getattr(launched, name) for name in ("argv", "env", "inherit", "files", "last_step")
+    }
+    argv = told.pop("argv")
+    done = trials.submit("rotation", argv, NODES, spec=told)
+    outcome = trials.end(done)
+    logs = [trials.log(done, rank) for rank in (0, 1)]
+    assert outcome.state is State.COMPLETED, (outcome, *logs)
+    read = [read_journals((text,)) for text in journals(trials.folder(done))]
+    one, two = (each for each in read if each is not None)
+    assert one.found == two.found == "train_step"
+    assert one.turns == two.turns
+    assert set(one.refused) == set(two.refused) == {"warp"}
+    assert {each.program for each in one.turns} >= {"fusion-off", ids(spec.programs)[1]}
+    assert "completed step: 34" in logs[0]

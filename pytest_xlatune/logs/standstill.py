@@ -28,6 +28,9 @@ _WAITING = frozenset(
     {"futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"}
     | {"wait4", "waitid", "sched_yield"}
 )
+_DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/accel", "/dev/vfio")
+# 10.0.0.7:443    [fe80::1]:443
+_ADDRESS = re.compile(r"(?:\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):\d+")
 # frames of these are not the user's own:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 #   6 ranks have launched up to operation 6649
@@ -328,6 +331,8 @@ def _doing(process: SeenProcess) -> Doing:
         return Doing.SLEEPS
     if process.call in _WAITING:
         return Doing.WAITS
+    if process.on.startswith(_DEVICES):
+        return Doing.WAITS
     if process.on:
         return Doing.READS
     is_busy = process.state == "R" or process.call == "running" or process.main_cores > _IDLE
@@ -408,6 +413,13 @@ def _fewer_steps(stands: Sequence[Stand]) -> _Found:
 def _elsewhere(stands: Sequence[Stand]) -> _Found:
     """Ranks that do not wait where others do; else those that stand apart from more than half."""
     waiting = [each for each in stands if each.doing is Doing.WAITS]
+    # more than half read from a socket: that is how these wait, for a rank that does not
+    peers = [each for each in stands if each.doing is Doing.READS and _ADDRESS.fullmatch(each.on)]
+    if len(stands) > 2 * len(peers) or len(peers) == len(stands):
+        peers = []
+    if peers:
+        found = [each for each in stands if each not in peers]
+        return found, found[0].why
     if waiting and len(waiting) < len(stands):
         found = [each for each in stands if each.doing is not Doing.WAITS]
         return found, found[0].why

@@ -366,13 +366,21 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     reader = ranks_of(read.path, pattern=pattern)
     told = None if reader is None else reader.standstill()
     if not is_seen or reader is None:
-        return told
+        return _hidden(told)
     from pytest_xlatune.executors.folder import read_standstill
 
     last = {rank: each.last_step for rank, each in reader.ranks.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}
     seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
-    return seen if seen is not None and (seen.behind or told is None) else told
+    return _hidden(seen if seen is not None and (seen.behind or told is None) else told)
+
+
+def _hidden(found: Standstill | None) -> Standstill | None:
+    """Return it as it may be shown: a log quotes whatever it likes."""
+    if found is None:
+        return None
+    stands = (replace(each, last_line=hide_quoted(each.last_line)) for each in found.stands)
+    return replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
 
 
 def explained(read: Read) -> list[str]:

@@ -37,6 +37,7 @@ def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
     write_spec(folder, LaunchSpec(argv=argv, env=environment, deadline_s=300))
     running = start(folder, grace_s=0.3, late_signal_s=0.1)
     until((folder / "ready").exists)
+    until((folder / "started.json").exists)
     assert not ask_what_hangs(folder)
     until(lambda: ask_what_hangs(folder))
     running.terminate()
@@ -50,7 +51,8 @@ def test_a_python_process_below_a_shell_tells_its_stacks_and_what_it_reads(
     tmp_path: Path, start: Start
 ) -> None:
     (tmp_path / "train.py").write_text(READS)
-    found = hung(tmp_path, start, "bash", "-c", f"{sys.executable} train.py; true")
+    argv = ("bash", "-c", f"{sys.executable} train.py; true")
+    found = hung(tmp_path, start, *argv, XLATUNE_STACKS="always")
     (stand,) = found.stands
     assert (stand.doing, stand.at, stand.step) == (Doing.READS, "train.py:5 wait_for_data", 7)
     assert stand.on.startswith("pipe:[")
@@ -88,14 +90,20 @@ def test_a_customization_that_fails_is_told_as_python_tells_it(
     [
         ((sys.executable, "train.py"), {"XLATUNE_STACKS": ""}),
         ((sys.executable, "-I", "train.py"), {}),
+        (("sh", "-c", f"{sys.executable} train.py; true"), {}),
     ],
-    ids=["the profile wants no hook", "an interpreter that reads no environment"],
+    ids=[
+        "the profile wants no hook",
+        "an interpreter that reads no environment",
+        "a program that may start a container",
+    ],
 )
 def test_without_the_hook_the_kernel_still_tells(
     tmp_path: Path, start: Start, argv: tuple[str, ...], said: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(READS)
     (stand,) = hung(tmp_path, start, *argv, **said).stands
+    # of two processes without stacks and threads it is the one that began last
     assert (stand.doing, stand.at) == (Doing.READS, "")
     assert outcome(tmp_path).signal == 15  # no signal of ours has ended it
 
@@ -197,7 +205,7 @@ def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> 
 
 
 def test_the_signal_of_the_hook_is_the_one_that_is_sent() -> None:
-    assert f"faulthandler.register({int(standstill.SIGNAL)}," in payload._HOOK
+    assert f"faulthandler.register({standstill.SIGNAL}," in payload._HOOK
 
 
 def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:

@@ -90,6 +90,20 @@ def test_two_ranks_are_enough_where_one_of_them_waits() -> None:
     assert sentence(found.why) == "no rank of 2 stands out"
 
 
+def test_ranks_that_wait_in_a_socket_s_read_are_not_behind() -> None:
+    reads = {"call": "recvfrom", "on": "10.0.0.3:7777"}
+    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
+    assert found is not None
+    assert found.behind == (2,)
+    # a file that does not come holds most of them up: those are behind
+    reads = {"call": "read", "on": "/data/shard-7"}
+    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
+    assert found is not None
+    assert found.behind == (0, 1, 3)
+    # a call of the driver is a wait for the device
+    assert job({"call": "ioctl", "on": "/dev/kfd"}).behind == ()
+
+
 def test_all_alike_name_none_and_say_where_they_are() -> None:
     found = job({})
     assert (found.behind, found.node) == ((), "")

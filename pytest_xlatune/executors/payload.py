@@ -368,13 +368,13 @@ def _wait_for(
 def _look_at_hang(folder: Folder, rank: int) -> bool:
     """Write down what the trainer's processes do just now; whatever fails costs no trial."""
     with contextlib.suppress(Exception):
-        name = Path(__file__).with_name("standstill.py")
-        at = importlib.util.spec_from_file_location("standstill", name)
+        name = Path(__file__).with_name("look_at_hang.py")
+        at = importlib.util.spec_from_file_location("look_at_hang", name)
         if at is not None and at.loader is not None:
-            standstill = importlib.util.module_from_spec(at)
-            at.loader.exec_module(standstill)
+            look_at_hang = importlib.util.module_from_spec(at)
+            at.loader.exec_module(look_at_hang)
             log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-            told = standstill.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            told = look_at_hang.look(os.getpid(), stacks=stacks, log=log, rank=rank)
             _write(folder, name_of("hang", rank), {"node": _node(), **told})
     return True
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import payload, standstill
+from pytest_xlatune.executors import look_at_hang, payload
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.trial import LaunchSpec
@@ -188,9 +188,9 @@ def ras() -> Iterator[int]:
 def test_nccl_s_ras_is_asked_where_a_process_of_the_trainer_listens(
     ras: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = standstill._Seen(os.getpid())
+    here = look_at_hang._Seen(os.getpid())
     monkeypatch.setattr(type(here), "environ", {b"NCCL_RAS_ADDR": f"localhost:{ras}".encode()})
-    assert standstill._ras([here]).encode() == RAS
+    assert look_at_hang._ras([here]).encode() == RAS
 
 
 def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> None:
@@ -200,12 +200,12 @@ def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> 
         env={"NCCL_RAS_ADDR": f"127.0.0.1:{ras}"},
     )
     with other:
-        assert standstill._ras([standstill._Seen(other.pid)]) == ""
+        assert look_at_hang._ras([look_at_hang._Seen(other.pid)]) == ""
         other.kill()
 
 
 def test_the_signal_of_the_hook_is_the_one_that_is_sent() -> None:
-    assert f"faulthandler.register({standstill.SIGNAL}," in payload._HOOK
+    assert f"faulthandler.register({look_at_hang.SIGNAL}," in payload._HOOK
 
 
 def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:
@@ -220,7 +220,7 @@ Thread 7 (active): "MainThread"
     load (train.py:9)
     <module> (train.py:12)
 """
-    assert standstill.of_spy(text) == [
+    assert look_at_hang.of_spy(text) == [
         ["train.py:9 load", "train.py:12 <module>"],
         ["threading.py:359 wait", "train.py:4 beat"],
     ]

@@ -233,7 +233,7 @@ def test_the_payload_runs_alone() -> None:
     """A node needs its file and that of `owned`, which it loads by its path."""
     alone: tuple[tuple[str, set[str]], ...] = (
         ("executors/payload.py", {"pytest_xlatune.owned"}),
-        ("executors/standstill.py", set()),
+        ("executors/look_at_hang.py", set()),
         ("owned.py", set()),
     )
     for name, may in alone:
@@ -246,7 +246,7 @@ OPENING = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "mkdi
 OPENS = {
     "executors/folder.py": 1,  # a program of the package
     "executors/payload.py": 3,  # /proc
-    "executors/standstill.py": 3,  # /proc, and what the trainer wrote beside it, as it may have
+    "executors/look_at_hang.py": 3,  # /proc, and what the trainer wrote beside it, as it may have
     "campaign/log.py": 1,  # with `owned` as its opener
 }
 

@@ -418,7 +418,7 @@ def _elsewhere(stands: Sequence[Stand]) -> _Found:
     waiting = [each for each in stands if each.doing is Doing.WAITS]
     # more than half read from a socket: that is how these wait, for a rank that does not
     peers = [each for each in stands if each.doing is Doing.READS and _ADDRESS.fullmatch(each.on)]
-    if len(stands) > 2 * len(peers) or len(peers) == len(stands):
+    if 2 * len(peers) <= len(stands) or len(peers) == len(stands):
         peers = []
     if peers:
         found = [each for each in stands if each not in peers]

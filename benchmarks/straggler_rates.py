@@ -26,7 +26,7 @@ from pytest_xlatune.stats.stragglers import WINDOW, WINDOWS, watched
 PART = "stragglers"  # of the page
 STEPS = 512
 STEP_S = 0.5
-RANKS = (4, 8, 32)
+RANKS = (4, 8)
 SLOW = (0.0, 0.05, 0.10)
 MOST = 0.02  # of jobs without a straggler may have an accusation
 

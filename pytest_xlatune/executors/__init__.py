@@ -13,7 +13,7 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     < secrets.json     what of it holds a secret; removed as soon as the attempt is over
     < cancel           asks for no start, or, beside a signal, for an end
     < hung             asks each rank to write down what its processes do: they stand still
-    > hang.json        what they did just then, a `Look`, before a job that hangs is ended
+    > hang.json        what they did just then, a `HangLook`, before a job that hangs is ended
     > stacks/          the hook by which a Python process tells its stacks, and what they told
     > claimed.json     host, process id and its start time, time: of the payload; run once only
     > started.json     the same of the trainer, once there is one

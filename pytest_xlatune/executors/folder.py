@@ -303,12 +303,12 @@ def read_standstill(
     `steps` are the last ones by rank. Unless `is_sure` that it stood still, as where its deadline
     ended it, its logs must have been quiet.
     """
-    from pytest_xlatune.logs.standstill import Look, standstill
+    from pytest_xlatune.logs.standstill import HangLook, standstill
 
     looks = []
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial
-            looks.append(Look.from_json(_read(path)))
+            looks.append(HangLook.from_json(_read(path)))
     if not is_sure and not all(each.quiet_s >= _QUIET_S for each in looks):
         return None
     at_s = min((each.at_s for each in looks), default=0.0)

@@ -62,8 +62,9 @@ _PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
 # An interpreter runs it as it starts: with signal 47 it writes its stacks, and goes on. The file of
 # that name that the trainer's own environment has is run after it.
 _HOOK = """\
-import faulthandler, fcntl, os, sys
+import os, sys
 try:
+    import faulthandler, fcntl
     _found = os.open(os.environ["XLATUNE_STACKS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     _kept = fcntl.fcntl(_found, fcntl.F_DUPFD_CLOEXEC, 200)
     os.close(_found)
@@ -75,8 +76,8 @@ sys.path[:] = [_each for _each in sys.path if os.path.abspath(_each) != _here]
 _own = sys.modules.pop(__name__)
 try:
     import sitecustomize
-except ModuleNotFoundError as _error:
-    if _error.name != "sitecustomize":
+except ImportError as _error:
+    if getattr(_error, "name", "sitecustomize") != "sitecustomize":
         raise
 finally:
     sys.modules.setdefault(__name__, _own)
@@ -367,13 +368,13 @@ def _wait_for(
 def _look_at_hang(folder: Folder, rank: int) -> bool:
     """Write down what the trainer's processes do just now; whatever fails costs no trial."""
     with contextlib.suppress(Exception):
-        name = Path(__file__).with_name("standstill.py")
-        at = importlib.util.spec_from_file_location("standstill", name)
+        name = Path(__file__).with_name("look_at_hang.py")
+        at = importlib.util.spec_from_file_location("look_at_hang", name)
         if at is not None and at.loader is not None:
-            standstill = importlib.util.module_from_spec(at)
-            at.loader.exec_module(standstill)
+            look_at_hang = importlib.util.module_from_spec(at)
+            at.loader.exec_module(look_at_hang)
             log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-            told = standstill.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            told = look_at_hang.look(os.getpid(), stacks=stacks, log=log, rank=rank)
             _write(folder, name_of("hang", rank), {"node": _node(), **told})
     return True
 
@@ -551,7 +552,7 @@ def _start(
     environment = _environment(spec, fill, rank)
     if token:
         environment[_bytes(TOKEN)] = _bytes(token)
-        _hook(environment, folder, rank)
+        _hook(environment, spec["argv"][0], folder, rank)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
         return subprocess.Popen(
@@ -566,13 +567,22 @@ def _start(
         )
 
 
-def _hook(environment: dict[bytes, bytes], folder: Folder, rank: int) -> None:
-    """Have each interpreter run our hook; a trial with XLATUNE_STACKS of its own has none."""
-    if b"XLATUNE_STACKS" not in environment:
+def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: int) -> None:
+    """Have each interpreter of a trainer run our hook, where its program is one itself.
+
+    Below another program there may be a container, whose image has a PYTHONPATH of its own that
+    ours would replace: there XLATUNE_STACKS=always asks for it. Set to nothing, there is no hook.
+    """
+    wish = environment.get(b"XLATUNE_STACKS", b"" if not _is_python(program) else b"always")
+    ours = os.fsencode(folder.path / STACKS)
+    if wish == b"always" and b":" not in ours:  # which would be two paths
         environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
         theirs = environment.get(b"PYTHONPATH")
-        ours = os.fsencode(folder.path / STACKS)
         environment[b"PYTHONPATH"] = ours + (b":" + theirs if theirs else b"")
+
+
+def _is_python(program: str) -> bool:
+    return Path(program).name.startswith("python")
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:

@@ -91,7 +91,7 @@ class RankReader:
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
-        """What is known of each rank, by rank."""
+        """The ranks that printed so far, by rank."""
         return dict(sorted(self._ranks.items()))
 
     def feed(self, chunk: bytes, rank: int | None = None) -> None:

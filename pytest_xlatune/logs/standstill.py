@@ -1,10 +1,10 @@
 """What the ranks of a job do that stands still -> which of them is behind, and in what. Pure.
 
-The node's side, `executors.standstill`, writes one `Look` a rank. In a job of collectives the ranks
-that wait are the innocent ones: all of them wait at one place, for a rank that is not there. So a
-rank is behind that has ended, is stopped, did not answer, has launched fewer collectives as NCCL's
-RAS counts them, printed fewer steps by two or more, or stands where the others do not. Where all
-stand alike no rank is named.
+The node's side, `executors.look_at_hang`, writes one `HangLook` a rank. In a job of collectives the
+ranks that wait are the innocent ones: all of them wait at one place, for a rank that is not there.
+So a rank is behind that has ended, is stopped, did not answer, has launched fewer collectives as
+NCCL's RAS counts them, printed fewer steps by two or more, or stands where the others do not. Where
+all stand alike no rank is named.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _WAITING = frozenset(
     {"futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"}
     | {"wait4", "waitid", "sched_yield"}
 )
+_DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/accel", "/dev/vfio")
+# 10.0.0.7:443    [fe80::1]:443
+_ADDRESS = re.compile(r"(?:\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):\d+")
 # frames of these are not the user's own:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 #   6 ranks have launched up to operation 6649
@@ -76,7 +79,7 @@ class SeenProcess(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look(Record):
+class HangLook(Record):
     """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`.
 
     Attributes:
@@ -179,7 +182,7 @@ class Standstill:
 
 
 def standstill(
-    looks: Iterable[Look],
+    looks: Iterable[HangLook],
     *,
     steps: Mapping[int, int] | None = None,
     ended: Mapping[int, str] | None = None,
@@ -260,9 +263,12 @@ _Found = tuple[list[Stand], Reason] | None
 
 
 def _stands(
-    looks: Sequence[Look], steps: Mapping[int, int], ended: Mapping[int, str], ranks: Iterable[int]
+    looks: Sequence[HangLook],
+    steps: Mapping[int, int],
+    ended: Mapping[int, str],
+    ranks: Iterable[int],
 ) -> tuple[Stand, ...]:
-    seen: dict[int, list[tuple[Look, SeenProcess]]] = {}
+    seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
     own = {look.rank: look for look in looks}
     silent = {*ranks} - {*own, *ended}  # payloads
     expected = {*ended, *silent}
@@ -294,7 +300,7 @@ def _stands(
     return tuple(found)
 
 
-def _stand(rank: int, seen: Sequence[tuple[Look, SeenProcess]], step: int | None) -> Stand:
+def _stand(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> Stand:
     """Return where a rank stands: of its processes the one that computes has the most threads."""
     look, main = max(seen, key=lambda each: (bool(each[1].stacks), each[1].threads, each[1].pid))
     doing = _doing(main)
@@ -328,6 +334,8 @@ def _doing(process: SeenProcess) -> Doing:
         return Doing.SLEEPS
     if process.call in _WAITING:
         return Doing.WAITS
+    if process.on.startswith(_DEVICES):
+        return Doing.WAITS
     if process.on:
         return Doing.READS
     is_busy = process.state == "R" or process.call == "running" or process.main_cores > _IDLE
@@ -352,7 +360,7 @@ def _gone(stands: Sequence[Stand]) -> _Found:
     return None
 
 
-def _of_nccl(looks: Sequence[Look]) -> Callable[[Sequence[Stand]], _Found]:
+def _of_nccl(looks: Sequence[HangLook]) -> Callable[[Sequence[Stand]], _Found]:
     def find(stands: Sequence[Stand]) -> _Found:
         few, many, processes = _fewest(next((each.nccl for each in looks if each.nccl), ""))
         # a process of a container has another id inside: then none is found
@@ -408,6 +416,13 @@ def _fewer_steps(stands: Sequence[Stand]) -> _Found:
 def _elsewhere(stands: Sequence[Stand]) -> _Found:
     """Ranks that do not wait where others do; else those that stand apart from more than half."""
     waiting = [each for each in stands if each.doing is Doing.WAITS]
+    # more than half read from a socket: that is how these wait, for a rank that does not
+    peers = [each for each in stands if each.doing is Doing.READS and _ADDRESS.fullmatch(each.on)]
+    if 2 * len(peers) <= len(stands) or len(peers) == len(stands):
+        peers = []
+    if peers:
+        found = [each for each in stands if each not in peers]
+        return found, found[0].why
     if waiting and len(waiting) < len(stands):
         found = [each for each in stands if each.doing is not Doing.WAITS]
         return found, found[0].why

@@ -131,7 +131,7 @@ def _spread(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _critical(size: int, number: int) -> float:
-    """Return how many deviations the largest of what is left may be from their mean."""
+    """Return how many deviations the largest of those that are left may be from their mean."""
     left = size - number + 1
     quantile = t_quantile(1 - ALPHA / left, left - 2)
     return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)

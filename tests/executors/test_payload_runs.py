@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -116,7 +115,7 @@ def test_a_spec_that_cannot_be_run_fails_with_its_reason(
     assert reason in outcome(tmp_path / "a").reason
 
 
-def test_the_environment_is_what_the_spec_says_and_what_tells_of_its_start_and_its_stacks(
+def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
     tmp_path: Path, start: Start
 ) -> None:
     spec = LaunchSpec(
@@ -134,9 +133,6 @@ def test_the_environment_is_what_the_spec_says_and_what_tells_of_its_start_and_i
     started = read_started(tmp_path)
     assert started is not None
     assert found.pop(b"XLATUNE_START") == started.token.encode()
-    # by which a Python process tells its stacks, see test_standstill.py
-    assert found.pop(b"PYTHONPATH") == os.fsencode(tmp_path / "stacks")
-    assert found.pop(b"XLATUNE_STACKS") == os.fsencode(tmp_path / "stacks" / "0.txt")
     assert found == {name.encode(): value for name, value in expected.items()}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import payload, standstill
+from pytest_xlatune.executors import look_at_hang, payload
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.trial import LaunchSpec
@@ -37,6 +37,7 @@ def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
     write_spec(folder, LaunchSpec(argv=argv, env=environment, deadline_s=300))
     running = start(folder, grace_s=0.3, late_signal_s=0.1)
     until((folder / "ready").exists)
+    until((folder / "started.json").exists)
     assert not ask_what_hangs(folder)
     until(lambda: ask_what_hangs(folder))
     running.terminate()
@@ -50,7 +51,8 @@ def test_a_python_process_below_a_shell_tells_its_stacks_and_what_it_reads(
     tmp_path: Path, start: Start
 ) -> None:
     (tmp_path / "train.py").write_text(READS)
-    found = hung(tmp_path, start, "bash", "-c", f"{sys.executable} train.py; true")
+    argv = ("bash", "-c", f"{sys.executable} train.py; true")
+    found = hung(tmp_path, start, *argv, XLATUNE_STACKS="always")
     (stand,) = found.stands
     assert (stand.doing, stand.at, stand.step) == (Doing.READS, "train.py:5 wait_for_data", 7)
     assert stand.on.startswith("pipe:[")
@@ -88,14 +90,20 @@ def test_a_customization_that_fails_is_told_as_python_tells_it(
     [
         ((sys.executable, "train.py"), {"XLATUNE_STACKS": ""}),
         ((sys.executable, "-I", "train.py"), {}),
+        (("sh", "-c", f"{sys.executable} train.py; true"), {}),
     ],
-    ids=["the profile wants no hook", "an interpreter that reads no environment"],
+    ids=[
+        "the profile wants no hook",
+        "an interpreter that reads no environment",
+        "a program that may start a container",
+    ],
 )
 def test_without_the_hook_the_kernel_still_tells(
     tmp_path: Path, start: Start, argv: tuple[str, ...], said: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(READS)
     (stand,) = hung(tmp_path, start, *argv, **said).stands
+    # of two processes without stacks and threads it is the one that began last
     assert (stand.doing, stand.at) == (Doing.READS, "")
     assert outcome(tmp_path).signal == 15  # no signal of ours has ended it
 
@@ -180,9 +188,9 @@ def ras() -> Iterator[int]:
 def test_nccl_s_ras_is_asked_where_a_process_of_the_trainer_listens(
     ras: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = standstill._Seen(os.getpid())
+    here = look_at_hang._Seen(os.getpid())
     monkeypatch.setattr(type(here), "environ", {b"NCCL_RAS_ADDR": f"localhost:{ras}".encode()})
-    assert standstill._ras([here]).encode() == RAS
+    assert look_at_hang._ras([here]).encode() == RAS
 
 
 def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> None:
@@ -192,12 +200,12 @@ def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> 
         env={"NCCL_RAS_ADDR": f"127.0.0.1:{ras}"},
     )
     with other:
-        assert standstill._ras([standstill._Seen(other.pid)]) == ""
+        assert look_at_hang._ras([look_at_hang._Seen(other.pid)]) == ""
         other.kill()
 
 
 def test_the_signal_of_the_hook_is_the_one_that_is_sent() -> None:
-    assert f"faulthandler.register({int(standstill.SIGNAL)}," in payload._HOOK
+    assert f"faulthandler.register({look_at_hang.SIGNAL}," in payload._HOOK
 
 
 def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:
@@ -212,7 +220,7 @@ Thread 7 (active): "MainThread"
     load (train.py:9)
     <module> (train.py:12)
 """
-    assert standstill.of_spy(text) == [
+    assert look_at_hang.of_spy(text) == [
         ["train.py:9 load", "train.py:12 <module>"],
         ["threading.py:359 wait", "train.py:4 beat"],
     ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.logs.ranks import RankReader
-from pytest_xlatune.logs.standstill import Look, SeenProcess, Standstill, standstill
+from pytest_xlatune.logs.standstill import HangLook, SeenProcess, Standstill, standstill
 from pytest_xlatune.report.words import sentence
 
 AT = ("/x/site-packages/jax/_src/array.py:8 _value", "/home/u/train.py:40 main")
@@ -24,8 +24,8 @@ def process(rank: int, **said: Any) -> SeenProcess:
     return SeenProcess(**{**usual, **said})
 
 
-def look(rank: int, *, node: str = "", nccl: str = "", **said: Any) -> Look:
-    return Look(
+def look(rank: int, *, node: str = "", nccl: str = "", **said: Any) -> HangLook:
+    return HangLook(
         node=node or f"n{rank}",
         rank=rank,
         at_s=1e9,
@@ -90,6 +90,20 @@ def test_two_ranks_are_enough_where_one_of_them_waits() -> None:
     assert sentence(found.why) == "no rank of 2 stands out"
 
 
+def test_ranks_that_wait_in_a_socket_s_read_are_not_behind() -> None:
+    reads = {"call": "recvfrom", "on": "10.0.0.3:7777"}
+    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
+    assert found is not None
+    assert found.behind == (2,)
+    # a file that does not come holds most of them up: those are behind
+    reads = {"call": "read", "on": "/data/shard-7"}
+    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
+    assert found is not None
+    assert found.behind == (0, 1, 3)
+    # a call of the driver is a wait for the device
+    assert job({"call": "ioctl", "on": "/dev/kfd"}).behind == ()
+
+
 def test_all_alike_name_none_and_say_where_they_are() -> None:
     found = job({})
     assert (found.behind, found.node) == ((), "")
@@ -131,7 +145,7 @@ def test_a_rank_that_ended_or_whose_node_is_silent_is_behind() -> None:
 def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:
     shell = process(0, pid=90, name="bash", threads=1, call="wait4", stacks=(), by="")
     loop = process(0, call="running", state="R", stacks=ELSEWHERE)
-    first = Look(node="n0", rank=0, at_s=1.0, quiet_s=99.0, processes=(shell, loop))
+    first = HangLook(node="n0", rank=0, at_s=1.0, quiet_s=99.0, processes=(shell, loop))
     found = standstill([first, look(1), look(2)])
     assert found is not None
     assert found.behind == (0,)

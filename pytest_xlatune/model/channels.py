@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from pytest_xlatune.model.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

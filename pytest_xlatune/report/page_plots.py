@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from pytest_xlatune.model.text import (
     significant,
     size,
 )
+from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import is_pending, speed, step, words

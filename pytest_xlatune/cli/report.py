@@ -99,6 +99,7 @@ def _documents(
                     zh=options.zh,
                     rewrite=options.rewrite,
                     exports=options.export,
+                    known=known,
                 )
                 settings = sorted(known.state.opened[-1].settings.items())
                 told = [f"{name} was said by {place}" for name, place in settings]

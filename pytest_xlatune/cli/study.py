@@ -133,7 +133,7 @@ def _documents(
     document = document_of(known)
     yield document
     yield brief("Stopped", lines(*known.stopped.splitlines()))
-    written = publish(folder, options.reports, exports=options.export)
+    written = publish(folder, options.reports, exports=options.export, known=known)
     told = [f"written: {os.path.relpath(path)}" for path in written]
     warning = add_step_summary(document, os.environ)
     told += [f"xlatune: {warning}"] if warning else []

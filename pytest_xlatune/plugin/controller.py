@@ -317,6 +317,7 @@ class Controller:
                     zh=self._options.zh,
                     rewrite=self._options.rewrite,
                     exports=self._options.export,
+                    known=known,
                 )
                 for path in written:
                     terminalreporter.write_line(f"written: {self._shown(path)}")

@@ -125,7 +125,7 @@ _OURS: dict[str, StudyKind] = {
             "gate": "a regression gate on TGS",
             "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
         },
-        asked_by_file=False,
+        asked_by_file=True,
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",

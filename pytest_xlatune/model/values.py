@@ -69,7 +69,9 @@ if not TYPE_CHECKING:
 
     def is_dataclass(of: Any) -> bool:
         """Whether this is a dataclass, or one of its values."""
-        return hasattr(of if isinstance(of, type) else type(of), "__dataclass_fields__")
+        import dataclasses
+
+        return dataclasses.is_dataclass(of)
 
     def replace(value: Any, /, **changes: Any) -> Any:
         """Return a value with other fields."""

@@ -107,7 +107,7 @@ def _size_of(path: str) -> int:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def _forks() -> bool:

@@ -5,7 +5,7 @@
 The library compiles six methods for each frozen class, and loads `inspect` to do so: half of the
 time in which a command starts went into classes of which it makes no value. Here a slotted class
 gets its slots at once; its fields and methods are the library's own, made from the class as it was
-written, when one of them is asked for. What is not slotted, or written in a way that is not
+written, when one of them is asked for. A class without slots, or written in a way that is not
 expected here, goes to the library at once. This module knows nothing of what the classes are.
 """
 

@@ -468,7 +468,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def _as_it_is(folder: Path, known: Known | None) -> Known:
-    """Return what is known of a cell by its ledger of this moment, without reading it twice."""
+    """Return the state of a cell by its ledger of this moment, without reading it twice."""
     if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
         return known
     return read_known(folder)

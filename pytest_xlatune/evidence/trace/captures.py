@@ -111,7 +111,7 @@ def _cores() -> int:
 
 
 def _forks() -> bool:
-    """Whether processes can share what is loaded: a thread of a host program may hold a lock."""
+    """Whether this process may fork: another thread of it may hold a lock."""
     return sys.platform == "linux" and threading.active_count() == 1 and _cores() > 1
 
 

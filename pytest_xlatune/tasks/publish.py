@@ -427,7 +427,7 @@ def read_known(path: Path) -> Known:
         LedgerError: there is none, or it cannot be read.
     """
     path = _ledger_at(path)
-    of = _identity(path)  # before it is read: what is added meanwhile makes it another
+    of = _identity(path)  # before it is read: a line added meanwhile makes it another
     entries = Ledger(path).refresh()
     try:
         state = replay(entries)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,6 @@ from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
-from pytest_xlatune.model.values import dataclass, field, replace
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
@@ -39,7 +40,6 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import (

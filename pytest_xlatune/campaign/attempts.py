@@ -7,6 +7,7 @@ process drives.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Mapping
@@ -74,7 +75,6 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
@@ -114,7 +114,7 @@ def _ended(
 ) -> tuple[Event, ...]:
     """Return the end of a trial of which nothing was submitted, or nothing ran."""
     before = state.trials[told.trial_id].result
-    result = replace(
+    result = dataclasses.replace(
         before,
         status=STATUS[told.next],
         reason=told.why,
@@ -132,7 +132,7 @@ class Attempts:
         self._reference = reference
         self._policy = policy or Policy()
         rules = {**self._policy.rules, **setup.policy.rules}  # the site's before the study's
-        self._rules = replace(setup.policy, rules=rules)
+        self._rules = dataclasses.replace(setup.policy, rules=rules)
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._asked_to_end_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
@@ -162,7 +162,7 @@ class Attempts:
         setup, number = self._setup, attempt.number
         cell = setup.cell_of(trial, state)
         request = setup.request_for(trial, number, state)
-        request = replace(request, comment=attempt.comment)
+        request = dataclasses.replace(request, comment=attempt.comment)
         try:
             if setup.ticks() < self._full_until_s:
                 return ()
@@ -313,7 +313,7 @@ class Attempts:
         if why is None:
             return pinned
         if why.fatal is not None:
-            why = replace(why, fatal=self._shown(why.fatal, state, progress.trial))
+            why = dataclasses.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
@@ -367,14 +367,14 @@ class Attempts:
             evidence=outcome.reason,
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
-            return self._away(state, replace(told, waited_s=limit_s), outcome)
+            return self._away(state, dataclasses.replace(told, waited_s=limit_s), outcome)
         if outcome.lacks_nodes and self._is_look_due(nodes):
             return self._look_at_nodes(state, nodes, told, outcome)
         # a controller that restarts, or a site that changes a limit, may say it for a moment
         if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
         cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
-        return (replace(told, cls=cls, detail=detail),)
+        return (dataclasses.replace(told, cls=cls, detail=detail),)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
         """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
@@ -392,7 +392,7 @@ class Attempts:
         done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
         if done.faults or revived:
             sick = done.unfit or nodes
-            told = replace(
+            told = dataclasses.replace(
                 told,
                 cls=FailureClass.NODE_DRAIN,
                 faults=done.faults,
@@ -412,7 +412,7 @@ class Attempts:
         """Return what follows when the nodes of a waiting trial cannot take it."""
         if self._policy.on_node_failure is OnNodeFailure.STOP:
             return (told,)
-        told = replace(told, next=Next.GIVE_UP)
+        told = dataclasses.replace(told, next=Next.GIVE_UP)
         _LOG.info("%s ends without a measurement: %s", told.trial_id, sentence(told.why))
         finding = Finding(
             cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
@@ -430,7 +430,7 @@ class Attempts:
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
         """Bring nodes back."""
         done = self._setup.executor.resume(nodes)
-        done = replace(done, faults=tuple(map(shown, done.faults)))
+        done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
             "asked for %s to be resumed: resumed %s; %s",
             ",".join(nodes) or "this machine",
@@ -503,7 +503,7 @@ class Attempts:
         found = with_log(found, attempt_folder / log_name(0))
         # a library quoted a token in its exception: it reached ledger, terminal, junit and reports
         found = without_secrets(found, secrets)
-        outcome = replace(outcome, reason=hide_quoted(outcome.reason, secrets))
+        outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
             trial_id=trial.id, attempt=number, outcome=outcome, findings=found.findings
         )
@@ -513,7 +513,7 @@ class Attempts:
         is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
         if is_verdict and decision.next is Next.STOP and decision.is_of_node:
             failed = decision.nodes or nodes
-            decision = replace(decision, next=Next.GIVE_UP, nodes=failed)
+            decision = dataclasses.replace(decision, next=Next.GIVE_UP, nodes=failed)
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
@@ -531,7 +531,7 @@ class Attempts:
                 libraries=left.report.libraries,
             )
             ran_on = tuple(outcome.nodes) or nodes
-            result = replace(
+            result = dataclasses.replace(
                 progress.result,
                 status=status,
                 score=found.score,
@@ -559,7 +559,7 @@ class Attempts:
         """
         left = self._follower.finish(submission, trial.protocol)
         found = tuple(self._shown(each, state, trial) for each in left.report.findings)
-        return replace(left, report=replace(left.report, findings=found))
+        return dataclasses.replace(left, report=dataclasses.replace(left.report, findings=found))
 
     def _proved(
         self,
@@ -577,7 +577,7 @@ class Attempts:
             evidence = f"{self._setup.executor.name}: {outcome.reason or decision.detail}"
         else:
             return decision
-        return replace(decision, evidence=evidence, shown=_last_step(report, trial))
+        return dataclasses.replace(decision, evidence=evidence, shown=_last_step(report, trial))
 
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]
@@ -604,7 +604,7 @@ class Attempts:
                 faults=done.faults,
             )
             return decision, (began,)
-        stop = replace(
+        stop = dataclasses.replace(
             decision,
             next=Next.STOP,
             needed=needed,

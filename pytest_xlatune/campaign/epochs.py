@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
@@ -18,7 +19,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report.words import sentence
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.words import sentence
 
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to

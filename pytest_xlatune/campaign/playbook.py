@@ -8,13 +8,13 @@ This module decides; it starts, cancels and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import takewhile
 
 from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import NODE_CLASSES, UNKNOWN_CLASSES, FailureClass
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
-from pytest_xlatune.model.values import dataclass, fields
 
 # class -> rule; a class that is not named follows its finding's action, see ACTION_RULES
 CLASS_RULES: Mapping[str, RetryRule] = {

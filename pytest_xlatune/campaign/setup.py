@@ -5,8 +5,10 @@ Values and callables alone: nothing here submits, reads a log or writes a ledger
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision
@@ -20,7 +22,6 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.sweep.groups import Limits
 
 
@@ -113,7 +114,7 @@ class Setup:
     def whole(self, trial: Trial) -> Trial:
         """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""
         found = trial.profile.with_secrets_of(self.profiles)
-        return trial if found == trial.profile else replace(trial, profile=found)
+        return trial if found == trial.profile else dataclasses.replace(trial, profile=found)
 
     def picks_nodes(self, cell: Cell) -> bool:
         """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
@@ -123,7 +124,7 @@ class Setup:
         """Return what an attempt is submitted with; each cell asks for its own nodes."""
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
-            resources = replace(resources, nodes=len(cell.nodelist))
+            resources = dataclasses.replace(resources, nodes=len(cell.nodelist))
         return request_for(
             trial,
             number,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import same_value, whole
-from pytest_xlatune.model.values import dataclass, field
 
 _THRESHOLD = {
     "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",

@@ -17,6 +17,7 @@ import re
 import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from typing import Any
@@ -28,7 +29,6 @@ from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import PARTS
 from pytest_xlatune.model.text import whole
-from pytest_xlatune.model.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_xlatune.catalog.context import (
     CONTROL,
@@ -41,7 +42,6 @@ from pytest_xlatune.model.channels import (
 from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import same_value
-from pytest_xlatune.model.values import replace
 
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from pytest_xlatune.cli.parsers import (
     resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output, live
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> Compi
     how = resolved.sweep.compile_check or CompileCheck()
     if arguments.program and not arguments.target and not how.target:
         said["target"] = CPU
-    return replace(how, **{name: value for name, value in said.items() if value is not None})
+    return dataclasses.replace(
+        how, **{name: value for name, value in said.items() if value is not None}
+    )
 
 
 def _compile_check(arguments: argparse.Namespace) -> Output:

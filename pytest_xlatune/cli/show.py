@@ -11,12 +11,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
 from pytest_xlatune.model.record import Json, laid_out
-from pytest_xlatune.model.values import dataclass, field
 
 if TYPE_CHECKING:
     from pytest_xlatune.report.document import Document, Table

@@ -30,6 +30,7 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -38,7 +39,6 @@ from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, field
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"

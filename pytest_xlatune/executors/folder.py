@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -27,7 +29,6 @@ from pytest_xlatune.model.redact import (
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.workers import probe_environment
 
 HELD = "*/held-*"  # the folders of held allocations, below a ledger's
@@ -200,14 +201,14 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     The trainer's environment is not asked again where that takes another container. A launcher
     that names no probe has trials that tell nothing: the payload may not run where they do.
     """
-    spec = replace(spec, node_health=health) if health else spec
+    spec = dataclasses.replace(spec, node_health=health) if health else spec
     if not spec.probe:
         return spec
     probe = (*spec.probe, DEVICES) if devices else spec.probe
     if spec.is_probe_dear and not devices:
         probe = ()
     program = Path(probe_environment.__file__).read_text(encoding="utf-8")
-    return replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
+    return dataclasses.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
 
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:

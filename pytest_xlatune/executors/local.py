@@ -15,6 +15,7 @@ this user, however many processes each has. This module decides nothing about wh
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import logging
@@ -44,7 +45,6 @@ from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.model.values import replace
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _JOB = "job.json"  # the job's id and the comment it was submitted with
@@ -195,7 +195,7 @@ def _lost(folder: Path) -> Outcome:
         lost = Outcome(state=State.LOST, reason=why)
     if (trainer := read_started(folder)) is None:
         return lost
-    return replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
+    return dataclasses.replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
 
 
 def _signal(process: ProcessRecord, number: signal.Signals) -> None:
@@ -214,8 +214,8 @@ def _with_gpus(spec: LaunchSpec) -> LaunchSpec:
         return spec
     value = os.environ.get(_GPUS)
     if value is None:
-        return replace(spec, unset=(*spec.unset, _GPUS))
-    return replace(spec, env={**spec.env, _GPUS: value})
+        return dataclasses.replace(spec, unset=(*spec.unset, _GPUS))
+    return dataclasses.replace(spec, env={**spec.env, _GPUS: value})
 
 
 def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:

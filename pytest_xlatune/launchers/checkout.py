@@ -15,9 +15,11 @@ submission. This module must not know git.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -27,7 +29,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, fields, is_dataclass, replace
 
 UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of HEAD and all changes
 # a commit, and whether it stands for changes that are not committed:  3f2a...c1+uncommitted
@@ -121,7 +122,7 @@ class CheckoutLauncher(Launcher):
             ConfigError: as of the inner launcher, or the cell names no commit.
         """
         spec, move = self.inner.launch(trial, cell), self._mover(cell)
-        return replace(
+        return dataclasses.replace(
             spec,
             argv=tuple(map(move, spec.argv)),
             probe=tuple(map(move, spec.probe)),
@@ -210,13 +211,13 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
         ConfigError: nothing says which word of this launcher is its interpreter.
     """
     own: Any = launcher
-    names = {each.name for each in fields(own)} if is_dataclass(own) else ()
+    names = {each.name for each in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else ()
     if "inner" in names:
-        return cast("Launcher", replace(own, inner=with_python(own.inner, python)))
+        return cast("Launcher", dataclasses.replace(own, inner=with_python(own.inner, python)))
     if "python" in names and "sbatch" not in names:
-        return cast("Launcher", replace(own, python=python))
+        return cast("Launcher", dataclasses.replace(own, python=python))
     if "argv" in names and own.interpreter:
-        return cast("Launcher", replace(own, argv=(python, *own.argv[1:])))
+        return cast("Launcher", dataclasses.replace(own, argv=(python, *own.argv[1:])))
     raise ConfigError(
         f"python={python!r}: {type(launcher).__name__} names no interpreter that it could take the "
         "place of; write a command that begins with python, or use MaxTextLauncher"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import shlex
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.launchers.program import (
     FOLDER,
@@ -33,7 +34,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.redact import command_text_without_secrets, command_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass
 
 OVERRIDES = "{overrides}"
 PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {

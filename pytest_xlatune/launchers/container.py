@@ -31,9 +31,11 @@ into one, or change the one that it is in; the runtime `none` takes it out.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -44,7 +46,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, field, fields, is_dataclass, replace
 
 HOST_FILE = "container.sh"
 ENTRY_FILE = "container.entry.sh"
@@ -74,7 +75,7 @@ class _Runtime:
     look: Check
     run: tuple[str, ...]
     always: tuple[str, ...] = ()
-    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     mount: str = "--volume="
     folder: str = '--volume="$folder":"$folder"'
     cwd: str = "--workdir="
@@ -282,7 +283,7 @@ class ContainerLauncher(Launcher):
                 )
         if isinstance(self.inner, ProgramLauncher):
             # the image's own XLA_FLAGS are deployed too; only a shell inside can append to them
-            object.__setattr__(self, "inner", replace(self.inner, in_shell=True))
+            object.__setattr__(self, "inner", dataclasses.replace(self.inner, in_shell=True))
 
     @property
     def inside(self) -> Launcher:
@@ -292,12 +293,12 @@ class ContainerLauncher(Launcher):
     def describe(self) -> str:
         """Return the runtime with all that differs from its defaults, then the inner launcher."""
         parts = [f"container {self.runtime}"]
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in ("inner", "runtime") or value == each.default:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("inner", "runtime") or value == field.default:
                 continue
             text = shlex.join(value) if isinstance(value, tuple) else shlex.quote(str(value))
-            parts.append(f"{each.name}={text}")
+            parts.append(f"{field.name}={text}")
         return f"{' '.join(parts)} around {self.inner.describe()}"
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
@@ -393,7 +394,7 @@ class ContainerLauncher(Launcher):
             ENTRY_FILE: _ENTRY + (_ENTRY_MIND if is_apart else _ENTRY_BECOME),
             ENV_FILE: _env_script(spec.env, spec.unset),
         }
-        return replace(
+        return dataclasses.replace(
             spec,
             argv=(*_START, *spec.argv),
             probe=(*_START, *spec.probe) if spec.probe else (),
@@ -536,7 +537,7 @@ def configured(
     """
     if isinstance(launcher, CheckoutLauncher):
         within = configured(launcher.inner, settings, container, where=where)
-        return launcher if within is launcher.inner else replace(launcher, inner=within)
+        return launcher if within is launcher.inner else dataclasses.replace(launcher, inner=within)
     outer = launcher if isinstance(launcher, ContainerLauncher) else None
     inner = outer.inner if outer else launcher
     changed: Launcher = _with(inner, settings, f"{where}, launcher")
@@ -545,21 +546,21 @@ def configured(
     if outer is None:
         outer = ContainerLauncher(inner=changed)
     elif changed is not inner:
-        outer = replace(outer, inner=changed)
+        outer = dataclasses.replace(outer, inner=changed)
     return cast("Launcher", _with(outer, container, f"{where}, container"))
 
 
 def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
     if not settings:
         return launcher
-    if not is_dataclass(launcher) or isinstance(launcher, type):
+    if not dataclasses.is_dataclass(launcher) or isinstance(launcher, type):
         raise ConfigError(
             f"{where}: {type(launcher).__name__} is no dataclass, so that it has no settings; "
             "take them out, or give them in the sweep file"
         )
     known = {
         each.name.replace("_", "-"): each.name
-        for each in fields(launcher)
+        for each in dataclasses.fields(launcher)
         if each.name not in _NOT_SETTINGS
     }
     values = {}
@@ -570,7 +571,7 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
         before = getattr(launcher, name)
         found = _like(before, value, f"{where}: {key}")
         values[name] = (*before, *found) if name == _ADDED else found
-    return replace(launcher, **values)
+    return dataclasses.replace(launcher, **values)
 
 
 def _like(before: object, value: Any, what: str) -> Any:

@@ -16,6 +16,7 @@ import ast
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlparse
 
@@ -32,7 +33,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import format_flags, parse_flags
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, field
 
 # Model configs ship with a degree for one of these; naming another must take that one back.
 _EXCLUSIVE = ("FSDP", "PP")

@@ -22,6 +22,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
@@ -40,7 +41,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import shell_exports
 from pytest_xlatune.model.record import written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, field
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
 JOB_NAME_BYTES = 243

@@ -14,6 +14,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -29,7 +30,6 @@ from pytest_xlatune.model.profile import (
     shell_exports,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass
 
 # What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and
 # before 2025-10 crashed where some of them were missing.

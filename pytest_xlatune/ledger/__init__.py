@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +38,6 @@ from pytest_xlatune.model.result import (
     TrialResult,
 )
 from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.model.values import dataclass, field
 
 
 class Event(Record):

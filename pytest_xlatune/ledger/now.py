@@ -8,13 +8,13 @@ read as absent then. The ledger alone says what was measured.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.record import TIME, Record, read_json
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.model.values import dataclass, field
 
 NOW = "now.json"
 

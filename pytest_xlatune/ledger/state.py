@@ -10,8 +10,10 @@ each of its states. Another event means that the file was damaged, or that two p
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,7 +51,6 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, fields, replace
 
 
 class AttemptState(StrEnum):
@@ -241,7 +242,7 @@ class LedgerState:
 
     def with_nodes(self, cell: Cell) -> Cell:
         """Return a cell with the nodes that the scheduler picked for it, if it did."""
-        return replace(cell, nodelist=self.nodes_of(cell))
+        return dataclasses.replace(cell, nodelist=self.nodes_of(cell))
 
     def epoch_of(self, cell_digest: str, nodes: Sequence[str]) -> int:
         """Count the epochs that part a trial of this cell on these nodes from earlier ones."""
@@ -262,7 +263,7 @@ class LedgerState:
 
     def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
-        known = {each.name: getattr(result, each.name) for each in fields(TrialResult)}
+        known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}
         shares = said.shares if said is not None else None
         return EvidenceResult(**known, is_read=said is not None, shares=shares)
 
@@ -361,7 +362,7 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
             if ended and (ended.not_run is not None or ended.status is TrialStatus.UNMEASURED):
-                state.trials[trial_id] = replace(progress, ended=None)
+                state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
         state.asked_whole = set()  # much may have happened over night
     state.opened = (*state.opened, event)
@@ -377,8 +378,8 @@ def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> 
             continue
         after = own.waiting_as(protocols[progress.trial.cell_digest])
         if after != own:
-            trial = replace(progress.trial, protocol=after)
-            state.trials[trial_id] = replace(progress, trial=trial)
+            trial = dataclasses.replace(progress.trial, protocol=after)
+            state.trials[trial_id] = dataclasses.replace(progress, trial=trial)
 
 
 def _known(state: LedgerState, trial: Trial) -> str:
@@ -398,7 +399,7 @@ def _attempt(state: LedgerState, event: Event, key: _Key, **known: Any) -> None:
     progress = state.trials[trial_id]
     before = progress.attempts.get(number, Attempt(number=number))
     after = next_state(before.state, event)
-    attempt = replace(before, state=after, **known)
+    attempt = dataclasses.replace(before, state=after, **known)
     ended = progress.ended
     is_unmeasured = ended is not None and ended.status is TrialStatus.UNMEASURED
     if is_unmeasured and before.state is AttemptState.UNKNOWN:
@@ -420,7 +421,7 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
     name = _known(state, result.trial)
     progress = state.trials[name]
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
-        state.trials[name] = replace(progress, ended=result)
+        state.trials[name] = dataclasses.replace(progress, ended=result)
     outcome = result.outcome
     if result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
         state.measured_on[result.trial.cell_digest] = tuple(sorted(outcome.nodes))

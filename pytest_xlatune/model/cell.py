@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -25,7 +26,6 @@ from pytest_xlatune.model.redact import (
     secrets_of_command,
     without_secrets,
 )
-from pytest_xlatune.model.values import dataclass, field, replace
 
 
 class Axis(StrEnum):

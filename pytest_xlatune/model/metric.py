@@ -7,11 +7,11 @@ always the better one, so that FASTER and SLOWER keep their meaning. Pure values
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import significant
-from pytest_xlatune.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field
 
 KIND = "network"
 CONCLUSION = "conclusion"  # the arm of a verdict on the whole: no arm of a plot

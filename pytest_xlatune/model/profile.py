@@ -11,16 +11,17 @@ XLA drops in silence is an error here.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_xlatune.model.channels import CHANNELS, appended, channel_of, normal
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json, Record, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
-from pytest_xlatune.model.values import dataclass, field, replace
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
@@ -269,7 +270,7 @@ class Profile(Record):
         """
         known = tuple(known)
         known = tuple(each for each in known if each.id == self.id) or known
-        return replace(
+        return dataclasses.replace(
             self,
             env=_revealed(self.env, [each.env for each in known]),
             overrides=_revealed(self.overrides, [each.overrides for each in known]),
@@ -304,7 +305,7 @@ class Profile(Record):
     @property
     def shown(self) -> Profile:
         """The profile as it may be shown."""
-        return replace(
+        return dataclasses.replace(
             self, env=without_secrets(self.env), overrides=without_secrets(self.overrides)
         )
 

@@ -9,6 +9,7 @@ module does no input or output.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -16,16 +17,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import Enum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.values import fields, is_dataclass
-
-if TYPE_CHECKING:
-    from dataclasses import Field
 
 _T = TypeVar("_T")
 # Python's words for keywords that are not given:  1 required keyword-only argument: 'model_tag'
@@ -68,7 +66,7 @@ class Record:
         """Return this record as builtins only, keyed by field name."""
         return {
             field.name: _encode(value)
-            for field in fields(typing.cast("Any", self))
+            for field in dataclasses.fields(typing.cast("Any", self))
             if (value := getattr(self, field.name)) != field.default
             or "is_later" not in field.metadata
         }
@@ -206,20 +204,20 @@ def digest(value: Json, *, length: int = 16) -> str:
 
 
 @functools.cache
-def _marked(cls: Any) -> tuple[Field[Any], ...]:
-    return tuple(each for each in fields(cls) if each.metadata.keys() & _MARKS)
+def _marked(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(each for each in dataclasses.fields(cls) if each.metadata.keys() & _MARKS)
 
 
 @functools.cache
 def _field_types(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(typing.cast("Any", cls))}
+    return {field.name: hints[field.name] for field in dataclasses.fields(typing.cast("Any", cls))}
 
 
 @functools.cache
 def _times(cls: Any) -> tuple[str, ...]:
     """Return the names of the fields that hold a time."""
-    return tuple(each.name for each in fields(cls) if "is_time" in each.metadata)
+    return tuple(each.name for each in dataclasses.fields(cls) if "is_time" in each.metadata)
 
 
 def _encode(value: object) -> Json:
@@ -326,7 +324,7 @@ def check_kinds(
         ConfigError: names the first wrong one, the value and the expected kind.
     """
     cls: Any = type(declared)
-    if not is_dataclass(declared):
+    if not dataclasses.is_dataclass(declared):
         return
     for name, kind in _kinds(cls, tuple(named.items())).items():
         _check(kind, getattr(declared, name), where=f"{what}: {name}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Record, written
 from pytest_xlatune.model.result import Action
-from pytest_xlatune.model.values import dataclass, field
 
 
 @written("patience")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Self, TypeVar
 
@@ -16,7 +17,6 @@ from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
 from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.model.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
 from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.redact import command_without_secrets
-from pytest_xlatune.model.values import dataclass, field
 
 # by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
 # every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0

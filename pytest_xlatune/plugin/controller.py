@@ -13,6 +13,7 @@ import signal
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,6 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
-from pytest_xlatune.model.values import dataclass, field
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
 

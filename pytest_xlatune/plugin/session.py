@@ -7,9 +7,11 @@ builds knows nothing of them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID
 from pytest_xlatune.model.resources import RetryPolicy
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.report.words import sentence
@@ -149,7 +150,7 @@ class Session:
             said = self.options.said.of(sweep.name)
             names = expand(",".join(nodes))
             others = {name: value for name, value in said.values.items() if name != "nodes"}
-            said = replace(
+            said = dataclasses.replace(
                 said,
                 values={**others, "nodelist": names},
                 places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
@@ -158,8 +159,10 @@ class Session:
             known.sweep = known.declared.resolve(said, jaxlib=known.sweep.jaxlib)
         if retry_policy != known.sweep.sweep.site.retry_policy:
             own = known.sweep.sweep
-            site = replace(own.site, retry_policy=retry_policy)
-            known.sweep = replace(known.sweep, sweep=replace(own, site=site))
+            site = dataclasses.replace(own.site, retry_policy=retry_policy)
+            known.sweep = dataclasses.replace(
+                known.sweep, sweep=dataclasses.replace(own, site=site)
+            )
         known.looked = looked
         self.given.add(sweep.name)
 

@@ -11,6 +11,7 @@ sweep is what fixtures give.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,7 +33,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.prepare import compilers
 from pytest_xlatune.prepare.compilers import Compiler
 

@@ -14,6 +14,7 @@ without a driver.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -59,7 +61,6 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.sweep.declaration import CPU, TRAIN_COMPILE, CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -116,7 +117,7 @@ _WORKER = Path(__file__).parents[1] / "workers" / "compile_program.py"
 _MAX_SOURCE = 1 << 20  # bytes of a file that holds a program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compiler:
     """How the profiles of one cell are compiled, and what the results rest on.
 
@@ -184,7 +185,7 @@ def compiler_of_cell(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -
     except ValueError:
         share = _POOL_SHARE
     limit = int(found.memory_limit_bytes * min(share, 1.0))
-    return replace(found, memory_limit_bytes=limit)
+    return dataclasses.replace(found, memory_limit_bytes=limit)
 
 
 def _values(cell: Cell) -> dict[str, str]:
@@ -291,9 +292,11 @@ def _by_train_compile(
         own["XLA_FLAGS"] = append_flags(own.get("XLA_FLAGS", ""), (flag,))
         topology = _GPU_HOST
     keys = {"compile_topology": topology, "compile_topology_num_slices": str(slices)}
-    cell = replace(cell, deployed={**own, **_NO_DEVICE}, overrides={**cell.overrides, **keys})
+    cell = dataclasses.replace(
+        cell, deployed={**own, **_NO_DEVICE}, overrides={**cell.overrides, **keys}
+    )
     module = f"{launcher.module.rpartition('.')[0]}.{TRAIN_COMPILE}"
-    launcher = replace(launcher, python=python, module=module)
+    launcher = dataclasses.replace(launcher, python=python, module=module)
     return Compiler(
         way=by_trainer(launcher, cell),
         python=python,
@@ -306,7 +309,7 @@ def _by_train_compile(
 
 def by_trainer(launcher: Launcher, cell: Cell) -> Way:
     """Compile by running the cell's trainer for one step on this machine."""
-    protocol = replace(
+    protocol = dataclasses.replace(
         cell.protocol,
         steps=1,
         profiler="",
@@ -463,7 +466,7 @@ def proofs_of(
     without: dict[str, Program | None] = {}
     for number, name in enumerate(names if len(names) > 1 else (), 1):
         flags = tuple(each for each in profile.flags if each.name != name)
-        less = replace(profile, id=f"without-{number}", flags=flags)
+        less = dataclasses.replace(profile, id=f"without-{number}", flags=flags)
         found = compiled(less, way(less), folder, lock=lock)
         if not found.is_interrupted:
             without[name] = found.program

@@ -9,11 +9,13 @@ judges what the worker wrote and what XLA said.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,6 @@ from pytest_xlatune.model.channels import LIBTPU
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.prepare.preflight import Preflight
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
     found = examine(profiles, context.deployed, target, env=context.env)
     channels, unread = _channels(profiles, context, target)
-    known = replace(context, jaxlib=target.jaxlib)
+    known = dataclasses.replace(context, jaxlib=target.jaxlib)
     ruled = [each for each in check(profiles, known) if each.rule not in _FROM_XLA]
     order = {each.id: at for at, each in enumerate(profiles)}
     return Linted(

@@ -24,6 +24,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
 from typing import runtime_checkable
@@ -40,7 +41,6 @@ from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
 from pytest_xlatune.workers import maxtext_keys as keys_worker
 

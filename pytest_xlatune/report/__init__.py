@@ -11,6 +11,7 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
@@ -19,7 +20,6 @@ from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult
-from pytest_xlatune.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import is_relative
-from pytest_xlatune.model.values import dataclass
 
 # export NCCL_ALGO=Ring  # as on the old fabric        export A='two words'
 _ASSIGNED = re.compile(

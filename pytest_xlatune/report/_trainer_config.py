@@ -10,9 +10,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
-
-from pytest_xlatune.model.values import dataclass
 
 # a scalar that YAML reads as it stands:  false   0.5   minimal_flash
 _PLAIN = re.compile(r"[A-Za-z0-9_.+/][A-Za-z0-9_.+/-]*|-[0-9.][A-Za-z0-9_.+/-]*")

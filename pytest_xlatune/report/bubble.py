@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files as package_files
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size, whole
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report._trainer_config import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 from pytest_xlatune.report.language import ENGLISH, Say

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report import DeviceUse, Subject
 from pytest_xlatune.report.document import (
     Code,

@@ -7,6 +7,7 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -17,7 +18,6 @@ from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import LATER, Record, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.report import Subject
 
 SCHEMA = 3

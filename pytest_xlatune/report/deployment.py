@@ -13,11 +13,11 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report._env_file import with_settings
 from pytest_xlatune.report._trainer_config import values_of, with_value
 from pytest_xlatune.report.covered import Covered

@@ -7,10 +7,10 @@ are text already; a renderer only lays them out.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
-
-from pytest_xlatune.model.values import dataclass, fields, is_dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +177,8 @@ def _mapped(value: object, change: Callable[[str], str]) -> object:
         return change(value)
     if isinstance(value, tuple):
         return tuple(_mapped(each, change) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        texts = {each.name: getattr(value, each.name) for each in fields(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        texts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         changed = {name: _mapped(each, change) for name, each in texts.items() if name != "align"}
-        return replace(value, **changed)
+        return dataclasses.replace(value, **changed)
     return value

@@ -22,6 +22,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeGuard
 
@@ -33,7 +34,6 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.words import sentence
 
 EXPORTS = Door("pytest_xlatune.exports", kind="format")

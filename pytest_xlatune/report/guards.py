@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from shlex import quote
@@ -22,7 +23,6 @@ from pytest_xlatune.model.reason import first
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import Say

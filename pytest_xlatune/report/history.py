@@ -6,6 +6,7 @@ From ledgers, as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, varied_fields
@@ -13,7 +14,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.document import (
     Document,
     Section,

@@ -10,6 +10,7 @@ no delta, interval or verdict.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell
@@ -38,7 +39,6 @@ from pytest_xlatune.model.text import (
     size,
     whole,
 )
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.deployment import recipe_lines

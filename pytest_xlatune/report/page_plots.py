@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
@@ -34,7 +35,6 @@ from pytest_xlatune.model.text import (
     significant,
     size,
 )
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import is_pending, speed, step, words

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.result import Score, TrialResult, Verdict, relative
 from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import speed, words

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 
@@ -19,7 +20,6 @@ from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._trainer_config import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles

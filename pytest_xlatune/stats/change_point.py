@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from pytest_xlatune.model.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

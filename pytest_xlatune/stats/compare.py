@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.reason import Reason, Why
@@ -21,7 +22,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.blocks import IDENTICAL, ArmFit, BlockFit
 from pytest_xlatune.stats.design import (
     MIN_DF,

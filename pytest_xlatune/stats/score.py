@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import TypeGuard, overload
@@ -23,7 +24,6 @@ from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.model.text import whole
-from pytest_xlatune.model.values import dataclass, replace
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped

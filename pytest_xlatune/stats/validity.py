@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.channels import CHANNELS, flags_in
@@ -28,7 +29,6 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
-from pytest_xlatune.model.values import dataclass, field, replace
 
 # options that say where things are, not what the program computes: a list of those that are not at
 # their default leaves them out

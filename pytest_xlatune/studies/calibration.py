@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -22,7 +23,6 @@ from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import (
     MIN_SCORES,

@@ -6,6 +6,7 @@ takes its trial for one of its own. This module must not know how its files are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -22,7 +23,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.studies import History, LossRule, Policy, Traits
 from pytest_xlatune.studies.verdicts import OneCell
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar
@@ -38,7 +39,6 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     GateLayout,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -25,7 +26,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import History, LossRule, Policy, remembered
 from pytest_xlatune.studies.trials import usable

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,7 +20,6 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.studies import History, Study, remembered
 from pytest_xlatune.studies.trials import Past, usable
 from pytest_xlatune.studies.verdicts import level_kind

@@ -17,6 +17,7 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
@@ -28,7 +29,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.score import rescore

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
@@ -27,7 +28,6 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.trial import Arm
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,

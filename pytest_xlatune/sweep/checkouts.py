@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +27,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import CheckoutError, ConfigError
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import replace
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
 _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed

@@ -19,7 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.record import check_kinds, written
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.gate import Gate

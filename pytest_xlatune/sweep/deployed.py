@@ -21,6 +21,7 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -49,7 +50,6 @@ from pytest_xlatune.model.redact import (
     secrets_of,
     without_secrets,
 )
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.sweep.checkouts import of_commits
 
 _TIMEOUT_S = 30

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, SlotNoise

@@ -6,7 +6,7 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study

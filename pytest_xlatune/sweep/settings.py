@@ -23,6 +23,7 @@ A secret has no place here: targets of notifications stand in a file of their ow
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,6 @@ from typing import Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.sweep.groups import (
     ABOVE,
     FIELDS,
@@ -85,7 +85,7 @@ def resolve_options(
     above = _above(command_line, environ, ini, prefix)
     file = _settings_file(above.values.get("config"), root)
     if file is None:
-        said = replace(above, root=root)
+        said = dataclasses.replace(above, root=root)
     else:
         sweeps = {
             name: _together(file, part, above, root=root) for name, part in file.sweeps.items()
@@ -96,7 +96,7 @@ def resolve_options(
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
-    return replace(
+    return dataclasses.replace(
         run,
         workdir=root / run.workdir,
         reports=root / run.reports,
@@ -125,7 +125,7 @@ def _with_lists(said: Said, workdir: Path) -> Said:
         ConfigError: no study left such a list.
     """
     sweeps = {name: _with_lists(each, workdir) for name, each in said.sweeps.items()}
-    said = replace(said, sweeps=sweeps) if sweeps else said
+    said = dataclasses.replace(said, sweeps=sweeps) if sweeps else said
     nodes = said.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return said
@@ -137,7 +137,7 @@ def _with_lists(said: Said, workdir: Path) -> Said:
             f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
             "nodes writes it: pytest sweeps/test_nodes.py"
         ) from None
-    return replace(
+    return dataclasses.replace(
         said,
         values={**said.values, "nodelist": named},
         places={**said.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_xlatune.evidence.capture_facts import readers
@@ -45,7 +46,6 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
 
 FAMILIES = 5  # of the kernel families that moved most

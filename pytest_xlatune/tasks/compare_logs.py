@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -28,7 +29,6 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import counted, fine, size
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,6 @@ from pytest_xlatune.evidence.hlo.difference import CompileFinding, Proof
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, merge_flags
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.prepare.compile_check import compiled_by
 from pytest_xlatune.prepare.compilers import compiler_for, proofs_of, screen
 from pytest_xlatune.sweep.declaration import CompileCheck
@@ -63,7 +63,7 @@ def _joined(resolved: ResolvedSweep, said: str) -> Profile:
             where = f"sweep {resolved.sweep.name!r}"
             raise ConfigError.unknown("profile", name, valid=declared, where=where)
     parts = [declared[name] for name in names]
-    return replace(
+    return dataclasses.replace(
         parts[0],
         id="whole",
         flags=merge_flags(flag for each in parts for flag in each.flags),

@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,7 +25,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.document import Section, Table, bullets, columns, plain, section
 from pytest_xlatune.stats.noise import AllocationNoise
 from pytest_xlatune.studies import Study

@@ -6,6 +6,7 @@ A variant that cannot be read is told, and the others are drilled all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, replace
 
 if TYPE_CHECKING:
     from pytest_xlatune.evidence.hlo import Program

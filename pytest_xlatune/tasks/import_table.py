@@ -23,6 +23,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -39,7 +40,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.studies.imported import CONTRADICTS, KIND, ImportedStudy
 from pytest_xlatune.sweep.groups import Access
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.typed import TEXT_ID, text_profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.prepare.lint import Linted, Target, lint
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -40,7 +40,7 @@ def lint_sweep(
     from pytest_xlatune.sweep.deployed import context_of
 
     own = context_of(resolved.cell, resolved.sweep.launcher)
-    context = replace(
+    context = dataclasses.replace(
         own,
         deployed=(*own.deployed, *said.deployed),
         env={**own.env, **said.env},
@@ -59,7 +59,7 @@ def _linted(
         from pytest_xlatune.evidence.hlo.dump import read_program
         from pytest_xlatune.prepare.compilers import shape_of
 
-        context = replace(context, program=shape_of(read_program(dump)))
+        context = dataclasses.replace(context, program=shape_of(read_program(dump)))
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign import history_of
@@ -37,7 +38,6 @@ from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.report.lines import (
     best_lines,
     evidence_line,

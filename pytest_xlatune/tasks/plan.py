@@ -8,6 +8,7 @@ compiled here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.bubble import bubbles

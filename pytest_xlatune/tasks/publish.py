@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +44,6 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from pytest_xlatune.ledger import EpochCause
@@ -19,7 +20,6 @@ from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.model.result import relative
 from pytest_xlatune.model.text import size
 from pytest_xlatune.model.trial import AUTOTUNE_PINS
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.stats.noise import two_groups
 from pytest_xlatune.studies import Study
 

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -24,7 +25,6 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.result import Outcome, State, StepRecord, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field
 
 _CHUNK_BYTES = 1 << 20
 # without it a session said "0 s left" 32 s before its end

@@ -9,6 +9,7 @@ nothing of pytest; the caller hands in the ways to repair nodes.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import signal
@@ -38,7 +39,6 @@ from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.text import time_s
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
@@ -69,7 +69,7 @@ def site_of(
     # once a sweep of several slots has begun, a slot whose node is away keeps none of the others
     judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
-        cell=replace(resolved.cell, nodelist=resolved.nodelist),
+        cell=dataclasses.replace(resolved.cell, nodelist=resolved.nodelist),
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
         executor=resolved.sweep.site.runs_by,
@@ -98,7 +98,7 @@ def look_at(
         cells = (site.cell,)
     elif cells is None:
         cells = resolved.first_cells
-    looks = [preflight.look(replace(site, cell=cell)) for cell in cells]
+    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
     rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)

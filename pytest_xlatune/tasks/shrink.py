@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +35,6 @@ from pytest_xlatune.model.redact import (
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Score, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.prepare.compile_check import compiled_by
 from pytest_xlatune.prepare.compilers import (
     Compiler,

@@ -8,6 +8,7 @@ read shows why, and the others are shown all the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import is_pending, speed, standing
 from pytest_xlatune.report.words import sentence

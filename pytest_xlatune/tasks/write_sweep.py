@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.executors.named import one_of_ours
@@ -16,7 +17,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import parse_flags
 from pytest_xlatune.model.redact import is_secret
-from pytest_xlatune.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

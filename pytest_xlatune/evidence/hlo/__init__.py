@@ -18,11 +18,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.values import dataclass, field
 
 # in the order of reports
 KINDS = (

@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 
@@ -27,7 +28,6 @@ from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import Profile, effective_values
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, field
 
 
 class Change(StrEnum):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import dataclass
 
 Ints = NDArray[np.int64]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 import numpy as np
@@ -41,7 +42,6 @@ from pytest_xlatune.evidence.trace import (
 from pytest_xlatune.evidence.trace.step_times import Assignment, StepRule, assign
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.values import dataclass, field, fields
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
@@ -320,7 +320,7 @@ class Observed:
 
 def drill(
     traces: Iterable[Trace | ParseError],
-    window: CaptureWindow = CaptureWindow(),  # noqa: B008 - it is frozen
+    window: CaptureWindow = CaptureWindow(),
     *,
     step_s: float | None = None,
     observe: Iterable[Callable[[Observed], None]] = (),

@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
 from pytest_xlatune.evidence.trace.xplane import read_paths, read_xplane_file
 from pytest_xlatune.model.errors import ConfigError, ParseError
-from pytest_xlatune.model.values import replace
 
 XPLANE = ".xplane.pb"
 JSON = (".trace.json.gz", ".trace.json")

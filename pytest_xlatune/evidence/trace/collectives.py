@@ -30,6 +30,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -40,7 +41,6 @@ from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import COLLECTIVES, Shares
-from pytest_xlatune.model.values import dataclass
 
 _COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
 

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -57,7 +58,6 @@ from pytest_xlatune.evidence.trace.columns import (
 )
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, field
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.values import dataclass, replace
 
 COMMAND_TIMEOUT_S = 60.0
 _log = logging.getLogger("pytest_xlatune.executors")

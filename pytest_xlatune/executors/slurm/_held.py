@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +29,6 @@ from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.text import duration
-from pytest_xlatune.model.values import dataclass
 
 _log = logging.getLogger("pytest_xlatune.executors")
 JOB_VARIABLE = "SLURM_JOB_ID"

@@ -28,6 +28,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -49,7 +50,6 @@ from pytest_xlatune.executors.slurm._commands import (
 from pytest_xlatune.executors.slurm._script import SCRIPTS
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.values import dataclass, field, replace
 
 ROUND_S = 3.0
 PATIENCE_S = 900.0

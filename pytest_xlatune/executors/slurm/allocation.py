@@ -13,6 +13,7 @@ Every method may be called by any process whose turn it is; all that is known is
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -75,7 +76,6 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.model.values import replace
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _IDLE_ENDS = 2  # allocations in a row that ended without a trial
@@ -301,7 +301,7 @@ class AllocationExecutor(OnSlurm):
                 f"{compress(wanted)}"
             )
         nodes = len(wanted) or request.resources.nodes or 1
-        resources = replace(request.resources, nodes=nodes)
+        resources = dataclasses.replace(request.resources, nodes=nodes)
         self._have(run, known, wanted, resources, name=request.allocation)
 
     def _go_on(self, run: Path, known: list[Held], *, is_any_open: bool) -> None:
@@ -384,7 +384,7 @@ class AllocationExecutor(OnSlurm):
         self, folder: Path, nodes: tuple[str, ...], resources: Resources, *, name: str
     ) -> None:
         """Submit the job of an allocation; where a session was killed at that, find it."""
-        asked = replace(resources, time_limit_s=self._hold_s)
+        asked = dataclasses.replace(resources, time_limit_s=self._hold_s)
         request = Request(
             folder=folder,
             job_name=f"{OWN_JOBS}allocation",
@@ -506,10 +506,10 @@ class AllocationExecutor(OnSlurm):
             (None, Outcome(state=State.LOST, reason="its allocation is not known")),
         )
         if said.state is State.PENDING and said.is_requeued:  # its steps are gone with the nodes
-            said = replace(said, state=State.REQUEUED)
+            said = dataclasses.replace(said, state=State.REQUEUED)
         word = _word(folder / driver.ENDED)
         now = self._ended(folder, taken, word, held, said) or _running(folder, said)
-        return replace(now, allocation=taken["allocation"])
+        return dataclasses.replace(now, allocation=taken["allocation"])
 
     def _in_queue(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
         """Say why an attempt has not begun."""
@@ -524,14 +524,14 @@ class AllocationExecutor(OnSlurm):
             return Outcome(state=State.PENDING, reason="waits for an allocation")
         held, said = allocations[-1]
         if not said.state.is_final:
-            return replace(
+            return dataclasses.replace(
                 said,
                 state=State.PENDING,
                 reason=f"allocation {held.job_id}: {said.reason}",
                 start_s=None,
             )
         if self._stands(held, said):
-            return replace(said, reason=f"allocation {held.job_id}: {said.reason}")
+            return dataclasses.replace(said, reason=f"allocation {held.job_id}: {said.reason}")
         if not held.is_ours and held.job_id == self._environ.get(JOB_VARIABLE, held.job_id):
             # the next attempt says that no allocation is left
             why = f"allocation {held.job_id} was over before it began: {said.reason}"
@@ -566,7 +566,7 @@ class AllocationExecutor(OnSlurm):
                 # read as a person's cancel it would stop the sweep
                 if cut.state is State.CANCELLED and not is_begun and not self._stands(held, said):
                     why = f"allocation {job_id} was over before it began: {said.reason}"
-                    return replace(cut, state=State.PREEMPTED, reason=why)
+                    return dataclasses.replace(cut, state=State.PREEMPTED, reason=why)
                 return cut
         if word is None:
             return None
@@ -704,7 +704,7 @@ def _with_allocation(folder: Path, taken: Mapping[str, Any], said: Outcome) -> O
     state = _CUT_OFF.get(said.state, said.state)
     if is_whole(folder, ranks):
         state, reason = State.COMPLETED, ""
-    cut = replace(
+    cut = dataclasses.replace(
         said, state=state, reason=reason, start_s=taken["at_s"], exit_code=None, signal=None
     )
     return ended(SlurmJob(job_id=taken["allocation"], outcome=cut), folder)

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.executors import OWN_JOBS, Resumed
@@ -18,7 +19,6 @@ from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass
 
 _log = logging.getLogger("pytest_xlatune.executors")
 # how long a resumed node may take to answer, before the second try and before the verdict

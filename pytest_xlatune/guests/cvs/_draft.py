@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_xlatune.guests.cvs._keys import (
@@ -46,7 +47,6 @@ from pytest_xlatune.guests.cvs._values import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import dataclass, field, replace
 
 DEVICES = 8  # of a node, where the file does not say
 _EARLY = "jax_maxtext"

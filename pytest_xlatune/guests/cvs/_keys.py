@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_xlatune.guests.cvs._values import (
@@ -34,7 +35,6 @@ from pytest_xlatune.guests.cvs._values import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import replace
 
 
 class Use(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pytest_xlatune.guests.cvs._draft import (
     DEVICES,
@@ -44,7 +45,6 @@ from pytest_xlatune.guests.cvs._values import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import dataclass, field
 
 Find = Callable[[str], tuple[str, str] | None]
 

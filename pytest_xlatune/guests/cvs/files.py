@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.studies import DeclaredStudy
 from pytest_xlatune.sweep.groups import CellSettings
 

@@ -7,6 +7,7 @@ tests: each asks the cell's study for its part.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -16,7 +17,6 @@ import pytest
 
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, OPTIONS_KEY, guarded
 from pytest_xlatune.report.words import sentence
 
@@ -267,8 +267,8 @@ def _end(
     if not is_enforced:
         return
     word = told["verdict"]
-    claim = replace(measured.no_regression, text=lines[0], holds=word == "pass")
-    measured.claims[:] = [replace(claim, is_undecided=word == "cannot tell")]
+    claim = dataclasses.replace(measured.no_regression, text=lines[0], holds=word == "pass")
+    measured.claims[:] = [dataclasses.replace(claim, is_undecided=word == "cannot tell")]
     if not claim.holds:
         raise AssertionError("\n".join(lines))
 

@@ -8,6 +8,7 @@ reads them on top. Slurm starts one process a node, and the container is inside 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_xlatune.guests.cvs._values import Container, CvsCell, CvsFile, setting_text
@@ -16,7 +17,6 @@ from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_fi
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import Flag, format_flags
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.model.values import dataclass
 
 CONFIG_FILE = "maxtext_config.yml"
 _CONFIG = "base_config: base.yml\n"

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,7 +26,6 @@ from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass, replace
 
 ERRORS = "error_patterns"
 Steps = Sequence[StepRecord]

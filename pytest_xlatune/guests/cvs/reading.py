@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pytest_xlatune.guests.cvs._draft import Draft, generation_of, open_items_of, read_first
 from pytest_xlatune.guests.cvs._keys import (
@@ -47,7 +48,6 @@ from pytest_xlatune.guests.cvs._values import (
 from pytest_xlatune.guests.cvs.plausible import implausible
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import replace
 
 __all__ = [
     "CLASSES",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pytest_xlatune.guests.cvs._draft import MODES
 from pytest_xlatune.guests.cvs._keys import (
@@ -39,7 +40,6 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import is_secret
-from pytest_xlatune.model.values import dataclass
 
 _DECODER = json.JSONDecoder()
 _BLANK = re.compile(r"[ \t\n\r]*")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import NoiseRecord
-from pytest_xlatune.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
@@ -23,7 +24,6 @@ from pytest_xlatune.model.record import LATER, Record, digest
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.compare import above, reach_of
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
 from pytest_xlatune.studies import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound

@@ -22,6 +22,7 @@ The causes and what they ask for are data: `megascale.toml`.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
 from pytest_xlatune.guests.megascale._lines import TextLine, payloads, unwrapped
@@ -33,7 +34,6 @@ from pytest_xlatune.guests.megascale.digest import (
     cause_of_prose,
     known_lines,
 )
-from pytest_xlatune.model.values import replace
 
 _LINE_BYTES = 1 << 20  # a state of a large cluster is long; libtpu lists eleven cores
 _MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64

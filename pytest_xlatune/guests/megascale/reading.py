@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.guests.megascale.digest import SCHEMA, MegascaleReport
@@ -12,7 +13,6 @@ from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.tasks.chunks import STDIN, chunks_of
 
 

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -23,7 +24,6 @@ from pytest_xlatune.model.record import written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
 from pytest_xlatune.stats.design import bonferroni

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
@@ -19,7 +20,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
 from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable

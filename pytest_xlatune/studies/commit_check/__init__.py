@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +21,6 @@ from pytest_xlatune.model.record import Record, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.studies import (
     Aim,
     Asked,

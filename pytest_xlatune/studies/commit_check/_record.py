@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -12,7 +13,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER
 from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies.cell_arms import OF_THE_NODES, CellWalk, is_excused
 from pytest_xlatune.studies.staged import FAILS, Words

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, relative
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies.commit_check._record import (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations
 from statistics import fmean, median
@@ -26,7 +27,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest, written
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.beside import (
     ALPHA,
     LEAST_LOSS,

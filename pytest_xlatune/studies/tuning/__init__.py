@@ -10,6 +10,7 @@ concludes the same. This module must not know of executors, ledgers, clocks or l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -18,7 +19,6 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
 from pytest_xlatune.studies.staged import StagedStudy

@@ -7,11 +7,11 @@ budget can refill the alpha that was spent on it. Writes no verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Plan

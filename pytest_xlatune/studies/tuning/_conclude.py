@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
@@ -24,7 +25,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (

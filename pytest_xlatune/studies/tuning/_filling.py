@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import Past
 from pytest_xlatune.studies.tuning._blocks import begun, frozen_arms, is_spare, look_at

@@ -6,6 +6,7 @@ Much follows from what a sweep declares and is worked out once. This module know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -18,7 +19,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.stats.design import MIN_DF, Plan, Refusal, plan, screen_slots, unused
 from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
 from pytest_xlatune.studies.evidence_run import EvidenceStudy

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -28,7 +29,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.values import dataclass
 from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
 from pytest_xlatune.stats.compare import noise_of
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile

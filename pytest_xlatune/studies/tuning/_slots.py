@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from statistics import fmean, median
@@ -26,7 +27,6 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, replace
 from pytest_xlatune.stats.blocks import BlockScore, fit_group
 from pytest_xlatune.stats.design import (
     FEW,

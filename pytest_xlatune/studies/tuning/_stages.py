@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import TrialResult, VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.model.values import replace
 from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.studies import History

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Shape
@@ -22,7 +23,6 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.result import EvidenceResult, TrialResult
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.model.values import dataclass, field, replace
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
 from pytest_xlatune.studies.tuning._filling import (

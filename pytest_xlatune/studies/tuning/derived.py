@@ -15,6 +15,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 from pytest_xlatune.model.channels import CHANNELS, on_top, settings_in, with_flag
@@ -37,7 +38,6 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, canonical, digest, written
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
 from pytest_xlatune.model.text import whole
-from pytest_xlatune.model.values import dataclass, field, replace
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1

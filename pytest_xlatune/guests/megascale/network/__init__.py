@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +28,6 @@ from pytest_xlatune.guests.megascale.network._transfers import (
     slack_of,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.values import dataclass, field, replace
 
 __all__ = [
     "Counters",

@@ -6,6 +6,7 @@ The rules are ours; each says its threshold in its text. Of two variants: what m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from pytest_xlatune.guests.megascale.network import (
     read_traffic,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.values import dataclass
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s a host, as xprof assumes
 PREMAP = "--megascale_grpc_premap_memory_bytes"

@@ -159,17 +159,18 @@ def prepare(kernels: int, files: list[Path], twin: Path) -> None:
     )
 
 
-def show_command(files: list[Path], runs: int) -> None:
-    """Run the command itself on a large and a small capture, so many times each."""
-    print(f"{'the command, ' + str(runs) + ' runs':40} {'least CPU s':>11} {'median':>7} {'MB':>5}")
-    for path in files:
-        run(COMMAND, path)  # compiles the modules
-        found = [run(COMMAND, path) for _ in range(runs)]
-        cpu = sorted(each[0] for each in found)
-        size = path.stat().st_size / 1e6
-        said = f"xlatune drill, a capture of {size:.1f} MB"
+def show_command(inputs: list[list[Path]], runs: int) -> None:
+    """Run the command itself on captures, a large one, a small one and many, so many times each."""
+    said = f"the command, {runs} runs"
+    print(f"{said:40} {'least CPU s':>11} {'median':>7} {'wall s':>7} {'MB':>5}")
+    for paths in inputs:
+        run(COMMAND, *paths)  # compiles the modules
+        found = [run(COMMAND, *paths) for _ in range(runs)]
+        cpu, wall = (sorted(each[column] for each in found) for column in (0, 1))
+        size = sum(path.stat().st_size for path in paths) / 1e6
+        said = f"xlatune drill, {len(paths)} of {size:.1f} MB in all"
         peak = max(each[2] for each in found)
-        print(f"{said:40} {cpu[0]:11.2f} {cpu[runs // 2]:7.2f} {peak:5.0f}")
+        print(f"{said:40} {cpu[0]:11.2f} {cpu[runs // 2]:7.2f} {wall[runs // 2]:7.2f} {peak:5.0f}")
     print()
 
 
@@ -193,7 +194,8 @@ def main() -> None:
             f"{options.kernels * STEPS * GPUS} kernels, xplane {files[0].stat().st_size / 1e6:.0f} "
             f"MB, JSON of the kernels alone {twin.stat().st_size / 1e6:.0f} MB packed\n"
         )
-        show_command([files[0], files[0].with_name("small.xplane.pb")], options.runs)
+        small = files[0].with_name("small.xplane.pb")
+        show_command([files[:1], [small], files], options.runs)
         if options.command:
             return
         print(f"{'way':58} {'CPU s':>7} {'wall s':>7} {'MB':>6} {'CPU ratio':>9}")

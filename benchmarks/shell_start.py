@@ -36,6 +36,9 @@ COMMANDS = (
     f"plan test_small.py {OF_CELL}",
     "jobs",
     "report",
+    "history",
+    *(f"{each} --help" for each in ("report", "history", "drill", "study", "network", "plan")),
+    "--help",
 )
 RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 # CPU seconds of a process and its peak memory, from the process that waits for it alone

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts
@@ -80,6 +81,7 @@ from pytest_xlatune.sweep.registry import KINDS
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 
+Worked = TypeVar("Worked")
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 _OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
@@ -169,6 +171,13 @@ class View:
     def history(self) -> tuple[TrialResult, ...]:
         """The results of the study's trials, in plan order."""
         return history_of(self.state, self.study)
+
+    def once(self, work: Callable[[LedgerState, Study], Worked]) -> Worked:
+        """Return what a function makes of the state; it is called once while nothing happens."""
+        known: dict[Any, Any] = vars(self).setdefault("worked", {})
+        if work not in known:
+            known[work] = work(self.state, self.study)
+        return cast("Worked", known[work])
 
 
 class Campaign:

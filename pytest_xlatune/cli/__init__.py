@@ -70,6 +70,7 @@ __all__ = [  # what a command that enters by the door may use
     "options_of",
     "show",
     "show_json",
+    "without_threads",
     "write_files",
 ]
 

@@ -40,10 +40,11 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 @owned.show_only()
 def _history(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
     from pytest_xlatune.tasks.measured import studies_below
 
     found = studies_below(arguments.folder or options_of(arguments).workdir)
+    from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
+
     past, notes = found.past, found.copies
     if arguments.cell is not None:
         past = tuple(each for each in past if each.is_called(arguments.cell))

@@ -107,7 +107,8 @@ def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
-    yield document_of(read_known(folder))
-    written = publish(folder, options.reports, exports=options.export)
+    known = read_known(folder)
+    yield document_of(known)
+    written = publish(folder, options.reports, exports=options.export, known=known)
     told = [f"written: {each}" for each in written]
     yield brief("Files", lines(*told, *(() if has_pages() else (NO_PAGES,))))

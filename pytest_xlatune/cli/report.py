@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.record import Json, read_json
-from pytest_xlatune.report.document import Document, brief, lines
-from pytest_xlatune.tasks.measured import folders_of
 
 if TYPE_CHECKING:
+    from pytest_xlatune.report.document import Document
     from pytest_xlatune.sweep.groups import RunSettings
 
 
@@ -49,6 +47,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.tasks.measured import folders_of
+
     options = options_of(arguments)
     paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
     names = [each for each in arguments.sweeps if Path(each) not in paths]
@@ -73,6 +73,8 @@ def _report(arguments: argparse.Namespace) -> Output:
 
 def _is_ledger(path: Path) -> bool:
     """Whether a path, not the name of a sweep, is meant; it need not be there."""
+    from pytest_xlatune.ledger import LEDGER
+
     return "/" in str(path) or path.is_file() or (path / LEDGER).is_file()
 
 
@@ -80,6 +82,7 @@ def _documents(
     folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
 ) -> Iterator[Document]:
     """Yield the report of each ledger, and the names of its files once they are written."""
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.publish import document_of, publish, read_known
@@ -97,6 +100,7 @@ def _documents(
                     zh=options.zh,
                     rewrite=options.rewrite,
                     exports=exports,
+                    known=known,
                 )
                 settings = sorted(known.state.opened[-1].settings.items())
                 told = [f"{name} was said by {place}" for name, place in settings]

@@ -12,15 +12,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
 from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
 from pytest_xlatune.cli.show import Output, complain, show
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
-from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
 from pytest_xlatune.sweep.registry import KINDS, kind_names
-from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.document import Document
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
     {"no-xlatune", "xlatune-rewrite", "xlatune-zh"}
@@ -125,6 +128,7 @@ def _documents(
     folder: Path, options: RunSettings, tell: Callable[[str], None], *, ending: Sequence[str]
 ) -> Iterator[Document]:
     """Yield the report; write it, send its summary, and tell how the run ended."""
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.report.lines import summary_message
     from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
@@ -132,7 +136,7 @@ def _documents(
     document = document_of(known)
     yield document
     yield brief("Stopped", lines(*known.stopped.splitlines()))
-    written = publish(folder, options.reports, exports=options.export)
+    written = publish(folder, options.reports, exports=options.export, known=known)
     told = [f"written: {os.path.relpath(path)}" for path in written]
     warning = add_step_summary(document, os.environ)
     told += [f"xlatune: {warning}"] if warning else []

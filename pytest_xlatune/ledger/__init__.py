@@ -21,8 +21,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
-from filelock import FileLock, Timeout
-
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
@@ -597,6 +595,8 @@ class Ledger:
         with self._explained(what="locked"):
             owned.make_folder(self.path.parent)
             # a lock by mere existence would outlive a killed writer: never fall back to it
+            from filelock import FileLock  # who only reads needs none
+
             lock = FileLock(
                 owned.lock_path(self.path.with_name(self.path.name + ".lock")),
                 timeout=_LOCK_TIMEOUT_S,
@@ -613,7 +613,7 @@ class Ledger:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except Timeout:
+        except TimeoutError:  # filelock's is one
             raise LedgerError(
                 f"{self.path} is locked by another process for more than {_LOCK_TIMEOUT_S:.0f} s; "
                 "end the process that holds it (it may be stopped), then run again"

@@ -408,6 +408,7 @@ class Controller:
             zh=self._options.zh,
             rewrite=self._options.rewrite,
             exports=self._options.export,
+            known=known,
         )
         names = [self._shown(path) for path in written]
         if not known.has_figure:

@@ -33,12 +33,14 @@ class StudyKind(NamedTuple):
         document: the function that makes a document of a `Subject`, as `module:name`.
         file_name: of its reports, without suffix.
         markers: of the tests that run it: marker -> what it selects, in a phrase.
+        asked_by_file: whether a sweep file can ask for it; None where its class has to be asked.
     """
 
     study: str
     document: str
     file_name: str
     markers: Mapping[str, str] = {}
+    asked_by_file: bool | None = None
 
     @property
     def cls(self) -> type[Study]:
@@ -53,7 +55,9 @@ class StudyKind(NamedTuple):
 
     @property
     def is_declared(self) -> bool:
-        """Whether a sweep file can ask for it: `Sweep(study=...)`; its class is imported."""
+        """Whether a sweep file can ask for it: `Sweep(study=...)`; imports no class of ours."""
+        if self.asked_by_file is not None:
+            return self.asked_by_file
         return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
     def document_of(self, subject: Subject) -> Document:
@@ -111,6 +115,7 @@ _OURS: dict[str, StudyKind] = {
             "wave5_5": "the best flags with the best pipeline shape",
             "confirm": "the finalists in fresh randomised blocks",
         },
+        asked_by_file=False,
     ),
     "gate": StudyKind(
         "pytest_xlatune.studies.gate:GateStudy",
@@ -120,45 +125,55 @@ _OURS: dict[str, StudyKind] = {
             "gate": "a regression gate on TGS",
             "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
         },
+        asked_by_file=True,
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
         f"{_CELL_DOCUMENTS}:network",
         "network",
         {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
+        asked_by_file=True,
     ),
     "nodes": StudyKind(
         "pytest_xlatune.studies.node_check:NodeStudy",
         f"{_CELL_DOCUMENTS}:nodes",
         "nodes",
         {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
+        asked_by_file=True,
     ),
     "batch": StudyKind(
         "pytest_xlatune.studies.batch_size:BatchStudy",
         f"{_CELL_DOCUMENTS}:batch",
         "batch",
         {"batch": "which batch size is fastest, and how large a one fits"},
+        asked_by_file=True,
     ),
     "commits": StudyKind(
         "pytest_xlatune.studies.commit_check:CommitStudy",
         f"{_CELL_DOCUMENTS}:commits",
         "commits",
         {"commits": "which commit made it slower, or which models a commit breaks or slows"},
+        asked_by_file=True,
     ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",
         "calibration",
         {"calibrate": "the baseline against itself: the noise of the cell; takes jobs=12"},
+        asked_by_file=False,
     ),
     "evidence": StudyKind(
         "pytest_xlatune.studies.evidence_run:EvidenceStudy",
         f"{_DOCUMENTS}:evidence",
         "evidence",
         {"wave1_5": "an evidence run with profiler and dump"},
+        asked_by_file=False,
     ),
     "imported": StudyKind(
-        "pytest_xlatune.studies.imported:ImportedStudy", f"{_DOCUMENTS}:imported", "leaderboard"
+        "pytest_xlatune.studies.imported:ImportedStudy",
+        f"{_DOCUMENTS}:imported",
+        "leaderboard",
+        asked_by_file=False,
     ),
 }
 KINDS: dict[str, StudyKind] = _Kinds(_OURS)

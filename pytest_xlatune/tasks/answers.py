@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
+from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
@@ -27,7 +28,7 @@ from pytest_xlatune.report import claims
 from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question
+from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question, Study
 from pytest_xlatune.studies.tuning.derived import Slot
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
@@ -246,12 +247,15 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     found = ask(campaign, question, tick)
     if found.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    study, state = campaign.study, campaign.view().state
-    record = junit_text(record_of_study(state, study)) if study.cells else ""
-    measured = Measured(found.verdict, record)
+    # made anew for each test, the record took half of the CPU of a session that measures nothing
+    measured = Measured(found.verdict, campaign.view().once(_record))
     if found.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured
+
+
+def _record(state: LedgerState, study: Study) -> str:
+    return junit_text(record_of_study(state, study)) if study.cells else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

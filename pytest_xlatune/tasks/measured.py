@@ -59,11 +59,11 @@ def studies_below(root: Path) -> MeasuredBelow:
         ConfigError: the folder holds no ledger.
         LedgerError: none of its ledgers can be read.
     """
-    from pytest_xlatune.tasks.publish import read_known
-
     folders = sorted(_ledgers_below(root, _MOST_LEVELS))
     if not folders:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
+    from pytest_xlatune.tasks.publish import read_known  # who has no ledger waits for none of it
+
     kept, copies = _without_copies(folders)
     past, problems = [], []
     for folder in kept:

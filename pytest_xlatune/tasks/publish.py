@@ -295,6 +295,7 @@ class Known:
         conclusion: the study's verdicts on them.
         remarks: job id -> why it has no score, where no result says so.
         at_s: time of the last event, seconds since the epoch.
+        of: what tells the file that was read from a longer or another one.
     """
 
     folder: Path
@@ -305,6 +306,7 @@ class Known:
     conclusion: Conclusion
     remarks: dict[str, str]
     at_s: float
+    of: tuple[int, ...] = ()
 
     @property
     def cell(self) -> Cell:
@@ -378,6 +380,20 @@ class Known:
             if each.trial.protocol.dump and trial_id not in own
         )
 
+    @cached_property
+    def subject(self) -> Subject:
+        """What a document of the cell is made of."""
+        return Subject(
+            patch=_patch_of_setting(self),
+            conclusion=self.conclusion,
+            cells=self.cells,
+            profiles=self.profiles,
+            history=self.scored,
+            now=self.written,
+            record=record_of_study(self.state, self.study),
+            slots=self.slots,
+        )
+
     @property
     def stop_reason(self) -> str:
         """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
@@ -422,6 +438,7 @@ def read_known(path: Path) -> Known:
         LedgerError: there is none, or it cannot be read.
     """
     path = _ledger_at(path)
+    of = _identity(path)  # before it is read: a line added meanwhile makes it another
     entries = Ledger(path).refresh()
     try:
         state = replay(entries)
@@ -448,7 +465,24 @@ def read_known(path: Path) -> Known:
         ),
         remarks=remarks_of(entries),
         at_s=entries[-1].at_s,
+        of=of,
     )
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what changes when something is added to a ledger; () where it cannot be asked."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _as_it_is(folder: Path, known: Known | None) -> Known:
+    """Return the state of a cell by its ledger of this moment, without reading it twice."""
+    if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
+        return known
+    return read_known(folder)
 
 
 def _ledger_at(path: Path) -> Path:
@@ -472,7 +506,7 @@ def document_of(known: Known) -> Document:
     kept = read_calibration(known.folder, known.cell) if known.study.traits.about_cell else None
     document = known.kind.document_of(
         replace(
-            _subject(known),
+            known.subject,
             stopped=known.stop_reason,
             figures=tuple(kept.figures) if kept else (),
             evidence=_evidence_runs(known.state),
@@ -492,19 +526,6 @@ def _patch_of_setting(known: Known) -> str:
     """Return the patch of the setting that a study recommends, once it is over; "" without one."""
     setting = known.conclusion.facts.setting or ""
     return patch_of_setting(known.files, setting) if known.conclusion.complete else ""
-
-
-def _subject(known: Known) -> Subject:
-    return Subject(
-        patch=_patch_of_setting(known),
-        conclusion=known.conclusion,
-        cells=known.cells,
-        profiles=known.profiles,
-        history=known.scored,
-        now=known.written,
-        record=record_of_study(known.state, known.study),
-        slots=known.slots,
-    )
 
 
 def was_compiled(
@@ -547,7 +568,7 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: Known) -> str:
     """Return the state of a cell as the text of one JSON document."""
-    return hide_kept(leaderboard_json(_subject(known)))
+    return hide_kept(leaderboard_json(known.subject))
 
 
 def covered_by(known: Known) -> Covered:
@@ -564,7 +585,7 @@ def covered_by(known: Known) -> Covered:
         remarks=known.remarks,
         files=known.files,
         versions=known.state.opened[-1].versions,
-        record=record_of_study(known.state, known.study),
+        record=known.subject.record,
         slots=known.slots,
     )
     best = covered.best
@@ -595,7 +616,7 @@ def page_text(
     With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
     the sweep stands. `home` is the address of an index.
     """
-    page = page_of(document, _subject(known), covered=covered, remarks=known.remarks, files=files)
+    page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
     return html(mapped(replace(page, live=live, home=home), hide_kept))
 
 
@@ -640,6 +661,7 @@ def publish(
     zh: bool = False,
     rewrite: bool = False,
     exports: Sequence[str] = (),
+    known: Known | None = None,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
@@ -649,14 +671,14 @@ def publish(
     A gate, a calibration and an evidence run write their own files, and no tuning document; a study
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
-    that moment.
+    that moment. `known` is what was read of it before: read again only where it has grown since.
 
     Raises:
         LedgerError: the directory cannot be written, or a format's program does not take the
             figures; the ledger itself is complete.
     """
     with writing(), alone(reports):
-        known = read_known(folder)
+        known = _as_it_is(folder, known)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
         files = tuple(path.name for path in texts)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.evidence.trace import at_a_cap, other_device, xplane
+from pytest_xlatune.evidence.trace import at_a_cap, captures, other_device, xplane
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
@@ -315,3 +317,63 @@ def test_a_capture_that_cannot_be_read_leaves_the_others_readable(tmp_path: Path
     assert found.sources == (str(tmp_path / "b.xplane.pb"),)
     names = [Path(each.partition(":")[0]).name for each in left_out]
     assert names == ["a.xplane.pb", "c.trace.json.gz"]
+
+
+def _many(folder: Path) -> list[Path]:
+    """Leave captures of one window, one of which is damaged."""
+    found = []
+    for number in range(5):
+        space = node()
+        space.extra = task(1_000 + number, 2_000)
+        path = folder / f"node{number}.xplane.pb"
+        path.write_bytes(space.data() if number != 3 else space.data()[:-5])
+        found.append(path)
+    return found
+
+
+@pytest.fixture
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small captures read in processes, whatever machine and threads there are."""
+    monkeypatch.setattr(captures, "_SIDE_BY_SIDE_BYTES", 0)
+    monkeypatch.setattr(captures, "_cores", lambda: 2)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+
+
+def test_captures_that_are_read_side_by_side_are_drilled_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: None
+) -> None:
+    paths = _many(tmp_path)
+
+    def noted(path: str) -> Any:
+        (tmp_path / f"{os.getpid()}.pid").touch()
+        return read_one(path)
+
+    read_one = captures._read_one
+    monkeypatch.setattr(captures, "_read_one", noted)
+    together = read_window(paths, CaptureWindow())
+    processes = {each.stem for each in tmp_path.glob("*.pid")}
+    assert processes
+    assert str(os.getpid()) not in processes
+    monkeypatch.setattr(captures, "_SIDE_BY_SIDE_BYTES", 1 << 40)
+    alone = read_window(paths, CaptureWindow())
+    assert together[0].to_json() == alone[0].to_json()
+    assert together[1] == alone[1]
+    assert "node3.xplane.pb" in " ".join(alone[1])
+
+
+def test_where_a_process_is_killed_the_rest_is_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: None
+) -> None:
+    paths, here = _many(tmp_path), os.getpid()
+
+    def killed(path: str) -> Any:
+        if os.getpid() != here and "node2" in path:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_one(path)
+
+    read_one = captures._read_one
+    monkeypatch.setattr(captures, "_read_one", killed)
+    found, _ = read_window(paths, CaptureWindow())
+    assert [Path(each).name for each in found.sources] == [
+        f"node{number}.xplane.pb" for number in (0, 1, 2, 4)
+    ]

@@ -130,7 +130,13 @@ def test_the_contract_is_what_the_design_says() -> None:
 
 
 def test_the_registry_holds_what_is_needed_before_a_study_is_imported() -> None:
-    assert StudyKind._fields == ("study", "document", "file_name", "markers")
+    assert StudyKind._fields == ("study", "document", "file_name", "markers", "asked_by_file")
+
+
+def test_what_a_sweep_file_can_ask_for_is_told_without_an_import_as_the_classes_tell() -> None:
+    for name, kind in KINDS.items():
+        assert kind.asked_by_file is not None, name
+        assert kind.is_declared == kind._replace(asked_by_file=None).is_declared, name
 
 
 def test_a_study_a_declaration_and_a_record_are_used_and_never_asked_what_they_are() -> None:

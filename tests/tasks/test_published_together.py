@@ -35,8 +35,9 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     early = read_known(each.setup.folder)  # a session is over, and held up before it writes
     run(each)
     late = read_known(each.setup.folder)
-    publish(late.folder, tmp_path / "reports")
-    leaderboard = publish(early.folder, tmp_path / "reports")[0]
+    publish(late.folder, tmp_path / "reports", known=late)
+    # what it read then is old by now
+    leaderboard = publish(early.folder, tmp_path / "reports", known=early)[0]
     assert markdown(document_of(early)) != markdown(document_of(late))
     assert leaderboard.read_text(encoding="utf-8") == markdown(document_of(late))
     assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"

@@ -17,8 +17,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +76,101 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(window.values())
 
 
-def _read(paths: Iterable[str]) -> Iterator[Trace | ParseError]:
+def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Read captures one by one, by the ends of their names; what cannot be read is its error."""
-    for path in paths:
-        try:
-            if path.endswith(JSON):
-                yield read_trace_json(Path(path).read_bytes(), path)
-            else:
-                yield read_xplane_file(path)
-        except OSError as error:
-            yield ParseError(unreadable(path, error))
-        except ParseError as error:
-            yield error
+    if sum(map(_size_of, paths)) >= _SIDE_BY_SIDE_BYTES and len(paths) > 1 and _forks():
+        yield from _side_by_side(paths)
+    else:
+        yield from map(_read_one, paths)
+
+
+def _read_one(path: str) -> Trace | ParseError:
+    try:
+        if path.endswith(JSON):
+            return read_trace_json(Path(path).read_bytes(), path)
+        return read_xplane_file(path)
+    except OSError as error:
+        return ParseError(unreadable(path, error))
+    except ParseError as error:
+        return error
+
+
+_SIDE_BY_SIDE_BYTES = 1 << 25  # below, processes cost more than they save
+_MOST_PROCESSES = 8  # each needs the memory of a capture
+
+
+def _size_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+
+
+def _forks() -> bool:
+    """Whether this process may fork: another thread of it may hold a lock."""
+    return sys.platform == "linux" and threading.active_count() == 1 and _cores() > 1
+
+
+def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
+    """Read captures in processes, a few ahead of who takes them in their order."""
+    from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    count = min(len(paths), _cores(), _MOST_PROCESSES)
+    ahead: deque[Future[tuple[Trace | ParseError, list[list[int]]]]] = deque()
+    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+        for place in range(len(paths)):
+            try:
+                ahead += [
+                    pool.submit(_packed, each)
+                    for each in paths[place + len(ahead) : place + count + 1]
+                ]
+                found = _unpacked(*ahead.popleft().result())
+            except BrokenExecutor:  # a process was killed: where memory is short one reads alone
+                break
+            yield found
+        else:
+            return
+    yield from map(_read_one, paths[place:])
+
+
+def _packed(path: str) -> tuple[Trace | ParseError, list[list[int]]]:
+    """Return a capture without the events of its streams, which a device has too, and their sizes.
+
+    Sent as they are, the views of one array would arrive as copies.
+    """
+    found = _read_one(path)
+    if isinstance(found, ParseError):
+        return found, []
+    sizes = [[len(each.events) for each in device.streams] for device in found.devices]
+    devices = (
+        replace(
+            device,
+            streams=tuple(
+                replace(each, events=device.events.part(0, 0)) for each in device.streams
+            ),
+        )
+        for device in found.devices
+    )
+    return replace(found, devices=tuple(devices)), sizes
+
+
+def _unpacked(found: Trace | ParseError, sizes: list[list[int]]) -> Trace | ParseError:
+    if isinstance(found, ParseError):
+        return found
+    devices = []
+    for device, each in zip(found.devices, sizes, strict=True):
+        ends = np.cumsum(each).tolist()
+        views = (
+            replace(stream, events=device.events.part(end - size, end))
+            for stream, size, end in zip(device.streams, each, ends, strict=True)
+        )
+        devices.append(replace(device, streams=tuple(views)))
+    return replace(found, devices=tuple(devices))
 
 
 def read_window(

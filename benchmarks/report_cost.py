@@ -1,0 +1,75 @@
+"""What `xlatune report` costs, by the number of profiles of the sweep.
+
+    python benchmarks/report_cost.py [--profiles 200 800]
+
+A simulated cluster measures a sweep, its ledger is written as a campaign writes it, and the command
+that a user types runs on it in a process of its own. CPU seconds and peak memory are the operating
+system's, with the interpreter's start; `of bare Python` is the ratio to `python -c pass`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from reuse_cost import lines_of, study_of, world_of
+from simcluster import Cluster, drive
+from tabulate import tabulate
+
+from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
+
+RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def used(argv: list[str], folder: Path) -> tuple[float, float]:
+    """Return CPU seconds and peak MB of a command; fail where it does."""
+    # the modules are kept compiled, as in an installation
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    with subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{argv}: exit status {process.returncode}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+
+
+def ledger_of(profiles: int, folder: Path) -> Path:
+    """Leave the ledger of a measured sweep below a work directory."""
+    study = study_of(profiles)
+    _, history = drive(study, Cluster(world_of(profiles), 1), 1)
+    opened = CampaignOpened(
+        cells=(study.cell,), study=study.name, sweep="reported", session="s",
+        declared=study.to_json(),
+    )  # fmt: skip
+    path = folder / ".xlatune" / "reported" / "cell" / LEDGER
+    path.parent.mkdir(parents=True)
+    Ledger(path).append(opened, *lines_of(history), at_s=1e9)
+    return path
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profiles", type=int, nargs="+", default=[200, 800])
+    rows = []
+    for profiles in parser.parse_args().profiles:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            size = ledger_of(profiles, folder).stat().st_size / 1e6
+            command = [sys.executable, "-c", RUN, "report"]
+            used(command, folder)  # compiles the modules
+            bare_s, _ = used([sys.executable, "-c", "pass"], folder)
+            cpu_s, peak_mb = used(command, folder)
+            written = sum(each.stat().st_size for each in folder.glob("reports/**/*.*")) / 1e6
+        rows.append([profiles, size, cpu_s, cpu_s / bare_s, peak_mb, written])
+    headers = ["profiles", "ledger, MB", "CPU s", "of bare Python", "peak MB", "reports, MB"]
+    print(tabulate(rows, headers=headers, floatfmt=("", ".1f", ".2f", ".0f", ".0f", ".1f")))
+
+
+if __name__ == "__main__":
+    main()

@@ -43,6 +43,7 @@ from pytest_xlatune.model.result import (
     RotationResult,
     Score,
     SettingKind,
+    State,
     StepRecord,
     TrialResult,
     TrialSetting,
@@ -216,7 +217,11 @@ def assess(
     if trial.rotation is not None:
         steps = steps_of(report, metrics)
         turned = _rotation(
-            trial, cell, steps, decision, cause, journal=journal, number=number, blamed=blamed
+            *(trial, cell, steps, decision, cause),
+            journal=journal,
+            number=number,
+            is_whole=outcome.state is State.COMPLETED,
+            blamed=blamed,
         )
         decision, findings = turned.decision or decision, (*findings, *turned.findings)
     # profiler and dump change the time of a step: an evidence run is never scored
@@ -273,6 +278,7 @@ def _rotation(
     *,
     journal: RotationRead | None,
     number: int,
+    is_whole: bool,
     blamed: Sequence[Blamed],
 ) -> _Turned:
     """Return what the turns of an ended rotation say, or which program it died of."""
@@ -288,7 +294,13 @@ def _rotation(
         tokens_per_device_step=cell.tokens_per_device_step,
         blamed=known,
     )
-    found = blame(decision, cause, journal, steps, rotation=rotation, number=number, earlier=blamed)
+    found = blame(
+        *(decision, cause, journal, steps),
+        rotation=rotation,
+        number=number,
+        is_whole=is_whole,
+        earlier=blamed,
+    )
     after: Decision | None = None
     if found is not None and not found.is_suspect:
         after = goes_on_without(decision, found)

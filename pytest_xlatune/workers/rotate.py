@@ -87,7 +87,7 @@ class _Journal:
             os.write(self.file, (json.dumps(line) + "\n").encode())
 
 
-class Rotation:
+class TurnTaker:
     """What one process does: find the step, compile, take turns."""
 
     def __init__(self, spec: dict[str, Any], folder: Path) -> None:
@@ -374,7 +374,7 @@ class _Stand:
 class _RotatedStep:
     """Runs the trainer's own program first, and then whichever program's turn it is."""
 
-    def __init__(self, rotation: Rotation, plain: Any, name: str) -> None:
+    def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
         self._rotation, self.plain, self.name = rotation, plain, name
         self.options: dict[str, Any] = {}  # of the trainer's own compilation
         self.run: Callable[..., Any] = self._waiting
@@ -479,7 +479,7 @@ class _RotatedStep:
 class _JittedStep(_RotatedStep):
     """In the place of a function that `jax.jit` returned."""
 
-    def __init__(self, rotation: Rotation, plain: Any, fun: Any, said: dict[str, Any]) -> None:
+    def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, said: dict[str, Any]) -> None:
         super().__init__(rotation, plain, _name_of(fun))
         self._static_at, self._static_names = _static(fun, said)
         self._static: Any = None
@@ -509,7 +509,7 @@ class _CompiledStep(_RotatedStep):
     """In the place of what a trainer compiled itself."""
 
     def __init__(
-        self, rotation: Rotation, plain: Any, lowered: Any, name: str, options: dict[str, Any]
+        self, rotation: TurnTaker, plain: Any, lowered: Any, name: str, options: dict[str, Any]
     ) -> None:
         super().__init__(rotation, plain, name)
         self.options, self._lowered = options, lowered
@@ -663,7 +663,7 @@ class _Hooked(importlib.abc.Loader):
         self.hook(module)
 
 
-def read(path: Path) -> Rotation:
+def read(path: Path) -> TurnTaker:
     """Read a spec, and be ready.
 
     Raises:
@@ -671,7 +671,7 @@ def read(path: Path) -> Rotation:
     """
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
-        rotation = Rotation(spec, path.absolute().parent)
+        rotation = TurnTaker(spec, path.absolute().parent)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SystemExit(
             f"rotate.py: {path} is no rotation: {type(error).__name__}: {error}"

@@ -82,7 +82,7 @@ class Assessment:
         decision: what follows.
         score: where the attempt is accepted.
         settings: each of the trial, and whether it was in effect.
-        rotation: what is known of a rotation; None of other trials.
+        rotation: the result of a rotation; None of other trials.
         blamed: the program of a rotation that it died of; None where it died of none.
     """
 
@@ -120,7 +120,7 @@ def _without(why: Reason | None, secrets: frozenset[str]) -> Reason | None:
 def _rotation_without(
     found: RotationResult | None, secrets: frozenset[str]
 ) -> RotationResult | None:
-    """Return what is known of a rotation as it may be written down: a compiler quotes, too."""
+    """Return the result of a rotation as it may be written down: a compiler quotes, too."""
     if found is None or found.read is None:
         return found
     said = {name: hide_quoted(words, secrets) for name, words in found.read.refused.items()}
@@ -255,7 +255,7 @@ class _Turned:
     """What a rotation adds to an assessment; of another trial nothing.
 
     Attributes:
-        result: what is known of it.
+        result: of the rotation.
         blamed: the program that it died of.
         decision: in the place of the playbook's; None leaves that.
         findings: of programs that were left out.

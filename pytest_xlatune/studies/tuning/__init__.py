@@ -31,7 +31,6 @@ from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
 from pytest_xlatune.studies.tuning._ways import (
     RotationRule,
-    both_plans,
     outline_of_ways,
     why_none_rotates,
 )
@@ -219,10 +218,6 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
             for each in (*walk.past.screen.values(), *walk.past.confirm.values())
         )
         return max(walk.left, self.budget - spent + (walk.waves.evidence is not None))
-
-    def plans(self) -> tuple[tuple[int, int], ...]:
-        """Return (jobs, steps of the trainer) of this plan and of one without rotation, at most."""
-        return () if isinstance(self.ways, Refusal) else both_plans(self, self.ways)
 
     def why_more(self, history: History) -> Reason | None:
         """Return which spare block is planned, and for which profiles."""

@@ -115,7 +115,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         return next((each for each in self.history if each.trial.id == trial.id), None)
 
     def walk(self) -> None:
-        """Propose what is due: of the rotations first, then jobs."""
+        """Propose the trials that are due: of the rotations first, then jobs."""
         jobs = self.jobs if self._are_told else None
         due = (*self.turning, *(jobs.propose(self.beside) if jobs is not None else ()))
         self.run(due, later=max(self._left - len(due), 0))

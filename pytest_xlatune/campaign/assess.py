@@ -43,6 +43,7 @@ from pytest_xlatune.model.result import (
     RotationResult,
     Score,
     SettingKind,
+    State,
     StepRecord,
     TrialResult,
     TrialSetting,
@@ -88,7 +89,7 @@ class Assessment:
         decision: what follows.
         score: where the attempt is accepted.
         settings: each of the trial, and whether it was in effect.
-        rotation: what is known of a rotation; None of other trials.
+        rotation: the result of a rotation; None of other trials.
         blamed: the program of a rotation that it died of; None where it died of none.
     """
 
@@ -126,7 +127,7 @@ def _without(why: Reason | None, secrets: frozenset[str]) -> Reason | None:
 def _rotation_without(
     found: RotationResult | None, secrets: frozenset[str]
 ) -> RotationResult | None:
-    """Return what is known of a rotation as it may be written down: a compiler quotes, too."""
+    """Return the result of a rotation as it may be written down: a compiler quotes, too."""
     if found is None or found.read is None:
         return found
     said = {name: hide_quoted(words, secrets) for name, words in found.read.refused.items()}
@@ -225,7 +226,11 @@ def assess(
     if trial.rotation is not None:
         steps = steps_of(report, metrics)
         turned = _rotation(
-            trial, cell, steps, decision, cause, journal=journal, number=number, blamed=blamed
+            *(trial, cell, steps, decision, cause),
+            journal=journal,
+            number=number,
+            is_whole=outcome.state is State.COMPLETED,
+            blamed=blamed,
         )
         decision, findings = turned.decision or decision, (*findings, *turned.findings)
     # profiler and dump change the time of a step: an evidence run is never scored
@@ -258,7 +263,7 @@ class _Turned:
     """What a rotation adds to an assessment; of another trial nothing.
 
     Attributes:
-        result: what is known of it.
+        result: of the rotation.
         blamed: the program that it died of.
         decision: in the place of the playbook's; None leaves that.
         findings: of programs that were left out.
@@ -281,6 +286,7 @@ def _rotation(
     *,
     journal: RotationRead | None,
     number: int,
+    is_whole: bool,
     blamed: Sequence[Blamed],
 ) -> _Turned:
     """Return what the turns of an ended rotation say, or which program it died of."""
@@ -296,7 +302,13 @@ def _rotation(
         tokens_per_device_step=cell.tokens_per_device_step,
         blamed=known,
     )
-    found = blame(decision, cause, journal, steps, rotation=rotation, number=number, earlier=blamed)
+    found = blame(
+        *(decision, cause, journal, steps),
+        rotation=rotation,
+        number=number,
+        is_whole=is_whole,
+        earlier=blamed,
+    )
     after: Decision | None = None
     if found is not None and not found.is_suspect:
         after = goes_on_without(decision, found)

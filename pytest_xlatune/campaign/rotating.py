@@ -43,6 +43,7 @@ _OF_NO_PROGRAM = (
         *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
         *(FailureClass.CONFIG_ERROR, FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
         *(FailureClass.NO_STEPS, FailureClass.TOO_FEW_STEPS, FailureClass.NO_SCORE),
+        *(FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED),
     }
 )
 # ends that come from outside as well: of a program only where the next attempt ends at it again
@@ -69,9 +70,13 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     if not read:
         return None
     first = read[0]
-    behind = [each for each in read if each.suspects and not each.is_over]
-    if behind and not first.is_over:
-        last = min(behind, key=lambda each: len(each.compiled) + len(each.refused))
+    named = [each for each in read if each.suspects]
+    # one that raised an exception says that it ends; those that were killed for it do not
+    raised = [each for each in named if each.is_over]
+    if raised and len(raised) < len(read):
+        named = raised
+    if named:
+        last = min(named, key=lambda each: len(each.compiled) + len(each.refused))
         first = replace(first, suspects=last.suspects)
     return first
 
@@ -168,6 +173,7 @@ def blame(
     *,
     rotation: Rotation,
     number: int,
+    is_whole: bool,
     earlier: Sequence[Blamed] = (),
 ) -> Blamed | None:
     """Return the program that an attempt died of; None where it was no program, or not this often.
@@ -183,9 +189,12 @@ def blame(
         steps: of the log.
         rotation: as it was planned; what a journal names besides is no program of ours.
         number: of the attempt.
+        is_whole: whether it ended well, so that it died of nothing but its loss.
         earlier: the blame of the attempts before.
     """
     if read is None or decision.next is Next.ACCEPT or decision.cls in _OF_NO_PROGRAM:
+        return None
+    if is_whole and decision.cls != FailureClass.NUMERICAL_FAILURE:
         return None
     if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
         return None

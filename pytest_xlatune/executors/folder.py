@@ -215,7 +215,7 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     probe = (*spec.probe, DEVICES) if devices else spec.probe
     if spec.is_probe_dear and not devices:
         probe = ()
-    program = Path(probe_environment.__file__).read_text(encoding="utf-8")
+    program = _program(Path(probe_environment.__file__).name)
     return dataclasses.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
 
 
@@ -224,9 +224,13 @@ def with_worker(spec: LaunchSpec) -> LaunchSpec:
     places = [name for name in WORKERS if name in spec.files]
     if not places:
         return spec
-    # by its place: as a module it would look for a rotation of this very process
-    text = Path(probe_environment.__file__).with_name("rotate.py").read_text(encoding="utf-8")
+    text = _program("rotate.py")
     return dataclasses.replace(spec, files={**spec.files, **dict.fromkeys(places, text)})
+
+
+def _program(name: str) -> str:
+    """Return the text of a program of `workers`, by its place: imported it would begin its work."""
+    return Path(probe_environment.__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:

@@ -314,8 +314,13 @@ def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
 
 
 def is_watched(trial: Trial) -> bool:
-    """Whether a trial is asked to tell its settings in effect; an evidence run dumps anyway."""
-    return trial.protocol.is_scored and not trial.protocol.dump
+    """Whether a trial is asked to tell its settings in effect; an evidence run dumps anyway.
+
+    A rotation is not: what XLA dumps are the options of whichever program was compiled last.
+    """
+    turns = trial.rotation
+    is_of_one = turns is None or turns.is_of_baseline
+    return trial.protocol.is_scored and not trial.protocol.dump and is_of_one
 
 
 def witness_script(folder: str = "xlatune_folder") -> str:

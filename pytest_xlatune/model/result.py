@@ -351,7 +351,7 @@ class Blamed(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationResult(Record):
-    """What is known of a rotation.
+    """The result of a rotation.
 
     Attributes:
         score: each program against the baseline, and the turns; None where there is none.

@@ -258,7 +258,8 @@ class CompiledProgram(Record):
         memory_bytes: what it takes of a device while it runs: arguments, results, temporary space
             and code; None where the platform does not say.
         same_as: id of the first program whose optimised text is equal; "" where none is. Equal text
-            is an equal program but for options that act when it runs (`seen_in_text` of a caller).
+            is not yet an equal program: `xla_backend_optimization_level` acts on the machine code,
+            other options act when the program runs. Only a copy is equal by construction.
     """
 
     program: str

@@ -224,13 +224,6 @@ class Study(Record, ABC):
         """Return how many trials may still come at most; `left` where no more can follow."""
         return self.left(history)
 
-    def plans(self) -> tuple[tuple[int, int], ...]:
-        """Return (jobs, steps of the trainer) of this plan and of one without rotation, at most.
-
-        () of a study that has no other plan.
-        """
-        return ()
-
     def why_more(self, history: History) -> Reason | None:
         """Return which trials were added to those that were planned, and why; None: none were."""
         del history

@@ -366,7 +366,7 @@ class ResolvedSweep:
         """Whether profiles may take turns in one job.
 
         Raises:
-            ConfigError: it is asked for, and cannot be: the message says what is missing.
+            ConfigError: it is asked for, and cannot be: the message names the part that is missing.
         """
         asked, missing = self.sweep.design.rotate, self.why_not_rotated
         if asked == "on" and missing:

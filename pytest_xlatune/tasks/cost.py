@@ -22,6 +22,7 @@ from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
@@ -181,7 +182,7 @@ def cost_of(
 
 
 def hours_of_both(
-    study: Study, history: Sequence[TrialResult], *, limit_s: float | None
+    outline: Sequence[Reason], history: Sequence[TrialResult], *, limit_s: float | None
 ) -> tuple[str, ...]:
     """Say how long the plan of a study takes, and the one without rotation; () where it is one.
 
@@ -189,13 +190,14 @@ def hours_of_both(
     time limit bounds both. Programs that a rotation compiles beyond the first come on top.
 
     Args:
-        study: whose plans.
+        outline: what a plan says of the study.
         history: its results.
         limit_s: of an ordinary job; None is none.
     """
-    plans = study.plans()
-    if not plans:
+    both_of = next((each.fields for each in outline if each.kind is Why.JOBS_OF_BOTH_PLANS), None)
+    if both_of is None:
         return ()
+    plans = [(both_of["jobs"], both_of["steps"]), (both_of["others"], both_of["other_steps"])]
     ran = [
         (took_s, each.score.step_s, each.trial.protocol.steps)
         for each in history

@@ -170,9 +170,10 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     alone = study.policy.compiled_stage
     ahead = study.ahead(recorded)
     trials = left = tuple(each for each in ahead if not alone or each.stage != alone)
+    outline = study.outline(recorded)
     capacity = [
-        *map(sentence, study.outline(recorded)),
-        *hours_of_both(study, history, limit_s=resolved.cell.protocol.deadline_s),
+        *map(sentence, outline),
+        *hours_of_both(outline, history, limit_s=resolved.cell.protocol.deadline_s),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

@@ -377,6 +377,7 @@ class _RotatedStep:
     def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
         self._rotation, self.plain, self.name = rotation, plain, name
         self.options: dict[str, Any] = {}  # of the trainer's own compilation
+        self.has_static = False
         self.run: Callable[..., Any] = self._waiting
         self.calls = self.size_bytes = 0
         self._programs: list[Any] = []
@@ -421,7 +422,7 @@ class _RotatedStep:
         self.calls = call + 1
         if call >= self._turn_end:
             self._begin_turn(call)
-        given = self.dynamic(args, kwargs)
+        given = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
         if given is None:
             return self._oddly(call, args, kwargs)
         if self._at not in self._proved:
@@ -483,14 +484,13 @@ class _JittedStep(_RotatedStep):
         super().__init__(rotation, plain, _name_of(fun))
         self._static_at, self._static_names = _static(fun, said)
         self._static: Any = None
-        if self._static_at or self._static_names:
-            self.dynamic = self._dynamic  # type: ignore[method-assign]
+        self.has_static = bool(self._static_at or self._static_names)
 
     def lower(self, args: Any, kwargs: Any) -> Any:
         self._static = self._parted(args, kwargs)[1]
         return self.plain.lower(*args, **kwargs)
 
-    def _dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         given, static = self._parted(args, kwargs)
         return given if static == self._static else None
 

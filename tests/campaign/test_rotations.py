@@ -274,6 +274,27 @@ def test_a_journal_of_another_user_is_no_reason_to_run_again(tmp_path: Path) -> 
     assert any(each.cls == "log-unreadable" for each in result.findings)
 
 
+def test_what_a_whole_run_is_refused_for_is_no_fault_of_a_program(tmp_path: Path) -> None:
+    """Settings of the cell that are not in effect, in a rotation that ended in a profile's turn."""
+    spec = replace(SPEC, order=(*SPEC.order[:-1], 2))
+    lost = "XLA_FLAGS=--xla_other=1\n"
+    ran = run(
+        tmp_path, lambda told, _: (lost + step_lines(told, {}), OK, (journal(told),)), spec=spec
+    )
+    assert ran.result.status is TrialStatus.DROPPED
+    assert ran.rotation.blamed == ()
+    assert len(ran.executor.specs) == 1
+    assert ran.executor.launches[0].first_env.get("XLA_FLAGS") is None
+
+
+def test_a_process_that_raises_is_blamed_and_not_those_that_are_killed_for_it() -> None:
+    raised = journal(SPEC, dies_compiling="odd") + turned.line("end", calls=4)
+    killed = journal(SPEC, dies_compiling="slow")
+    found = read_journals((killed, raised))
+    assert found is not None
+    assert found.suspects == ("odd",)
+
+
 def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Path) -> None:
     def play(spec: RotationSpec, _: int) -> Told:
         turn = next(n for n, each in enumerate(spec.order) if spec.programs[each].id == "fast")

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import cast
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
+from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question, remembered
+from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
 from pytest_xlatune.studies.staged import StagedStudy
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.studies.tuning._conclude import TuningWalk
@@ -30,7 +31,6 @@ from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
 from pytest_xlatune.studies.tuning._ways import (
     RotationRule,
-    both_plans,
     outline_of_ways,
     why_none_rotates,
 )
@@ -44,35 +44,19 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
     """A sweep of profiles over one cell."""
 
     def begin(self, history: History) -> TuningWalk:
-        """Return the walk before the screen."""
-        return TuningWalk(self, history)
+        """Return the walk before the screen, or before the look of a sweep that rotates."""
+        if isinstance(self.ways, Refusal):
+            return TuningWalk(self, history)
+        return cast("TuningWalk", RotatedSweep(self, self.ways, history))  # a walk as well
 
     @property
     def rotates(self) -> bool:
         """Whether profiles of it take turns in one job."""
         return not isinstance(self.ways, Refusal)
 
-    @remembered
     def turned(self, history: History) -> RotatedSweep:
-        """Return the sweep of rotations, and of jobs beside, as far as a history reaches."""
-        if isinstance(self.ways, Refusal):
-            raise TypeError(f"{self.cell.label}: nothing rotates: {self.ways.why!r}")
-        return RotatedSweep(self, self.ways, history)
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials of the stage that is not over."""
-        return self.turned(history).pending if self.rotates else super().propose(history)
-
-    def left(self, history: History) -> int:
-        """Return how many trials are likely still to come, those not planned yet included."""
-        return self.turned(history).left if self.rotates else super().left(history)
-
-    @remembered
-    def conclude(self, history: History) -> Conclusion:
-        """Return what follows from the stages."""
-        if self.rotates:
-            return self.turned(history).conclusion
-        return self.walked(history).conclusion()
+        """Return the walk of a sweep that rotates."""
+        return cast("RotatedSweep", self.walked(history))
 
     def arms(self, history: History) -> tuple[Arm, ...]:
         """Return the baseline, the declared profiles, and those that waves derived."""
@@ -234,10 +218,6 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
             for each in (*walk.past.screen.values(), *walk.past.confirm.values())
         )
         return max(walk.left, self.budget - spent + (walk.waves.evidence is not None))
-
-    def plans(self) -> tuple[tuple[int, int], ...]:
-        """Return (jobs, steps of the trainer) of this plan and of one without rotation, at most."""
-        return () if isinstance(self.ways, Refusal) else both_plans(self, self.ways)
 
     def why_more(self, history: History) -> Reason | None:
         """Return which spare block is planned, and for which profiles."""

@@ -49,6 +49,7 @@ from pytest_xlatune.stats.rotations import (
 )
 from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
+from pytest_xlatune.studies.staged import Walk
 from pytest_xlatune.studies.trials import (
     ALIAS,
     CHECK,
@@ -85,19 +86,20 @@ _OF_JOBS = frozenset(
 )
 
 
-class RotatedSweep:
-    """One history of a sweep that rotates.
+class RotatedSweep(Walk["TuningStudy"]):
+    """How far a sweep that rotates came.
 
     Attributes:
         study: the whole sweep.
         ways: which profile goes which way.
-        beside: what is none of rotations, in the order of the history.
+        beside: the trials of sweeps of jobs, and others, in the order of the history.
         rotated, jobs: the sweeps of those that rotate and of the others; `jobs` is None where all
             rotate, and the whole sweep where none can.
     """
 
     def __init__(self, study: TuningStudy, ways: Ways, history: History) -> None:
-        self.study, self.ways = study, ways
+        super().__init__(study)
+        self.ways, self.history = ways, tuple(history)
         own = [each for each in history if each.trial.study == STUDY]
         own = [each for each in own if each.trial.cell_digest == study.cell.digest]
         self.beside = tuple(each for each in history if not is_of_rotations(each.trial))
@@ -107,6 +109,16 @@ class RotatedSweep:
         found = (each for each in rotations if not _rotation(each).is_look)
         self.rotations = tuple(sorted(found, key=lambda each: _rotation(each).number))
         self.rotated: TuningStudy = ways.rotated  # type: ignore[assignment]
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial so far; None where there is none."""
+        return next((each for each in self.history if each.trial.id == trial.id), None)
+
+    def walk(self) -> None:
+        """Propose the trials that are due: of the rotations first, then jobs."""
+        jobs = self.jobs if self._are_told else None
+        due = (*self.turning, *(jobs.propose(self.beside) if jobs is not None else ()))
+        self.run(due, later=max(self._left - len(due), 0))
 
     @cached_property
     def look(self) -> TrialResult | None:
@@ -256,13 +268,6 @@ class RotatedSweep:
         )
 
     # what comes next
-
-    @cached_property
-    def pending(self) -> tuple[Trial, ...]:
-        """The trials to run next: of the rotations first, then jobs."""
-        if self.jobs is None or not self._are_told:
-            return self.turning
-        return (*self.turning, *self.jobs.propose(self.beside))
 
     @property
     def _are_told(self) -> bool:
@@ -484,9 +489,12 @@ class RotatedSweep:
 
     # what follows
 
-    @cached_property
     def conclusion(self) -> Conclusion:
-        """The verdicts of rotations and jobs, with the notes of both."""
+        """Return the verdicts of rotations and jobs, with the notes of both."""
+        return self._concluded
+
+    @cached_property
+    def _concluded(self) -> Conclusion:
         jobs = self.jobs.conclude(self.beside) if self.jobs is not None else None
         if self.why_not is not None and jobs is not None:
             return replace(jobs, notes=(self.why_not, *jobs.notes), complete=not self.pending)
@@ -567,7 +575,7 @@ class RotatedSweep:
         )
 
     @property
-    def left(self) -> int:
+    def _left(self) -> int:
         """How many trials are likely still to come."""
         jobs = self.jobs.left(self.beside) if self.jobs is not None else 0
         if not self.asks_rotations or self.why_not is not None:
@@ -596,29 +604,24 @@ class RotatedSweep:
         """Return what a waiting test asks."""
         match question.about:
             case Ask.PROVEN:
-                return best(self.conclusion, self.study.arms(self.study_history))
+                return best(self._concluded, self.study.arms(self.history))
             case Ask.REFERENCE:
                 if self.asks_rotations and self.look is None:
                     return NOT_YET
-                return told(self.conclusion.reference)
+                return told(self._concluded.reference)
             case Ask.SCREENED | Ask.SLOT:
                 return self._of_part(question)
             case _ if self.pending:
                 return NOT_YET
             case Ask.RANKED:
-                arms = self.study.arms(self.study_history)
-                entered = self.conclusion.tuning.finalists
+                arms = self.study.arms(self.history)
+                entered = self._concluded.tuning.finalists
                 own = [each.id for each in arms if each.id in entered][question.number :]
                 return named(own[0] if own else "", arms)
             case Ask.BEST:
-                return best(self.conclusion, self.study.arms(self.study_history))
+                return best(self._concluded, self.study.arms(self.history))
             case _:
-                return told(self.conclusion.verdict(question.name))
-
-    @cached_property
-    def study_history(self) -> tuple[TrialResult, ...]:
-        """All of its history."""
-        return (*self.beside, *self._looks, *self.rotations, *self._checks)
+                return told(self._concluded.verdict(question.name))
 
     def _of_part(self, question: Question) -> Answer:
         """Return what a wave says of an arm or slot, of the sweep that has it."""

@@ -203,6 +203,9 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.ROTATION_OFF: N_("rotation is off"),
     Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
+    Why.ROTATION_SAVES_NO_JOB: N_(
+        "with rotations the plan takes {jobs:+job} at most, without them {others:+job}"
+    ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
     Why.ROTATES: N_(
         "in rotations: {arms:first 6}; {shape}. A turn has {turn_steps:+step}, a rotation "
@@ -225,7 +228,6 @@ WORDS: Mapping[Why, str] = {
         "all profiles are jobs, because the first rotation measured nothing: {said}"
     ),
     Why.NO_TURN_OF_ITS_OWN: N_("it had no turn that counts"),
-    Why.SAME_PROGRAM: N_("it compiles to the program of the baseline"),
     Why.ROTATION_DIED_OF: N_("a rotation died of it: {cls:meaning}"),
     Why.IN_ROTATIONS: N_("{rotations:+rotation}; {method}"),
     Why.PROFILES_ROTATE: N_(

@@ -357,9 +357,12 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            rotation=RotationRule(share=share) if self.rotates else None,
+            rotation=self._rule(share) if self.rotates else None,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
+
+    def _rule(self, share: float | None) -> RotationRule:
+        return RotationRule(share=share, must_save=self.sweep.design.rotate == "auto")
 
     @property
     def rotates(self) -> bool:

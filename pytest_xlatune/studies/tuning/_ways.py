@@ -41,6 +41,7 @@ class RotationRule(Record):
         jobs: of the rotations at most, the look before and the check behind them included.
         step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
             step.
+        must_save: whether it rotates only where that takes fewer jobs.
         share: of the variance of a job, what programs of one process have in common, as a
             calibration measured it; None is unknown.
     """
@@ -48,6 +49,7 @@ class RotationRule(Record):
     jobs: int = JOBS
     step_function: str = ""
     share: float | None = field(default=None, metadata=LATER)
+    must_save: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
             budget=max(sweep.budget - layout.jobs, of_jobs + 1),
             alpha=SWEEP_ALPHA - alpha,
         )
-    return Ways(
+    ways = Ways(
         options=options,
         stays=stays,
         plan=layout,
@@ -144,6 +146,10 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         rotated=rotated,
         jobs=others,
     )
+    (jobs, _), (without, _) = both_plans(sweep, ways)
+    if rule.must_save and jobs >= without:
+        return Refusal(why=Reason(Why.ROTATION_SAVES_NO_JOB, jobs=jobs, others=without))
+    return ways
 
 
 def deployed_flags(sweep: TuningPlan) -> Flags:

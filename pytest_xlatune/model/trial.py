@@ -227,6 +227,13 @@ class Trial(Record):
         return self.arm == BASELINE_ID and self.rotation is None
 
     @property
+    def called(self) -> str:
+        """What a line calls it: its arm, or a rotation by its number."""
+        if self.rotation is None:
+            return self.arm
+        return "look" if self.rotation.is_look else f"rotation {self.rotation.number}"
+
+    @property
     def is_screened(self) -> bool:
         """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
         return not self.block and self.protocol.is_scored and self.rotation is None

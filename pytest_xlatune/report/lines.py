@@ -7,21 +7,24 @@ night. This module sends nothing and must not know its readers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.reason import Reason, first
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
+    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
@@ -169,17 +172,22 @@ def standing(
     confirm = [each for each in history if each.trial.block]
     running = [each for each in history if each.status is TrialStatus.RUNNING]
     parts = []
+    over = sum(each.status.is_final for each in history)
     if is_placed:
-        parts.append(f"{sum(each.status.is_final for each in history)}/{len(history)} runs")
+        parts.append(f"{over}/{len(history)} runs")
+        screen, confirm = [], []
+    elif any(each.trial.rotation for each in history):
+        fewest, most = (over + each for each in left)
+        parts.append(f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs")
         screen, confirm = [], []
     elif screen or not (confirm or left_s is not None):
         # an arm counts once; a second run of it is told apart
-        over = Counter(each.trial.arm for each in screen if each.status.is_final)
+        seen = Counter(each.trial.arm for each in screen if each.status.is_final)
         own = {each.trial.arm for each in screen}
         later = {each.arm for each in ahead if each.is_screened and not each.is_baseline}
-        parts.append(f"{len(over)}/{len(own | later)} screened")
+        parts.append(f"{len(seen)}/{len(own | later)} screened")
         if more := len(screen) - len(own):
-            parts.append(f"{over.total() - len(over)}/{more} screened again")
+            parts.append(f"{seen.total() - len(seen)}/{more} screened again")
     if confirm:
         done = sum(each.status.is_final for each in confirm)
         fewest, most = (max(done + each, len(confirm)) for each in left)
@@ -218,7 +226,9 @@ def live_line(
     `place` is where the trial stands, of a study that says so itself, `slot` the node slot where
     there are several, e.g. `slot 2`.
     """
-    if result.score is None:
+    if result.rotation is not None and result.rotation.is_found:
+        came = _turned(result, result.rotation)
+    elif result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
         came = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
     else:
@@ -226,6 +236,19 @@ def live_line(
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
         came = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
     return f"{_whose(result, slot)} {came} | {progress}"
+
+
+def _turned(result: TrialResult, rotation: RotationResult) -> str:
+    """Say what a rotation came to; a look, that programs can take turns."""
+    found = rotation.score
+    if result.trial.rotation is not None and result.trial.rotation.is_look:
+        return "the step's program is found: profiles can take turns"
+    if found is None:
+        return f"not measured: {_cut(plainly(first([rotation.reason, result.reason]))) or ABSENT}"
+    arms = [each for each in found.programs if not is_baseline(each.program)]
+    best = max(arms, key=lambda each: each.change, default=None)
+    shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
+    return f"{counted(len(found.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
 
 
 _MOST_CHARS = 160  # of a reason in a line: the report, or the test that failed, has all of it
@@ -247,7 +270,7 @@ def evidence_line(result: TrialResult) -> str:
 def _whose(result: TrialResult, slot: str = "") -> str:
     beside = f", {slot}" if slot else ""
     job = f" (job {result.job_ids[-1]}{beside})" if result.job_ids else ""
-    return f"{result.trial.arm}{job}"
+    return f"{result.trial.called}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:

@@ -36,6 +36,7 @@ from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import (
     best_lines,
@@ -172,6 +173,10 @@ class _Waits:
     is_held: bool
     is_suspended: bool
     starts_s: float | None
+
+
+def _named(trial: Trial) -> str:
+    return trial.profile.id if trial.rotation is None else trial.called
 
 
 def _about(running: Running, now_s: float) -> object:
@@ -371,7 +376,7 @@ class Feed:
             return ""
         history = history_of(self._state, study)
         progress = self._progress(history, study)
-        job = f"{first.trial.profile.id} (job {first.job_id})"
+        job = f"{_named(first.trial)} (job {first.job_id})"
         return hide_kept(f"{job} {first.words}{more} | {progress}")
 
     def standing(self) -> tuple[str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ import pytest
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
+from pytest_xlatune.report.lines import live_line, standing
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import turn_strips
 from pytest_xlatune.report.render import markdown
@@ -86,3 +87,19 @@ def test_a_turn_far_off_stands_at_the_edge() -> None:
     for each in found.strips:
         heights = [float(point.partition(",")[2]) for point in each.line.split()]
         assert all(0 <= height <= 100 for height in heights)
+
+
+def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
+    sweep = turning(12)
+    done = drive(sweep, Machine({"p3": 0.04}, sigma=0.002))
+    lines = [
+        live_line(each, verdict=None, progress=standing(done, left=(0, 2)))
+        for each in done
+        if each.trial.rotation
+    ]
+    over = f"{len(done)} of {len(done)} to {len(done) + 2} jobs"
+    assert lines[0].startswith("look (job ")
+    assert lines[0].endswith(f" the step's program is found: profiles can take turns | {over}")
+    assert lines[1].startswith("rotation 1 (job ")
+    assert "of 12 profiles, best p3 +" in lines[1]
+    assert not [each for each in lines if "not measured" in each or "screened" in each]

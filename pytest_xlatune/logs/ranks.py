@@ -7,12 +7,15 @@ they run, which is slower. It keeps the last steps of each.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import Standstill, said_by_logs
@@ -42,6 +45,13 @@ _ENQUEUED = re.compile(
 )
 
 
+class RankStep(NamedTuple):
+    """A step of one rank and its seconds, None where its line tells none."""
+
+    step: int
+    step_s: float | None
+
+
 @dataclass(slots=True, kw_only=True)
 class RankLog:
     """What the lines of one rank tell.
@@ -53,7 +63,7 @@ class RankLog:
     """
 
     rank: int
-    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=KEPT))
+    steps: deque[RankStep] = field(default_factory=lambda: deque(maxlen=KEPT))
     last_line: str = ""
 
     @property
@@ -84,7 +94,10 @@ class RankReader:
         ]
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
-        self._words = tuple({each.lower() for each in (_STEP_WORD, *words)})
+        self._other_words = tuple({each.lower() for each in words})
+        self._words = (_STEP_WORD, *self._other_words)
+        # no prefix is learnt here: what stands in front of a line is in the table or unknown
+        self._step_lines = StepLines(Fronts(is_learning=False))
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
         self._tails: dict[int | None, bytes] = {}
@@ -101,10 +114,11 @@ class RankReader:
         self._held[rank] = block[end:][-_LINE_BYTES:]
         block = block[:end]
         self._tails[rank] = (self._tails.get(rank, b"") + block)[-_TAIL_BYTES:]
-        low = block.lower()
-        if any(word in low for word in self._words):
-            for line in block.splitlines():
-                if any(word in line.lower() for word in self._words):
+        for run, part in self._step_lines.runs(block):
+            if run is not None and not _holds(part.lower(), self._other_words):
+                self._take_run(run, rank)
+            else:
+                for line in _lines_with(self._words, part):
                     self._line(line, rank)
 
     def standstill(self) -> Standstill | None:
@@ -136,6 +150,19 @@ class RankReader:
             lines, steps=known, named=named, said=said, enqueued=tuple(enqueued.values())
         )
 
+    def _take_run(self, run: StepRun, rank: int | None) -> None:
+        """Take step lines of one layout, read as columns."""
+        ranks: Iterable[int | None]
+        if rank is not None:
+            ranks = itertools.repeat(rank)
+        else:
+            said = [rank for rank, _ in run.writers]
+            whose = {each: _whose(each.decode(), None) for each in {*said}}
+            ranks = map(whose.__getitem__, said)
+        for of, step, step_s in zip(ranks, run.steps(), run.seconds(), strict=False):
+            if of is not None:
+                self._take(of, step, step_s)
+
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):
             origin, text = grammar.split_origin(segment)
@@ -147,7 +174,7 @@ class RankReader:
             if whose is None:
                 continue
             for record in self._steps_of(text, origin.label):
-                self._take(whose, record)
+                self._take(whose, record.step, record.step_s)
 
     def _steps_of(self, text: str, label: str) -> Sequence[StepRecord]:
         low = text.lower()
@@ -156,14 +183,15 @@ class RankReader:
                 return found
         return grammar.parse_steps(text, label) if "completed " in low else ()
 
-    def _take(self, rank: int, record: StepRecord) -> None:
-        log = self._of(rank)
+    def _take(self, rank: int, step: int, step_s: float | None) -> None:
+        log = self._ranks.get(rank) or self._of(rank)
         if log is None:
             return
-        if log.steps and record.step < log.steps[-1].step:
+        last = log.steps[-1].step if log.steps else -1
+        if step < last:
             log.steps.clear()  # the program started again
-        if not log.steps or record.step != log.steps[-1].step:
-            log.steps.append(record)
+        if step != last:
+            log.steps.append(RankStep(step, step_s))
 
     def _of(self, rank: int) -> RankLog | None:
         if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:
@@ -178,6 +206,26 @@ class RankReader:
                 log = None if whose is None else self._of(whose)
                 if log is not None:
                     log.last_line = begun(segment.strip(), _CHARS)
+
+
+def _holds(low: bytes, words: Sequence[bytes]) -> bool:
+    return any(word in low for word in words)
+
+
+def _lines_with(words: Sequence[bytes], block: bytes) -> Iterator[bytes]:
+    """Yield the lines that hold one of some words of lower case, in order."""
+    low, found = block.lower(), dict[int, int]()
+    for word in words:
+        at = low.find(word)
+        while at >= 0:
+            begin = low.rfind(b"\n", 0, at) + 1
+            begin = max(begin, low.rfind(b"\r", begin, at) + 1)
+            end = low.find(b"\n", at)
+            end = len(low) if end < 0 else end
+            inner = low.find(b"\r", at, end)
+            found[begin] = end = end if inner < 0 else inner
+            at = low.find(word, end + 1)
+    yield from (block[begin : found[begin]] for begin in sorted(found))
 
 
 def _whose(label: str, rank: int | None) -> int | None:

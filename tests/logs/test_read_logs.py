@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import re
 import tracemalloc
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from pytest_xlatune.model.text import begun
 KEPT = 512  # steps of a rank
 _TAIL_BYTES = 1 << 18
 _LINE_BYTES = 1 << 16
+_WINDOW_BYTES = 1 << 15  # what it allocates is then given back and taken again without the system
 _CHARS = 200
 _MOST_RANKS = 1 << 14
 _STEP_WORD = b"completed "
@@ -90,17 +91,17 @@ class RankReader:
     def __init__(self, pattern: StepPattern | None = None) -> None:
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
             *([(pattern.words, pattern.steps)] if pattern is not None else []),
-            *((each.words, each.steps) for each in formats()),
+            *((each.words, each.steps) for each in formats() if each.has_steps),
         ]
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
         self._other_words = tuple({each.lower() for each in words})
-        self._words = (_STEP_WORD, *self._other_words)
         # no prefix is learnt here: what stands in front of a line is in the table or unknown
         self._step_lines = StepLines(Fronts(is_learning=False))
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
-        self._tails: dict[int | None, bytes] = {}
+        self._tails: dict[int | None, deque[bytes]] = {}
+        self._tail_sizes: dict[int | None, int] = {}
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
@@ -109,17 +110,38 @@ class RankReader:
 
     def feed(self, chunk: bytes, rank: int | None = None) -> None:
         """Read more of a log: that of a rank, or one whose lines name theirs."""
-        block = self._held.pop(rank, b"") + chunk
-        end = block.rfind(b"\n") + 1
-        self._held[rank] = block[end:][-_LINE_BYTES:]
-        block = block[:end]
-        self._tails[rank] = (self._tails.get(rank, b"") + block)[-_TAIL_BYTES:]
+        for at in range(0, len(chunk), _WINDOW_BYTES):
+            self._read(chunk[at : at + _WINDOW_BYTES], rank)
+
+    def _read(self, piece: bytes, rank: int | None) -> None:
+        held = self._held.get(rank, b"")
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._held[rank] = held + piece[: _LINE_BYTES - len(held)]
+            self._keep_tail(b"", rank)
+            return
+        self._held[rank] = piece[end : end + _LINE_BYTES]
+        block = held + piece[:end]
+        self._keep_tail(block, rank)
         for run, part in self._step_lines.runs(block):
-            if run is not None and not _holds(part.lower(), self._other_words):
+            low = part.lower() if self._other_words else b""
+            if run is not None and not any(word in low for word in self._other_words):
                 self._take_run(run, rank)
             else:
-                for line in _lines_with(self._words, part):
-                    self._line(line, rank)
+                found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
+                for begin in sorted(found):
+                    self._line(part[begin : found[begin]], rank)
+
+    def _keep_tail(self, block: bytes, rank: int | None) -> None:
+        """Keep the last blocks, so many that they hold _TAIL_BYTES."""
+        tail = self._tails.setdefault(rank, deque())
+        if not block:
+            return
+        tail.append(block)
+        size = self._tail_sizes.get(rank, 0) + len(block)
+        while size - len(tail[0]) >= _TAIL_BYTES:
+            size -= len(tail.popleft())
+        self._tail_sizes[rank] = size
 
     def standstill(self) -> Standstill | None:
         """Say which rank is behind as far as the lines tell; None where they name none."""
@@ -127,7 +149,8 @@ class RankReader:
         said = ""
         enqueued: dict[str, dict[int, int]] = {}
         goes_on = False
-        for rank, tail in self._tails.items():
+        for rank, blocks in self._tails.items():
+            tail = b"".join(blocks)[-_TAIL_BYTES:]
             for line in tail.decode("utf-8", "replace").splitlines():
                 if goes_on and (tasks := _TASK.findall(line)):
                     named |= {*map(int, tasks)}
@@ -208,24 +231,20 @@ class RankReader:
                     log.last_line = begun(segment.strip(), _CHARS)
 
 
-def _holds(low: bytes, words: Sequence[bytes]) -> bool:
-    return any(word in low for word in words)
-
-
-def _lines_with(words: Sequence[bytes], block: bytes) -> Iterator[bytes]:
-    """Yield the lines that hold one of some words of lower case, in order."""
-    low, found = block.lower(), dict[int, int]()
+def _lines_with(words: Sequence[bytes], block: bytes) -> dict[int, int]:
+    """Return where each line begins and ends that holds one of some words."""
+    found: dict[int, int] = {}
     for word in words:
-        at = low.find(word)
+        at = block.find(word)
         while at >= 0:
-            begin = low.rfind(b"\n", 0, at) + 1
-            begin = max(begin, low.rfind(b"\r", begin, at) + 1)
-            end = low.find(b"\n", at)
-            end = len(low) if end < 0 else end
-            inner = low.find(b"\r", at, end)
+            begin = block.rfind(b"\n", 0, at) + 1
+            begin = max(begin, block.rfind(b"\r", begin, at) + 1)
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            inner = block.find(b"\r", at, end)
             found[begin] = end = end if inner < 0 else inner
-            at = low.find(word, end + 1)
-    yield from (block[begin : found[begin]] for begin in sorted(found))
+            at = block.find(word, end + 1)
+    return found
 
 
 def _whose(label: str, rank: int | None) -> int | None:

@@ -144,7 +144,8 @@ def _differs(step: StepRecord, *, score: Score | NoScore) -> bool:
         return True
     if not isinstance(score, Score):
         return False
-    is_far = step.step_s is not None and not abs(step.step_s - score.step_s) <= _FAR * score.step_s
+    usual, own = score.step_s, step.step_s
+    is_far = usual is not None and own is not None and not abs(own - usual) <= _FAR * usual
     return is_far or step.step in (*score.window, *score.dropped)
 
 

@@ -179,14 +179,14 @@ def _laid_out(
     cells = [
         [_wrapped(row[at], wide) for at, wide in zip(beside, widths, strict=True)] for row in rows
     ]
-    for row in cells:
-        if len("\n".join(row[0])) > widths[0]:
-            row[0] = []  # a long name has a line of its own
-        for cell in row:
+    for of_row in cells:
+        if len("\n".join(of_row[0])) > widths[0]:
+            of_row[0] = []  # a long name has a line of its own
+        for cell in of_row:
             cell[:1] = [line.lstrip() for line in cell[:1]]
     wide = [_longest(title) + _PADDING for title in titles]
-    for row in cells:
-        wide = [*map(max, wide, map(_longest, row))]
+    for of_row in cells:
+        wide = [*map(max, wide, map(_longest, of_row))]
     is_right = [bool(rows) and column.align == "right" for column in shown]
     yield from _side_by_side(titles, wide, is_right)
     yield (" " * _GAP).join("-" * each for each in wide)

@@ -143,7 +143,10 @@ def reader(path: Path) -> str:
 
 def command(path: Path, *words: str) -> str:
     """Run `xlatune` as a person does; what it prints goes nowhere."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
         status = main_of_command([*words, str(path)])
     return f"exit status {status}"
 

@@ -6,12 +6,14 @@ The log: NCCL INFO spam (half), XLA warnings, progress bars, a step of eight ran
 lines of a megabyte, harmless warnings that read like failures; numbers and addresses differ from
 line to line. Three more tables show the worst that can come: nothing but step lines, of eight ranks
 and of one, where every line is kept, and random words, where no line has the shape of another. Each
-reader runs in a process of its own, and so has its own peak.
+reader, and each command that a person types, runs in a process of its own, with its own peak.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import random
 import re
 import resource
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune.cli import main as main_of_command
 from pytest_xlatune.logs import LogReader
 
 CHUNK = 1 << 20
@@ -138,6 +141,24 @@ def reader(path: Path) -> str:
     return f"{len(report.steps)} steps of one rank, {report.lines} lines"
 
 
+def command(path: Path, *words: str) -> str:
+    """Run `xlatune` as a person does; what it prints goes nowhere."""
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        status = main_of_command([*words, str(path)])
+    return f"exit status {status}"
+
+
+def steps_command(path: Path) -> str:
+    return command(path, "steps")
+
+
+def triage_command(path: Path) -> str:
+    return command(path, "triage")
+
+
 def measured(work: Callable[[Path], str], path: Path) -> tuple[float, float, str]:
     """Return CPU seconds, peak RSS in MB and what was found."""
     began = time.process_time()
@@ -153,7 +174,13 @@ def in_own_process(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 def compare(title: str, path: Path) -> None:
-    rows = {"LogReader": reader, "for line in file + one regex": naive, "bytes only": only_bytes}
+    rows = {
+        "LogReader": reader,
+        "for line in file + one regex": naive,
+        "bytes only": only_bytes,
+        "xlatune steps": steps_command,
+        "xlatune triage": triage_command,
+    }
     size_mb = path.stat().st_size / 1e6
     results = {name: in_own_process(measured, work, path) for name, work in rows.items()}
     ours_s = results["LogReader"][0]

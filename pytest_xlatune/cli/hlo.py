@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import TRIAL, add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import TRIAL, add_all, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
 
@@ -15,6 +15,7 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dump", metavar="DUMP", help=f"a folder of --xla_dump_to; {TRIAL}")
     parser.add_argument("other", nargs="?", metavar="DUMP2", help="shows what changed")
     add_json(parser)
+    add_all(parser)
     add_options(parser, only=("workdir", "config"))
     parser.set_defaults(run=_hlo)
 
@@ -23,7 +24,7 @@ def _hlo(arguments: argparse.Namespace) -> Output:
     named = filter(None, [arguments.dump, arguments.other])
     programs, problems = read_programs([_dump(each, arguments) for each in named])
     return Output(
-        documents=(program_document(*programs),),
+        documents=(program_document(*programs, shows_all=arguments.all),),
         json=lambda: programs_json(*programs),
         problems=problems,
     )

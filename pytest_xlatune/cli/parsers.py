@@ -106,6 +106,11 @@ def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -
     parser.add_argument("--json", action="store_true", help=text)
 
 
+def add_all(parser: argparse.ArgumentParser) -> None:
+    """Add `--all` to a command whose table grows with what it reads."""
+    parser.add_argument("--all", action="store_true", help="show each row of a long table")
+
+
 def add_html(parser: argparse.ArgumentParser) -> None:
     """Add `--html` to a command."""
     parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")

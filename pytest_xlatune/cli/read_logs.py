@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import add_all, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     _add_logs(parser)
+    add_all(parser)
     parser.set_defaults(run=_steps)
 
 
@@ -76,6 +77,7 @@ def _steps(arguments: argparse.Namespace) -> Output:
             steps=each.report.steps,
             score=each.score,
             notes=(*each.report.notes, *map(sentence, slower_of(each, pattern=pattern))),
+            shows_all=arguments.all,
         )
         for each in read
     )

@@ -50,9 +50,9 @@ class Fronts:
     print the same line with each of 0, 1, ... N-1, three lines of it, before the first step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_learning: bool = True) -> None:
         self.prefix: re.Pattern[str] | None = None
-        self.is_learning = True
+        self.is_learning = is_learning
         self._lines = self._steps = 0
         self._shape = ""
         self._said: dict[str, dict[str, list[tuple[str, ...]]]] = {}  # shape, line -> its numbers
@@ -263,6 +263,14 @@ class StepRun:
     def steps(self) -> list[int]:
         """Return the step of each line."""
         return [*map(int, self._columns["step"])]
+
+    def seconds(self) -> Iterable[float | None]:
+        """Return the seconds that each line tells; None again and again where none does."""
+        column, name = self._columns.get("step_s"), "step_s"
+        if column is None:
+            return itertools.repeat(None)
+        per = self._per[name]
+        return self._floats(column, per, self._known.setdefault((name, per), {}))
 
     def records(self, steps: Sequence[int], label: str, *, start: int) -> list[StepRecord]:
         """Return what `record` returns for each line."""

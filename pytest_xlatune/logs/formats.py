@@ -94,6 +94,11 @@ class LogFormat:
     openings: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether it reads lines of steps, not blocks alone."""
+        return type(self).steps is not LogFormat.steps
+
     def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
         """Return the steps of a line with one of `words`, as the process `rank` printed them."""
         del text, rank

@@ -7,12 +7,15 @@ they run, which is slower. It keeps the last steps of each.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import Standstill, said_by_logs
@@ -22,6 +25,7 @@ from pytest_xlatune.model.text import begun
 KEPT = 512  # steps of a rank
 _TAIL_BYTES = 1 << 18
 _LINE_BYTES = 1 << 16
+_WINDOW_BYTES = 1 << 15  # what it allocates is then given back and taken again without the system
 _CHARS = 200
 _MOST_RANKS = 1 << 14
 _STEP_WORD = b"completed "
@@ -42,6 +46,13 @@ _ENQUEUED = re.compile(
 )
 
 
+class RankStep(NamedTuple):
+    """A step of one rank and its seconds, None where its line tells none."""
+
+    step: int
+    step_s: float | None
+
+
 @dataclass(slots=True, kw_only=True)
 class RankLog:
     """What the lines of one rank tell.
@@ -53,7 +64,7 @@ class RankLog:
     """
 
     rank: int
-    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=KEPT))
+    steps: deque[RankStep] = field(default_factory=lambda: deque(maxlen=KEPT))
     last_line: str = ""
 
     @property
@@ -80,14 +91,17 @@ class RankReader:
     def __init__(self, pattern: StepPattern | None = None) -> None:
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
             *([(pattern.words, pattern.steps)] if pattern is not None else []),
-            *((each.words, each.steps) for each in formats()),
+            *((each.words, each.steps) for each in formats() if each.has_steps),
         ]
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
-        self._words = tuple({each.lower() for each in (_STEP_WORD, *words)})
+        self._other_words = tuple({each.lower() for each in words})
+        # no prefix is learnt here: what stands in front of a line is in the table or unknown
+        self._step_lines = StepLines(Fronts(is_learning=False))
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
-        self._tails: dict[int | None, bytes] = {}
+        self._tails: dict[int | None, deque[bytes]] = {}
+        self._tail_sizes: dict[int | None, int] = {}
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
@@ -96,16 +110,38 @@ class RankReader:
 
     def feed(self, chunk: bytes, rank: int | None = None) -> None:
         """Read more of a log: that of a rank, or one whose lines name theirs."""
-        block = self._held.pop(rank, b"") + chunk
-        end = block.rfind(b"\n") + 1
-        self._held[rank] = block[end:][-_LINE_BYTES:]
-        block = block[:end]
-        self._tails[rank] = (self._tails.get(rank, b"") + block)[-_TAIL_BYTES:]
-        low = block.lower()
-        if any(word in low for word in self._words):
-            for line in block.splitlines():
-                if any(word in line.lower() for word in self._words):
-                    self._line(line, rank)
+        for at in range(0, len(chunk), _WINDOW_BYTES):
+            self._read(chunk[at : at + _WINDOW_BYTES], rank)
+
+    def _read(self, piece: bytes, rank: int | None) -> None:
+        held = self._held.get(rank, b"")
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._held[rank] = held + piece[: _LINE_BYTES - len(held)]
+            self._keep_tail(b"", rank)
+            return
+        self._held[rank] = piece[end : end + _LINE_BYTES]
+        block = held + piece[:end]
+        self._keep_tail(block, rank)
+        for run, part in self._step_lines.runs(block):
+            low = part.lower() if self._other_words else b""
+            if run is not None and not any(word in low for word in self._other_words):
+                self._take_run(run, rank)
+            else:
+                found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
+                for begin in sorted(found):
+                    self._line(part[begin : found[begin]], rank)
+
+    def _keep_tail(self, block: bytes, rank: int | None) -> None:
+        """Keep the last blocks, so many that they hold _TAIL_BYTES."""
+        tail = self._tails.setdefault(rank, deque())
+        if not block:
+            return
+        tail.append(block)
+        size = self._tail_sizes.get(rank, 0) + len(block)
+        while size - len(tail[0]) >= _TAIL_BYTES:
+            size -= len(tail.popleft())
+        self._tail_sizes[rank] = size
 
     def standstill(self) -> Standstill | None:
         """Say which rank is behind as far as the lines tell; None where they name none."""
@@ -113,7 +149,8 @@ class RankReader:
         said = ""
         enqueued: dict[str, dict[int, int]] = {}
         goes_on = False
-        for rank, tail in self._tails.items():
+        for rank, blocks in self._tails.items():
+            tail = b"".join(blocks)[-_TAIL_BYTES:]
             for line in tail.decode("utf-8", "replace").splitlines():
                 if goes_on and (tasks := _TASK.findall(line)):
                     named |= {*map(int, tasks)}
@@ -136,6 +173,19 @@ class RankReader:
             lines, steps=known, named=named, said=said, enqueued=tuple(enqueued.values())
         )
 
+    def _take_run(self, run: StepRun, rank: int | None) -> None:
+        """Take step lines of one layout, read as columns."""
+        ranks: Iterable[int | None]
+        if rank is not None:
+            ranks = itertools.repeat(rank)
+        else:
+            said = [rank for rank, _ in run.writers]
+            whose = {each: _whose(each.decode(), None) for each in {*said}}
+            ranks = map(whose.__getitem__, said)
+        for of, step, step_s in zip(ranks, run.steps(), run.seconds(), strict=False):
+            if of is not None:
+                self._take(of, step, step_s)
+
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):
             origin, text = grammar.split_origin(segment)
@@ -147,7 +197,7 @@ class RankReader:
             if whose is None:
                 continue
             for record in self._steps_of(text, origin.label):
-                self._take(whose, record)
+                self._take(whose, record.step, record.step_s)
 
     def _steps_of(self, text: str, label: str) -> Sequence[StepRecord]:
         low = text.lower()
@@ -156,14 +206,15 @@ class RankReader:
                 return found
         return grammar.parse_steps(text, label) if "completed " in low else ()
 
-    def _take(self, rank: int, record: StepRecord) -> None:
-        log = self._of(rank)
+    def _take(self, rank: int, step: int, step_s: float | None) -> None:
+        log = self._ranks.get(rank) or self._of(rank)
         if log is None:
             return
-        if log.steps and record.step < log.steps[-1].step:
+        last = log.steps[-1].step if log.steps else -1
+        if step < last:
             log.steps.clear()  # the program started again
-        if not log.steps or record.step != log.steps[-1].step:
-            log.steps.append(record)
+        if step != last:
+            log.steps.append(RankStep(step, step_s))
 
     def _of(self, rank: int) -> RankLog | None:
         if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:
@@ -178,6 +229,22 @@ class RankReader:
                 log = None if whose is None else self._of(whose)
                 if log is not None:
                     log.last_line = begun(segment.strip(), _CHARS)
+
+
+def _lines_with(words: Sequence[bytes], block: bytes) -> dict[int, int]:
+    """Return where each line begins and ends that holds one of some words."""
+    found: dict[int, int] = {}
+    for word in words:
+        at = block.find(word)
+        while at >= 0:
+            begin = block.rfind(b"\n", 0, at) + 1
+            begin = max(begin, block.rfind(b"\r", begin, at) + 1)
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            inner = block.find(b"\r", at, end)
+            found[begin] = end = end if inner < 0 else inner
+            at = block.find(word, end + 1)
+    return found
 
 
 def _whose(label: str, rank: int | None) -> int | None:

@@ -8,9 +8,12 @@ are text already; a renderer only lays them out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
+
+from pytest_xlatune.model.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,36 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
+
+
+MOST_ROWS = 200  # of a table whose rows grow with what was read, unless all are asked for
+_ENDS = 50  # rows at its beginning, and at its end
+_DIFFERENT = 100  # rows between the two that differ from the others
+_Row = TypeVar("_Row")
+
+
+def shortened(
+    rows: Sequence[_Row], differs: Callable[[_Row], bool], *, shows_all: bool = False
+) -> list[_Row | None]:
+    """Return the first rows, the last and those that differ; None stands where some are left out.
+
+    Up to MOST_ROWS of them all are shown. This is the rule of every table that grows with its data.
+    """
+    if shows_all or len(rows) <= MOST_ROWS:
+        return [*rows]
+    end = len(rows) - _ENDS
+    between = (at for at in range(_ENDS, end) if differs(rows[at]))
+    kept = [*range(_ENDS), *itertools.islice(between, _DIFFERENT), *range(end, len(rows))]
+    shown: list[_Row | None] = []
+    for before, at in zip((-1, *kept), kept, strict=False):
+        shown += [rows[at]] if at == before + 1 else [None, rows[at]]
+    return shown
+
+
+def left_out(shown: Sequence[object], rows: Sequence[object], noun: str) -> tuple[str, ...]:
+    """Say how many rows `shortened` left out; () where it shows all."""
+    count = len(rows) - sum(each is not None for each in shown)
+    return (f"{counted(count, noun)} of {len(rows)} left out (...): --all",) if count else ()
 
 
 def bullets(*items: str) -> Bullets:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pytest_xlatune.logs.standstill import Standstill
@@ -19,9 +20,11 @@ from pytest_xlatune.report.document import (
     Text,
     bullets,
     columns,
+    left_out,
     literal,
     plain,
     section,
+    shortened,
 )
 from pytest_xlatune.report.words import plainly
 
@@ -30,9 +33,17 @@ _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
 
 
 def steps_of_log(
-    path: str, *, steps: Sequence[StepRecord], score: Score | NoScore, notes: Sequence[str]
+    path: str,
+    *,
+    steps: Sequence[StepRecord],
+    score: Score | NoScore,
+    notes: Sequence[str],
+    shows_all: bool = False,
 ) -> Document:
-    """Return the steps of one log and the score of its steady state."""
+    """Return the steps of one log and the score of its steady state.
+
+    Of many steps the table shows the first, the last and those that differ, unless `shows_all`.
+    """
     if isinstance(score, Score):
         first, last = score.window
         figures = [
@@ -43,10 +54,12 @@ def steps_of_log(
         ]
     else:
         figures = [f"no score: {plainly(score.reason)}"]
-    rows = tuple(_step_row(each, score) for each in steps)
+    shown = shortened(steps, partial(_differs, score=score), shows_all=shows_all)
+    gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
+    rows = tuple(gap if each is None else _step_row(each, score) for each in shown)
     return Document(
         title=path,
-        header=(*figures, *map(plain, notes)),
+        header=(*figures, *map(plain, notes), *left_out(shown, steps, "step")),
         sections=((section("Steps", Table(columns=_STEP_COLUMNS, rows=rows)),) if rows else ()),
     )
 
@@ -120,6 +133,20 @@ def _last_line(finding: Finding) -> str:
 def _shown(lines: str) -> str:
     """Bring foreign lines to a terminal: no escape among them acts."""
     return "\n".join(map(plain, lines.splitlines()))
+
+
+_FAR = 0.2  # of the score's seconds of a step
+
+
+def _differs(step: StepRecord, *, score: Score | NoScore) -> bool:
+    """Whether a step is not like the others: what it did, its loss, or its time."""
+    if step.kind != "step" or (step.loss is not None and not math.isfinite(step.loss)):
+        return True
+    if not isinstance(score, Score):
+        return False
+    usual, own = score.step_s, step.step_s
+    is_far = usual is not None and own is not None and not abs(own - usual) <= _FAR * usual
+    return is_far or step.step in (*score.window, *score.dropped)
 
 
 def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

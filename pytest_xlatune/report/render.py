@@ -24,8 +24,8 @@ from pytest_xlatune.report.document import (
 # what would be markup outside a literal:  a * b <c> \d
 _MARKUP = re.compile(r"([\\*<])")
 _ALIGNED = {"left": ":---", "right": "---:"}
-_GAP = 2  # blanks between two columns of tabulate's "simple" format
-_PADDING = 2  # tabulate keeps a column this much wider than its title
+_GAP = 2  # blanks between two columns
+_PADDING = 2  # a column is this much wider than its title
 _SENTENCE = 24  # text that may wrap is not made narrower than this, or than its longest word
 _INDENT = "    "  # before what belongs to the row or the bullet above
 
@@ -155,7 +155,7 @@ def _table(table: Table, width: int) -> Iterator[str]:
         long = [at for at in beside[1:] if table.columns[at].wrap]
         if not long:
             break
-        below.append(max(long, key=lambda at: max(len(row[at]) for row in rows)))
+        below.append(max(long, key=lambda at: max((len(row[at]) for row in rows), default=0)))
         beside = [at for at in beside if at not in below]
         widths = _widths(table, rows, beside, width)
     widths = widths or _widths(table, rows, beside, width, names_apart=True)
@@ -174,39 +174,45 @@ def _laid_out(
     below: list[int],
     width: int,
 ) -> Iterator[str]:
-    from tabulate import tabulate
-
-    cells = [
-        ["\n".join(_wrapped(row[at], wide)) for at, wide in zip(beside, widths, strict=True)]
-        for row in rows
-    ]
-    for row in cells:
-        row[0] = row[0] if len(row[0]) <= widths[0] else ""  # a long name has a line of its own
     shown = [table.columns[at] for at in beside]
-    titles = [
-        "\n".join(_wrapped(column.title, wide)) for column, wide in zip(shown, widths, strict=True)
+    titles = [_wrapped(column.title, wide) for column, wide in zip(shown, widths, strict=True)]
+    cells = [
+        [_wrapped(row[at], wide) for at, wide in zip(beside, widths, strict=True)] for row in rows
     ]
-    text = tabulate(
-        cells,
-        headers=titles,
-        tablefmt="simple",
-        disable_numparse=True,
-        preserve_whitespace=False,
-        colalign=[column.align for column in shown] if rows else None,
-    )
-    lines = iter([line.rstrip() for line in text.splitlines()])
-    for _ in range(_height(titles) + 1):  # the titles and the rule
-        yield next(lines)
+    for of_row in cells:
+        if len("\n".join(of_row[0])) > widths[0]:
+            of_row[0] = []  # a long name has a line of its own
+        for cell in of_row:
+            cell[:1] = [line.lstrip() for line in cell[:1]]
+    wide = [_longest(title) + _PADDING for title in titles]
+    for of_row in cells:
+        wide = [*map(max, wide, map(_longest, of_row))]
+    is_right = [bool(rows) and column.align == "right" for column in shown]
+    yield from _side_by_side(titles, wide, is_right)
+    yield (" " * _GAP).join("-" * each for each in wide)
     for row, of_row in zip(rows, cells, strict=True):
         if row[0] and not of_row[0]:
             yield from _wrapped(row[0], width)
-        for _ in range(_height(of_row)):
-            yield next(lines)
+        yield from _side_by_side(of_row, wide, is_right)
         yield from _below(table, row, below, width)
 
 
-def _height(cells: list[str]) -> int:
-    return max(cell.count("\n") for cell in cells) + 1
+def _side_by_side(cells: list[list[str]], wide: list[int], is_right: list[bool]) -> Iterator[str]:
+    """Yield the lines of one row, whose cells have lines of their own."""
+    for at in range(max(1, *map(len, cells))):
+        texts = (cell[at] if at < len(cell) else "" for cell in cells)
+        yield (
+            (" " * _GAP)
+            .join(
+                text.rjust(size) if right else text.ljust(size)
+                for text, size, right in zip(texts, wide, is_right, strict=True)
+            )
+            .rstrip()
+        )
+
+
+def _longest(lines: list[str]) -> int:
+    return max(map(len, lines), default=0)
 
 
 def _records(table: Table, rows: list[list[str]], below: list[int], width: int) -> Iterator[str]:
@@ -259,6 +265,8 @@ def _longest_word(text: str) -> int:
 
 def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
     """Break a line between words; a word that is longer than a line stays whole."""
+    if len(text) <= width and text.isprintable() and not text.endswith(" "):
+        return [text] if text else []
     return textwrap.wrap(
         text,
         max(width, len(indent) + 1),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_xlatune.evidence.hlo import KINDS, Program
+from pytest_xlatune.evidence.hlo import KINDS, Loop, Program
 from pytest_xlatune.evidence.hlo.difference import difference, flying, prove, size
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.errors import ParseError, XlatuneError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.document import Document, brief, lines, plain
+from pytest_xlatune.report.document import Document, brief, left_out, lines, plain, shortened
 
 SCHEMA = 1
 
@@ -34,13 +34,18 @@ def read_programs(dumps: Sequence[Path]) -> tuple[list[Program], tuple[str, ...]
     return programs, tuple(problems)
 
 
-def program_document(program: Program, other: Program | None = None) -> Document:
+def program_document(
+    program: Program, other: Program | None = None, *, shows_all: bool = False
+) -> Document:
     """Return the document of a program's facts, or of the difference to another.
 
-    Flags that the two dumps' `*.debug_options` set differently are judged one by one.
+    Flags that the two dumps' `*.debug_options` set differently are judged one by one. Of many loops
+    the first, the last and those of a new kind are shown, unless `shows_all`.
     """
     title = "What the compiler made of a program" if other is None else "What changed"
-    found = [*_facts(program)] if other is None else [*_changes(program, other)]
+    found = (
+        [*_facts(program, shows_all=shows_all)] if other is None else [*_changes(program, other)]
+    )
     shown = (f"{' ' * (len(each) - len(each.lstrip()))}{plain(each)}" for each in found)
     return brief(title, lines(*shown))
 
@@ -53,7 +58,7 @@ def _changes(program: Program, other: Program) -> Iterable[str]:
     yield from (f"  {each.sentence}" for each in prove(*_judged(program, other)))
 
 
-def _facts(program: Program) -> list[str]:
+def _facts(program: Program, *, shows_all: bool) -> list[str]:
     told = [
         f"{program.module} for {program.target} ({program.source})",
         f"  {program.instructions} instructions",
@@ -62,13 +67,7 @@ def _facts(program: Program) -> list[str]:
     if program.memory_bytes is not None:
         told.append(f"  memory {size(program.memory_bytes)}")
     told += [f"  {each}" for each in _collectives(program)]
-    for loop in program.loops:
-        trips = "an unknown number of" if loop.trips is None else str(loop.trips)
-        notes = [
-            *(["double-buffered"] if loop.is_unrolled else []),
-            *(["windowed einsum"] if loop.is_windowed_einsum else []),
-        ]
-        told.append(f"  loop {loop.name}: {trips} rounds" + "".join(f", {n}" for n in notes))
+    told += _loops(program, shows_all=shows_all)
     told.append(f"  {flying(program)}")
     if program.unknown_trips:
         told.append(
@@ -81,6 +80,30 @@ def _facts(program: Program) -> list[str]:
         told.append(f"  the launch order (thunk sequence) has {others}")
     told += [f"  option {name}={value}" for name, value in (program.options or {}).items()]
     return told
+
+
+def _loops(program: Program, *, shows_all: bool) -> Iterator[str]:
+    seen: set[str] = set()
+
+    def is_of_new_kind(loop: Loop) -> bool:
+        kind = _rounds(loop)
+        is_new = kind not in seen
+        seen.add(kind)
+        return is_new
+
+    shown = shortened(program.loops, is_of_new_kind, shows_all=shows_all)
+    for loop in shown:
+        yield "  ..." if loop is None else f"  loop {loop.name}: {_rounds(loop)}"
+    yield from (f"  {each}" for each in left_out(shown, program.loops, "loop"))
+
+
+def _rounds(loop: Loop) -> str:
+    trips = "an unknown number of" if loop.trips is None else str(loop.trips)
+    notes = [
+        *(["double-buffered"] if loop.is_unrolled else []),
+        *(["windowed einsum"] if loop.is_windowed_einsum else []),
+    ]
+    return f"{trips} rounds" + "".join(f", {each}" for each in notes)
 
 
 def _collectives(program: Program) -> Iterable[str]:

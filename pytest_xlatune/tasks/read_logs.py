@@ -274,7 +274,7 @@ def read_one(
             reader.feed(chunk)
             for _, each in readers:
                 each.feed(chunk)
-            end = (end + chunk)[-_END_BYTES:]
+            end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
             if len(begin) < _BEGIN_BYTES and path == STDIN:
                 begin += chunk[:_BEGIN_BYTES]
     except OSError as error:

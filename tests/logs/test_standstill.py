@@ -266,3 +266,44 @@ def test_a_program_that_started_again_is_as_far_as_its_last_start() -> None:
     for step in (0, 1, 2, 0, 1):
         reader.feed(f"{STEP.format(step)}\n".encode(), rank=3)
     assert reader.ranks[3].last_step == 1
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 1 << 12, 333])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_steps_in_columns_are_those_of_lines_read_one_by_one(cut: int, end: str) -> None:
+    def text(step: int, rank: int) -> str:
+        return (
+            f"{rank}: completed step: {step}, seconds: {1 + rank}.{step % 7}00, "
+            f"TFLOP/s/device: 9.0, Tokens/s/device: {900 + step}.0, total_weights: 1, loss: 7.0"
+        )
+
+    spam = [f"{rank}: a batch is ready" for rank in range(8)]
+    lines = [text(step, rank) for step in range(600) for rank in range(8)]
+    again = [*spam, *(text(step, rank) for step in range(3) for rank in range(8))]
+    for said, first, last in ((lines, 600 - 512, 599), ([*lines, *again], 0, 2)):
+        reader = RankReader()
+        data = "".join(f"{line}{end}" for line in said).encode()
+        for at in range(0, len(data), cut):
+            reader.feed(data[at : at + cut])
+        assert [*reader.ranks] == [*range(8)]
+        for rank, log in reader.ranks.items():
+            assert [each.step for each in log.steps] == [*range(first, last + 1)]
+            assert [each.step_s for each in log.steps] == [
+                float(f"{1 + rank}.{step % 7}") for step in range(first, last + 1)
+            ]
+
+
+def test_a_line_of_a_megabyte_between_steps_hides_none() -> None:
+    said = "".join(
+        f"{rank}: completed step: {step}, seconds: 1.5, loss: 7.0\n" + "0.125, " * 40_000 + "\n"
+        for step in range(3)
+        for rank in range(4)
+    ).encode()
+    whole, parts = RankReader(), RankReader()
+    whole.feed(said)
+    for at in range(0, len(said), 1000):
+        parts.feed(said[at : at + 1000])
+    for reader in (whole, parts):
+        assert {rank: [*map(tuple, log.steps)] for rank, log in reader.ranks.items()} == {
+            rank: [(0, 1.5), (1, 1.5), (2, 1.5)] for rank in range(4)
+        }

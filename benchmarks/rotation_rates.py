@@ -80,6 +80,7 @@ class World:
         noisy: times the own part by profile index.
         kept: the programs are not compiled anew: their own part is the same in each rotation.
         job_steps: of an ordinary job, which give the turns.
+        slow_jobs: share of the jobs that are 3 % slow, with all that runs in them.
     """
 
     name: str
@@ -101,6 +102,7 @@ class World:
     noisy: dict[int, float] = field(default_factory=dict)
     kept: bool = False
     job_steps: int = JOB_STEPS
+    slow_jobs: float = 0.0
 
     def truth(self, arm: str) -> float:
         """Return the true relative effect of a profile as it would be deployed."""
@@ -134,6 +136,8 @@ TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
     ("6 profiles", {"profiles": 6}),
     ("60 profiles", {"profiles": 60}),
     ("job noise 1.0 %", {"sigma": 0.010}),
+    ("3 % of jobs 3 % slow", {"slow_jobs": 0.03}),
+    ("10 % of jobs 3 % slow", {"slow_jobs": 0.10}),
 )
 
 
@@ -187,6 +191,8 @@ class Cluster:
         """Return what the next job has in common, and drift."""
         self.jobs += 1
         common = float(self.noise(self.world.sigma * math.sqrt(self.world.share), 1)[0])
+        if self.world.slow_jobs:
+            common -= 0.03 * (self.drawn.random() < self.world.slow_jobs)
         return common + self.world.drift * self.jobs / 10
 
     def own(self, program: str) -> float:

@@ -103,3 +103,10 @@ def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
     assert lines[1].startswith("rotation 1 (job ")
     assert "of 12 profiles, best p3 +" in lines[1]
     assert not [each for each in lines if "not measured" in each or "screened" in each]
+
+
+def test_tgs_and_seconds_of_a_row_belong_together(subject: Subject) -> None:
+    found = subject.conclusion
+    shown = [*found.verdicts, *([found.reference] if found.reference else [])]
+    tokens = {round(e.tgs * e.step_s) for e in shown if e.tgs and e.step_s}
+    assert len(tokens) == 1

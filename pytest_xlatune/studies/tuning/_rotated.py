@@ -252,7 +252,9 @@ class RotatedSweep(Walk["TuningStudy"]):
         level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
         value = level + change.change
         figure = base.figure if base is not None else None
-        step_s = math.exp(-score.level - change.change)
+        step_s = math.exp(-score.level) if base is None else base.step_s
+        if step_s is not None:  # of the level that the figure stands at
+            step_s *= math.exp(-change.change)
         if figure is not None:
             figure = replace(figure, value=figure.metric.figure(value))
         return Score(

@@ -49,5 +49,5 @@ class _Off:
 
 
 def _has_sweep(module: object) -> bool:
-    found = type(getattr(module, "SWEEP", None))
+    found = type(vars(module).get("SWEEP"))
     return (found.__module__, found.__name__) == ("pytest_xlatune.sweep.declaration", "Sweep")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,50 +110,19 @@ def _triage(arguments: argparse.Namespace) -> Output:
     found = {each.health for each in read}
     return Output(
         documents=tuple(documents),
-        json=partial(_triaged, read, behind),
+        json=partial(_values, read, behind),
         problems=problems,
         status=next((code for health, code in _EXITS if Health(health) in found), 0),
     )
 
 
-def _values(read: list[Read]) -> Json:
-    from pytest_xlatune.tasks.read_logs import SCHEMA
+def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None) -> Json:
+    from pytest_xlatune.tasks.read_logs import SCHEMA, standstill_json
 
-    return {"schema": SCHEMA, "logs": [each.to_json() for each in read]}
-
-
-def _triaged(read: list[Read], behind: list[Standstill | None]) -> Json:
-    from pytest_xlatune.tasks.read_logs import SCHEMA
-
-    logs = [
-        {**each.to_json(), "behind": _behind(found)}
-        for each, found in zip(read, behind, strict=True)
-    ]
+    logs = [each.to_json() for each in read]
+    for log, found in zip(logs, behind or (), strict=behind is not None):
+        log["behind"] = standstill_json(found)
     return {"schema": SCHEMA, "logs": logs}
-
-
-def _behind(found: Standstill | None) -> Json:
-    from pytest_xlatune.report.words import sentence
-
-    if found is None:
-        return None
-    return {
-        "ranks": [*found.behind],
-        "node": found.node or None,
-        "sentence": sentence(found.why),
-        "stands": [
-            {
-                "rank": each.rank,
-                "node": each.node or None,
-                "doing": str(each.doing),
-                "at": each.at or None,
-                "on": each.on or None,
-                "step": each.step,
-                "last_line": each.last_line or None,
-            }
-            for each in found.stands
-        ],
-    }
 
 
 _EXITS = (("failed", 1), ("unfinished", 3))

@@ -236,8 +236,8 @@ class Controller:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note the tests of sweeps that are not run, for a hint where none is left."""
-        mine = (each for each in items if sweep_of(getattr(each, "module", None)) is not None)
-        self._left_out += [each.name for each in mine]
+        tests = (each for each in items if isinstance(each, pytest.Function))
+        self._left_out += [each.name for each in tests if sweep_of(each.module) is not None]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""

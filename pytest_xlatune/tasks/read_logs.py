@@ -496,6 +496,29 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     return _hidden(seen if seen is not None and (seen.behind or told is None) else told)
 
 
+def standstill_json(found: Standstill | None) -> Json:
+    """Return which rank a job waits for as builtins; None where that is not known."""
+    if found is None:
+        return None
+    return {
+        "ranks": [*found.behind],
+        "node": found.node or None,
+        "sentence": sentence(found.why),
+        "stands": [
+            {
+                "rank": each.rank,
+                "node": each.node or None,
+                "doing": str(each.doing),
+                "at": each.at or None,
+                "on": each.on or None,
+                "step": each.step,
+                "last_line": each.last_line or None,
+            }
+            for each in found.stands
+        ],
+    }
+
+
 def _hidden(found: Standstill | None) -> Standstill | None:
     """Return it as it may be shown: a log quotes whatever it likes."""
     if found is None:

@@ -125,7 +125,7 @@ class Why(StrEnum):
     ROTATION_SHARE_UNTOLD = auto()
     ROTATION_OFF = auto()
     NO_ROTATION_ON_SLOTS = auto()
-    ROTATION_SAVES_NO_JOB = auto()
+    ROTATION_SAVES_NOTHING = auto()
     NONE_ROTATES = auto()
     ROTATES = auto()
     FINDS_IN_ROTATION = auto()

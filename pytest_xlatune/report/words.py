@@ -203,12 +203,13 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.ROTATION_OFF: N_("rotation is off"),
     Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
-    Why.ROTATION_SAVES_NO_JOB: N_(
-        "with rotations the plan takes {jobs:+job} at most, without them {others:+job}"
+    Why.ROTATION_SAVES_NOTHING: N_(
+        "with rotations the plan takes {jobs:+job} and {steps} steps of the trainer at most, "
+        "without them {others:+job} and {other_steps} steps"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
     Why.ROTATES: N_(
-        "in rotations: {arms:first 6}; {shape}. A turn has {turn_steps:+step}, a rotation "
+        "in rotations: {arms:, }; {shape}. A turn has {turn_steps:+step}, a rotation "
         "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"
     ),
     Why.FINDS_IN_ROTATION: N_(

@@ -118,7 +118,7 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     assert each.conclude().verdicts[0].kind == "FASTER"
     known = read_known(each.setup.folder)
     paths = publish(known.folder, tmp_path / "reports")
-    assert [path.name for path in paths] == ["gate.md", "gate.json", "gate.html"]
+    assert [path.name for path in paths] == ["gate.md", "gate.json", "gate.html", "index.html"]
     assert "1 pass" in paths[0].read_text(encoding="utf-8")
 
     _, trials = read_baselines(paths[1], CELL)

@@ -41,7 +41,7 @@ class RotationRule(Record):
         jobs: of the rotations at most, the look before and the check behind them included.
         step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
             step.
-        must_save: whether it rotates only where that takes fewer jobs.
+        must_save: whether it rotates only where that takes fewer jobs and no more steps.
         share: of the variance of a job, what programs of one process have in common, as a
             calibration measured it; None is unknown.
     """
@@ -146,9 +146,10 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         rotated=rotated,
         jobs=others,
     )
-    (jobs, _), (without, _) = both_plans(sweep, ways)
-    if rule.must_save and jobs >= without:
-        return Refusal(why=Reason(Why.ROTATION_SAVES_NO_JOB, jobs=jobs, others=without))
+    (jobs, steps), (others, other_steps) = both_plans(sweep, ways)
+    if rule.must_save and not (jobs < others and steps <= other_steps):
+        both = {"jobs": jobs, "steps": steps, "others": others, "other_steps": other_steps}
+        return Refusal(why=Reason(Why.ROTATION_SAVES_NOTHING, **both))
     return ways
 
 

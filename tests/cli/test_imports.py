@@ -122,7 +122,9 @@ def loaded_by(inputs: Path) -> dict[str, tuple[int, list[str]]]:
     (inputs / "jobs.csv").write_text(table, encoding="utf-8")
     commands = [*(command for command, *_ in TABLE), *IMPORTED]
     found = inputs / "modules.jsonl"
-    env = {name: each for name, each in os.environ.items() if not name.startswith("COV")}
+    # a setting of ours in the environment is looked at by each command
+    told = ("COV", "XLATUNE_")
+    env = {name: each for name, each in os.environ.items() if not name.startswith(told)}
     ended = subprocess.run(
         [sys.executable, "-c", RUN, str(found)],
         cwd=inputs,

@@ -326,7 +326,9 @@ def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words:
 
 def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     told = [sentence(each) for each in mixed().outline(())]
-    assert told[0].startswith("in rotations: p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11; a look")
+    assert told[0].startswith(
+        "in rotations: p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11; a look"
+    )
     assert "with 80 % power" in told[1]
     assert "as jobs: channels, because a library reads NCCL_MIN_NCHANNELS when it starts" in told
     assert any(each.startswith("as jobs: remat, because the trainer reads") for each in told)

@@ -146,9 +146,9 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         rotated=rotated,
         jobs=others,
     )
-    (jobs, steps), (others, other_steps) = both_plans(sweep, ways)
-    if rule.must_save and not (jobs < others and steps <= other_steps):
-        both = {"jobs": jobs, "steps": steps, "others": others, "other_steps": other_steps}
+    (jobs, steps), (without, other_steps) = both_plans(sweep, ways)
+    if rule.must_save and not (jobs < without and steps <= other_steps):
+        both = {"jobs": jobs, "steps": steps, "others": without, "other_steps": other_steps}
         return Refusal(why=Reason(Why.ROTATION_SAVES_NOTHING, **both))
     return ways
 

@@ -135,9 +135,8 @@ def _turns(
     )
     if isinstance(turns, NoTurns):
         return turns
-    same = [(each.program, each.same_as) for each in read.compiled if each.same_as]
     in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
-    return fit_turns(turns, same=same, tokens=median(in_step) if in_step else None)
+    return fit_turns(turns, tokens=median(in_step) if in_step else None)
 
 
 def is_enough(found: RotationResult, rotation: Rotation) -> bool:

@@ -80,7 +80,6 @@ class RotationScore(Record):
             copies too, which differ by what the process makes of one program twice.
         turn_sd: residual standard deviation of a turn, as a log; None with too few turns.
         turns: all that were measured, in order.
-        same: (program, the one whose optimised text it has): it needs no turns of its own.
         tokens: of a device in a step; None where the log does not print TGS.
     """
 
@@ -88,7 +87,6 @@ class RotationScore(Record):
     programs: tuple[ProgramChange, ...]
     turn_sd: float | None
     turns: tuple[MeasuredTurn, ...] = ()
-    same: tuple[tuple[str, str], ...] = ()
     tokens: float | None = None
 
     def of(self, program: str) -> ProgramChange | None:

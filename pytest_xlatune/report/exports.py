@@ -21,6 +21,7 @@ import io
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,20 +96,21 @@ def formats(text: str) -> tuple[str, ...]:
     return names
 
 
-class Export:
+class Export(ABC):
     """A format that comes in by the door; a subclass is made without arguments.
 
     The formats of `FILES` are written from a report alone. One of these may need a program or a
     server, so that it is asked before anything is measured whether it can be written.
     """
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most formats always can be
         """Find out whether it can be written; no server is asked.
 
         Raises:
             ConfigError: it cannot.
         """
 
+    @abstractmethod
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
         """Return suffix of a file beside the report -> its text, e.g. `.mlflow.json`.
 
@@ -119,7 +121,6 @@ class Export:
         Raises:
             LedgerError: what takes the figures does not; the reports are written already.
         """
-        raise NotImplementedError
 
 
 def export_of(name: str) -> Export | None:

@@ -184,10 +184,7 @@ _TINY = 1e-12  # of a log
 
 
 def fit_turns(
-    turns: Sequence[MeasuredTurn],
-    *,
-    same: Sequence[tuple[str, str]] = (),
-    tokens: float | None = None,
+    turns: Sequence[MeasuredTurn], *, tokens: float | None = None
 ) -> RotationScore | NoTurns:
     """Fit the turns of one rotation: each program against the mean of the baseline's copies.
 
@@ -199,7 +196,6 @@ def fit_turns(
 
     Args:
         turns: of one rotation, in order.
-        same: (program, the one whose optimised text it has).
         tokens: of a device in a step; None is unknown.
     """
     names = list(dict.fromkeys(each.program for each in turns))
@@ -235,7 +231,6 @@ def fit_turns(
         programs=tuple(changes),
         turn_sd=sd,
         turns=tuple(turns),
-        same=tuple(same),
         tokens=tokens,
     )
 

@@ -443,7 +443,7 @@ class DesignSettings(Declared):
         choices=("on", "off"),
     )
     rotate: Literal["auto", "on", "off"] = _option(
-        "auto",
+        "off",
         "Let profiles that differ in flags alone take turns in one job: on, off, or auto, which is "
         "on where the launcher starts Python itself and it takes fewer jobs and no more steps",
         metavar="HOW",

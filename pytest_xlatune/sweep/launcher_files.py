@@ -6,6 +6,7 @@ own can come in by the door: an entry point of `pytest_xlatune.launchers` names 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 BROUGHT = Door("pytest_xlatune.launchers", kind="launcher")
 
 
-class LauncherFile:
+class LauncherFile(ABC):
     """A kind of configuration file; a subclass is made without arguments."""
 
+    @abstractmethod
     def declared(self, path: Path, **given: Any) -> dict[str, Any]:
         """Return the keywords of the `Sweep` of a file: launcher, cell, study, ...
 
@@ -33,7 +35,6 @@ class LauncherFile:
         Raises:
             ConfigError: it is no such file, or something in it is open.
         """
-        raise NotImplementedError
 
     def with_recipe(self, source: DeployedFile, covered: Covered) -> dict[str, str]:
         """Return file name -> text of a file with the recipe of its cell in it.

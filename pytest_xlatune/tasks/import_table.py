@@ -225,7 +225,8 @@ _AVERAGE = re.compile(r"\b(?:mean|avg\.?|average|median|steady(?:[- ]state)?)\s+
 
 
 # step time (s)     step time [ms]     TGS (tokens/s/device)
-_COLUMN_UNIT = re.compile(r"\s*[(\[](?P<unit>[^)\]]*)[)\]]$")
+# (none in another: from each of 50,000 brackets the search would read on to the end)
+_COLUMN_UNIT = re.compile(r" ?[(\[](?P<unit>[^()\[\]]*)[)\]]$")
 _SECONDS = frozenset({"s", "sec", "secs", "seconds", "s/step"})
 _MILLISECONDS = frozenset({"ms", "msec", "milliseconds", "ms/step"})
 
@@ -490,7 +491,7 @@ _FIGURE = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
 _COMMA_DECIMAL = re.compile(r"(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+),[0-9]+")
 # 25.24 s     3030 ms     994.9 tok/s/device
 _UNIT = re.compile(
-    r"\s*(?P<unit>s|sec|secs|seconds|s/step|ms|ms/step|TGS|tok(?:ens)?/s(?:/(?:device|gpu))?)$",
+    r"\s{0,9}(?P<unit>s|sec|secs|seconds|s/step|ms|ms/step|TGS|tok(?:ens)?/s(?:/(?:device|gpu))?)$",
     re.IGNORECASE,
 )
 

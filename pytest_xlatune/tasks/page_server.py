@@ -10,6 +10,7 @@ import hmac
 import secrets
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -68,13 +69,13 @@ class _Server(ThreadingHTTPServer):
         """Say nothing of a browser that went away."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, ABC):
     timeout = _SILENT_S
     server_version, sys_version = "xlatune", ""
 
+    @abstractmethod
     def shown(self) -> Served | None:
         """Return what lies at the address; None where nothing does, or a stranger asks."""
-        raise NotImplementedError
 
     def do_GET(self) -> None:
         """Send a page."""

@@ -31,6 +31,7 @@ import os
 import runpy
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -371,7 +372,7 @@ class _Stand:
         return self if instance is None else functools.partial(self, instance)
 
 
-class _RotatedStep:
+class _RotatedStep(ABC):
     """Runs the trainer's own program first, and then whichever program's turn it is."""
 
     def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
@@ -385,9 +386,9 @@ class _RotatedStep:
         self._at = self._turn_end = 0
         self._proved = {0}
 
+    @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
         """Return what a call lowers to."""
-        raise NotImplementedError
 
     def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Return the arguments that a compiled program takes; None where it is another program."""

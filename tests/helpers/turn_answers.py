@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import (
     TrialResult,
     TrialStatus,
 )
-from pytest_xlatune.model.rotation import RotationRead, RotationSpec
+from pytest_xlatune.model.rotation import CompiledProgram, RotationRead, RotationSpec
 from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_baseline
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.rounds import fit_turns
@@ -36,7 +36,7 @@ class Machine:
         effects: by profile, in rotations; `deployed` where jobs have another.
         refused, large: programs that the worker leaves out.
         died_of: of the first rotation.
-        same: profiles whose program is the baseline's.
+        same: profiles whose program has the text of the baseline's.
         finds: whether the worker finds the step.
         fails: trials without a score, by what they are.
         losses: by profile, of ordinary jobs.
@@ -104,11 +104,16 @@ class Machine:
                 )
             )
             before = names[index]
-        same = [(each, BASELINE_ID) for each in self.same if each in names]
-        score = fit_turns(turns, same=same, tokens=TOKENS)
+        score = fit_turns(turns, tokens=TOKENS)
         assert isinstance(score, RotationScore)
         read = RotationRead(
             found="train_step",
+            compiled=tuple(
+                CompiledProgram(
+                    program=each, compile_s=1.0, same_as=BASELINE_ID if each in self.same else ""
+                )
+                for each in names
+            ),
             refused=dict.fromkeys(self.refused, "No such compile option"),
             left_out=dict.fromkeys(self.large, 1 << 37),
         )

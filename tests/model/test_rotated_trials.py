@@ -60,7 +60,6 @@ SCORE = RotationScore(
     turns=(
         MeasuredTurn(program="fast", before="", round=0, first_step=4, steps=6, log_step_s=-4.2),
     ),
-    same=((f"{BASELINE_ID}~2", BASELINE_ID),),
 )
 READ = RotationRead(
     found="train_step",

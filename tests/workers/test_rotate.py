@@ -313,7 +313,7 @@ def test_each_rotation_compiles_anew_and_leaves_the_cache_alone(tmp_path: Path) 
     assert kept
     rotated = run_rotated(trainer, spec_of(SLOWER, COPY), env=env)
     assert rotated.turns == TURNS
-    assert all(each.compile_s > 0.005 for each in rotated.read.compiled)
+    assert all(each.compile_s > 0 for each in rotated.read.compiled)
     assert kept == sorted(each.name for each in cache.iterdir() if "train_step" in each.name)
 
 

@@ -111,7 +111,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         rotation=None,
         profiles=tuple(chosen),
         singles=singles,
-        selected=_selected(sweep, {each.id for each in sweep.profiles if each.id in stays}),
+        selected=_selected(sweep, {*stays, *_slots(sweep, of_rules, rotates=False)}),
         budget=count + waves * layout.copies + deciding * (width + layout.copies),
         screen_baselines=layout.copies,
         finalists=width,
@@ -131,7 +131,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
             stacks=(),
             around=(),
             crossed=(),
-            selected=_selected(sweep, {*options, *_slots(sweep, of_rules)}),
+            selected=_selected(sweep, {*options, *_slots(sweep, of_rules, rotates=True)}),
             budget=max(sweep.budget - layout.jobs, of_jobs + 1),
             alpha=SWEEP_ALPHA - alpha,
         )
@@ -170,12 +170,12 @@ def _rotates(profiles: tuple[Profile, ...], sweep: TuningPlan) -> bool:
     return not any(isinstance(options_of(each, deployed), Reason) for each in profiles)
 
 
-def _slots(sweep: TuningPlan, of_rules: Mapping[Singles, bool]) -> set[str]:
-    """Return the names of the slots of rules whose profiles rotate."""
+def _slots(sweep: TuningPlan, of_rules: Mapping[Singles, bool], *, rotates: bool) -> set[str]:
+    """Return the names of the slots of rules whose profiles rotate, or of the others."""
     return {
         slot.name
         for rule, slots in sweep.places.items()
-        if not isinstance(rule, Singles) or of_rules[rule]
+        if (not isinstance(rule, Singles) or of_rules[rule]) == rotates
         for slot in slots
     }
 

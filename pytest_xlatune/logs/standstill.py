@@ -171,14 +171,12 @@ class Standstill:
         behind: the ranks that the others wait for; () where none stands out.
         why: what they do, or that none stands out.
         node: the node on which all of `behind` are, where ranks of other nodes are not; else "".
-        is_told_by_nccl: whether NCCL's own count named them.
     """
 
     stands: tuple[Stand, ...]
     behind: tuple[int, ...]
     why: Reason
     node: str = ""
-    is_told_by_nccl: bool = False
 
 
 def standstill(
@@ -204,7 +202,7 @@ def standstill(
         found = find(stands)
         if found is not None:
             behind, why = found
-            return _named(stands, behind, why, is_nccl=why.kind is Why.FEWER_COLLECTIVES)
+            return _named(stands, behind, why)
     return Standstill(stands=stands, behind=(), why=_none(stands))
 
 
@@ -246,7 +244,7 @@ def said_by_logs(
         doing = Reason(Why.FEWER_STEPS, most=most, line=behind[0].last_line or None)
     else:
         return None
-    return _named(stands, behind, doing, is_nccl=False, are_seen=False)
+    return _named(stands, behind, doing, are_seen=False)
 
 
 def _fewest_enqueued(groups: Sequence[Mapping[int, int]]) -> tuple[int, int, set[int]]:
@@ -466,7 +464,6 @@ def _named(
     behind: Sequence[Stand],
     doing: Reason,
     *,
-    is_nccl: bool,
     are_seen: bool = True,
 ) -> Standstill:
     nodes = sorted({each.node for each in behind if each.node})
@@ -496,7 +493,6 @@ def _named(
         behind=tuple(ranks),
         why=why,
         node=nodes[0] if is_one else "",
-        is_told_by_nccl=is_nccl,
     )
 
 

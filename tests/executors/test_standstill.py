@@ -7,8 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -169,39 +169,47 @@ RAS = b"NCCL version 2.28.3\n\n#0-0 (27a0) MISMATCH\n  Communicator ranks have d
 
 
 @pytest.fixture
-def ras() -> Iterator[int]:
-    """Listen as NCCL's RAS does, in this process; give the port."""
+def listener() -> Iterator[socket.socket]:
+    """Give a socket that listens in this process, as NCCL's RAS does in a trainer's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30.0)
+        yield server
 
-        def serve() -> None:
-            with server.accept()[0] as client:
-                assert client.recv(100) == b"CLIENT PROTOCOL 2\n"
-                client.sendall(b"SERVER PROTOCOL 2\n")
-                assert client.recv(100) == b"VERBOSE STATUS\n"
-                client.sendall(RAS)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
+def _answer_as_ras(server: socket.socket) -> None:
+    with server.accept()[0] as client:
+        assert client.recv(100) == b"CLIENT PROTOCOL 2\n"
+        client.sendall(b"SERVER PROTOCOL 2\n")
+        assert client.recv(100) == b"VERBOSE STATUS\n"
+        client.sendall(RAS)
 
 
 def test_nccl_s_ras_is_asked_where_a_process_of_the_trainer_listens(
-    ras: int, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = look_at_hang._Seen(os.getpid())
-    monkeypatch.setattr(type(here), "environ", {b"NCCL_RAS_ADDR": f"localhost:{ras}".encode()})
-    assert look_at_hang._ras([here]).encode() == RAS
+    address = f"localhost:{listener.getsockname()[1]}".encode()
+    monkeypatch.setattr(type(here), "environ", {b"NCCL_RAS_ADDR": address})
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(_answer_as_ras, listener)
+        assert look_at_hang._ras([here]).encode() == RAS
+        answered.result()
 
 
-def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(ras: int) -> None:
+def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(
+    listener: socket.socket,
+) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", "input()"],
         stdin=subprocess.PIPE,
-        env={"NCCL_RAS_ADDR": f"127.0.0.1:{ras}"},
+        env={"NCCL_RAS_ADDR": f"127.0.0.1:{listener.getsockname()[1]}"},
     )
     with other:
         assert look_at_hang._ras([look_at_hang._Seen(other.pid)]) == ""
         other.kill()
+    listener.settimeout(0.0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
 def test_the_signal_of_the_hook_is_the_one_that_is_sent() -> None:

@@ -27,7 +27,8 @@ _CACHED_SHAPES = 1 << 14
 _CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
 
 # what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
-_LAST_WORD = re.compile(rb"F[01][0-9]{3} [0-9][0-9]:|[0-9]: F ")
+#   [F429 14:03:49.3 a.cpp:1554]
+_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|[0-9]: F ")
 
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most

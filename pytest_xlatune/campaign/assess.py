@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
@@ -58,6 +58,7 @@ from pytest_xlatune.stats.validity import (
     Shown,
     contradictions,
     judged,
+    other_device,
     unproved,
 )
 
@@ -91,6 +92,7 @@ class Assessment:
         settings: each of the trial, and whether it was in effect.
         rotation: the result of a rotation; None of other trials.
         blamed: the program of a rotation that it died of; None where it died of none.
+        devices: what shows where it ran -> the device that it shows.
     """
 
     findings: tuple[Finding, ...]
@@ -99,6 +101,7 @@ class Assessment:
     settings: tuple[TrialSetting, ...] = ()
     rotation: RotationResult | None = None
     blamed: Blamed | None = None
+    devices: dict[str, str] = field(default_factory=dict)
 
     @property
     def why_none(self) -> Reason | None:
@@ -176,6 +179,8 @@ def assess(
     stalled_s: float | None = None,
     fatal: Finding | None = None,
     options: Options | None = None,
+    devices: Mapping[str, str] | None = None,
+    ran_on: Mapping[str, Mapping[str, str]] | None = None,
     is_asked: bool = False,
     exempt: Sequence[str] = (),
     earlier: Sequence[str] = (),
@@ -191,9 +196,11 @@ def assess(
     `logged` the figures of the protocol's metric that stand beside the steps.
     Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
     line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
-    was asked to; `exempt` are patterns of settings that nothing can show. `earlier` are the failure
-    classes of its earlier attempts. An attempt of the arm `reference` that can never be measured
-    stops the sweep; "" where the study compares its arms with none. Of a rotation `journal` is what
+    was asked to; `devices` are those of its modules, by witness, and `ran_on` those of the trials
+    that it is compared with, by arm; `exempt` are patterns of settings that nothing can show.
+    `earlier` are the failure classes of its earlier attempts. An attempt of the arm `reference`
+    that can never be measured stops the sweep; "" where the study compares its arms with none. Of a
+    rotation `journal` is what
     its worker wrote, `number` that of the attempt, `blamed` what the earlier ones died of.
     `reference_runs` is whether a
     trial of that arm was measured: what failed for an unknown reason is then the profile's own.
@@ -233,6 +240,13 @@ def assess(
             blamed=blamed,
         )
         decision, findings = turned.decision or decision, (*findings, *turned.findings)
+    devices = _devices(report, journal, devices or {})
+    if decision.next is Next.ACCEPT and trial.protocol.is_scored:
+        elsewhere = _elsewhere(devices, ran_on or {})
+        if elsewhere is not None:
+            cause = elsewhere
+            findings, decision = (*findings, cause), replace(rules(cause), found=cause.why)
+            turned = replace(turned, result=_without_score(turned.result, cause.why))
     # profiler and dump change the time of a step: an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored and turned.is_scored_whole:
         steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
@@ -255,7 +269,36 @@ def assess(
         settings=settings,
         rotation=turned.result,
         blamed=turned.blamed,
+        devices=devices,
     )
+
+
+def _devices(
+    report: LogReport, journal: RotationRead | None, dumped: Mapping[str, str]
+) -> dict[str, str]:
+    """Return all that an attempt shows of where it ran, by witness."""
+    found = {**dumped, **{f"the log's line {line!r}": of for line, of in report.devices.items()}}
+    if journal is not None and journal.device:
+        found["the journal of the rotation"] = journal.device
+    return found
+
+
+def _elsewhere(
+    devices: Mapping[str, str], ran_on: Mapping[str, Mapping[str, str]]
+) -> Finding | None:
+    """Return that an attempt ran on another device than what it is compared with, if it did.
+
+    A trainer that fell back to the CPU may say nothing of it, and its steps look like any others.
+    """
+    found = (other_device(devices, of, arm=arm) for arm, of in ran_on.items())
+    why = next(filter(None, found), None)
+    if why is None:
+        return None
+    return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
+
+
+def _without_score(found: RotationResult | None, why: Reason | None) -> RotationResult | None:
+    return None if found is None else replace(found, score=None, reason=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pytest_xlatune.campaign.assess import (
     with_log,
     without_secrets,
 )
-from pytest_xlatune.campaign.epochs import asks_devices, parted
+from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.setup import Setup
@@ -522,13 +522,17 @@ class Attempts:
         left = self._left(state, submission, trial)
         # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
-            options = dumped(trial, attempt_folder)
+            devices, options = seen_on(trial, attempt_folder), dumped(trial, attempt_folder)
             found = assessed(
                 left.report,
                 metrics=left.metrics,
                 logged=left.logged,
                 journal=left.journal,
                 options=options,
+                devices=devices,
+                ran_on=others_ran_on(
+                    *(state, trial, outcome, attempt_folder), reference=self._reference
+                ),
             )
         except (OSError, LedgerError):
             raise
@@ -569,6 +573,7 @@ class Attempts:
                 *(state, cell, trial, outcome, attempt_folder),
                 is_scored=bool(found.score),
                 libraries=left.report.libraries,
+                is_elsewhere=decision.cls == FailureClass.OTHER_DEVICE,
             )
             ran_on = tuple(outcome.nodes) or nodes
             result = dataclasses.replace(
@@ -582,6 +587,7 @@ class Attempts:
                 epoch=state.epoch_of(cell.digest, ran_on)
                 + sum(isinstance(each, EpochBegan) for each in news),
                 settings=found.settings,
+                devices=found.devices,
             )
             _LOG.info("%s is %s", trial.id, status)
             events = (
@@ -658,6 +664,13 @@ class Attempts:
             revived=revived,
         )
         return stop, ()
+
+
+def seen_on(trial: Trial, folder: Path) -> dict[str, str]:
+    """Return what the modules of an attempt were compiled for, as far as its dump tells."""
+    from pytest_xlatune.evidence.hlo.dump import seen_devices
+
+    return seen_devices(folder / (DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER))
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:

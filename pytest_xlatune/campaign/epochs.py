@@ -17,7 +17,7 @@ from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
-from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.model.result import Outcome, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 
@@ -40,11 +40,15 @@ def parted(
     *,
     is_scored: bool,
     libraries: Mapping[str, str] | None = None,
+    is_elsewhere: bool = False,
 ) -> tuple[Event, ...]:
     """Return the epochs that a trial begins, and what it tells of its environment if that is news.
 
-    `folder` is the attempt's; `libraries` are the versions that its log tells.
+    `folder` is the attempt's; `libraries` are the versions that its log tells. One that ran on
+    another device, `is_elsewhere`, tells nothing of its cell.
     """
+    if is_elsewhere:
+        return ()
     swapped = _swapped(state, cell, outcome) if is_scored else ()
     return (*_told(state, trial, outcome, folder, libraries or {}), *swapped)
 
@@ -61,6 +65,49 @@ def _of_cell(told: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]) 
     if not _OTHER_CODE.isdisjoint(trial.profile.env):
         return replace(told, packages={}, devices={}, code={})
     return replace(told, packages={**told.packages, **libraries}) if libraries else told
+
+
+def others_ran_on(
+    state: LedgerState, trial: Trial, outcome: Outcome, folder: Path, *, reference: str
+) -> dict[str, Mapping[str, str]]:
+    """Return where the trials ran that one is compared with, by arm, the reference's first.
+
+    Those of its cell and epoch; without any, those of the reference in its study on the same nodes.
+    Where the node itself tells of other GPUs than before, a new epoch begins, and nothing is.
+    """
+    nodes = sorted(outcome.nodes)
+    others = (each.ended for each in state.trials.values() if each.trial.id != trial.id)
+    told = [
+        each
+        for each in others
+        if each is not None and each.devices and each.status is TrialStatus.MEASURED
+    ]
+    if not told or _has_other_gpus(state, trial, folder):
+        return {}
+    epoch = state.epoch_of(trial.cell_digest, tuple(outcome.nodes))
+    own = [e for e in told if e.trial.cell_digest == trial.cell_digest]
+    beside = [
+        each
+        for each in told
+        if (each.trial.arm, each.trial.study) == (reference, trial.study)
+        and each.outcome is not None
+        and nodes == sorted(each.outcome.nodes)
+    ]
+    among = [each for each in own if each.epoch == epoch] if own else beside
+    found: dict[str, Mapping[str, str]] = {}
+    for each in sorted(among, key=lambda each: each.trial.arm != reference):
+        found[each.trial.arm] = {**each.devices, **found.get(each.trial.arm, {})}
+    return found
+
+
+def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
+    """Whether files of the kernel name other GPUs than before; JAX is not asked for that."""
+    before = {each.name: each.node for each in state.environments.get(trial.cell_digest, ())}
+    return any(
+        each.node.get("GPUs") != was.get("GPUs")
+        for each in read_environments(folder)
+        if each.node and (was := before.get(each.name))
+    )
 
 
 def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:

@@ -56,6 +56,7 @@ _MORE_STEPS = 1 << 13  # so many of them are left out at once
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_UNREAD, _MOST_EARLY = 256, 128
+_MOST_DEVICES = 8
 _NO_ORIGIN = Origin()
 _StepsOf = Callable[[str, str], Sequence[StepRecord]]
 
@@ -73,7 +74,7 @@ _ASKED_WORD = "passthrough_args="
 _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
-    *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD),
+    *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD, *grammar.DEVICE_WORDS),
     _ASKED_WORD,
 )
 _ENDING = (
@@ -117,6 +118,7 @@ class LogReport(Record):
         asked: the arguments that maxtext-slurm's head says it hands to MaxText.
         goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
         origins: how many processes print steps, as far as their lines tell them apart.
+        devices: the beginning of a line that names JAX's devices -> their platform.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -140,6 +142,7 @@ class LogReport(Record):
     asked: dict[str, str] = field(default_factory=dict, metadata=LATER)
     goal_step: int | None = field(default=None, metadata=LATER)
     origins: int = field(default=1, metadata=LATER)
+    devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -171,6 +174,7 @@ class _Start:
     config: Settings = field(default_factory=Settings)
     nccl: Settings = field(default_factory=Settings)
     libraries: Settings = field(default_factory=Settings)
+    devices: dict[str, str] = field(default_factory=dict)
 
 
 class LogReader:
@@ -310,6 +314,7 @@ class LogReader:
             asked=dict(self._asked),
             goal_step=self._goal,
             origins=len(start.others) + 1,
+            devices={line: platform for line, platform in start.devices.items() if platform},
         )
 
     def _read(self, piece: bytes) -> None:
@@ -532,6 +537,7 @@ class LogReader:
         self._keep_unread(text, low, is_torn=is_torn)
         self._note_blocks(low, text, number, segment)
         self._examine_library(low, text, origin, is_torn=is_torn)
+        self._examine_device(low, text, origin, is_torn=is_torn)
         if _ASKED_WORD in low and not is_torn:
             self._asked |= grammar.parse_asked(text)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
@@ -566,6 +572,17 @@ class LogReader:
                 start = self._start
                 start.is_hung |= text.lstrip().startswith(each.format.heads)
                 each.note(number, LinePlace(start.index, start.count, segment))
+
+    def _examine_device(self, low: str, text: str, origin: Origin, *, is_torn: bool) -> None:
+        if is_torn or not any(word in low for word in grammar.DEVICE_WORDS):
+            return
+        devices, found = self._start.devices, grammar.parse_device(text)
+        if found is None or origin.rank not in ("", "0"):
+            return
+        line, platform = found
+        if line in devices or len(devices) < _MOST_DEVICES:
+            # a line that names now this and now that one tells nothing
+            devices[line] = platform if devices.get(line, platform) == platform else ""
 
     def _examine_library(self, low: str, text: str, origin: Origin, *, is_torn: bool) -> None:
         if not is_torn and any(word in low for word in grammar.LIBRARY_WORDS):

@@ -28,7 +28,7 @@ _LEAST_TAKEN = 60  # characters; of `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 _FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
-# torch writes no zero in front of a month:  [rank6]:[F429 14:03:49.385461578 ProcessGroupNCCL.cpp:1554]
+# torch writes no zero in front of a month:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
 _SEVERITY = re.compile(r"\b([IWEF])\d{3,4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
 # its `{k}` once stood as the evidence in the place of the key
 # source that a traceback quotes:      raise ValueError(f"Key {k} was passed at the command line but

@@ -512,6 +512,36 @@ def parse_library(text: str) -> tuple[str, str] | None:
     return (match["name"], match["version"]) if match else None
 
 
+# Devices: [CudaDevice(id=0), CudaDevice(id=1)]      jax.devices(): [CpuDevice(id=0)]
+_DEVICES = re.compile(
+    r"^(?P<front>[^\[\]\n]{0,80}?)\[?(?:StreamExecutor)?(?P<kind>Cpu|Cuda|Rocm|Gpu|Tpu)Device\(id="
+)
+# System Information: Jax Backend: PJRT C API      System Information: Jax Backend: cpu
+_BACKEND = re.compile(r"(?P<front>\bJax Backend): (?P<kind>cpu|PJRT C API|TFRT TPU)\b")
+_DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
+DEVICE_WORDS = (
+    *("cpudevice(id=", "cudadevice(id=", "rocmdevice(id=", "gpudevice(id=", "tpudevice(id="),
+    "jax backend: ",
+)
+
+
+def parse_device(text: str) -> tuple[str, str] | None:
+    """Return the beginning of a line that names JAX's devices, and the platform of the first.
+
+    As Python prints a list of them (jax/_src/xla_bridge.py, `devices`), and as MaxText tells its
+    backend (max_utils.py, `print_system_information`).
+    """
+    match = _BACKEND.search(text[:_MOST_DEVICE_CHARS]) or _DEVICES.match(text[:_MOST_DEVICE_CHARS])
+    if match is None:
+        return None
+    kind = match["kind"].lower()
+    front = re.sub(r"\d+", "0", match["front"]).strip(" :=") or "a list of devices"
+    return front, _DEVICE_KINDS.get(kind, kind)
+
+
+_MOST_DEVICE_CHARS = 400
+
+
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
     """Return the unrounded steps of the last start in the text of a metrics file, in order.
 

@@ -164,6 +164,11 @@ class FailureClass(_Told):
         "the program sees no GPU",
         "install the jaxlib of your GPU, and set JAX_PLATFORMS so that JAX ends without one",
     )
+    OTHER_DEVICE = (
+        "other-device",
+        "it ran on another platform, or kind of device, than the trials that it is compared with",
+        "look at the node's devices, and at variables such as JAX_PLATFORMS that hide them",
+    )
     NIC_FAULT = (
         "nic-fault",
         "a network adapter reports a fault",
@@ -532,7 +537,10 @@ SITE_CLASSES = frozenset(
 # It may be the profile's or the site's: tried once more, and the profile's only when it comes again
 # while the reference runs.
 UNKNOWN_CLASSES = frozenset(
-    {FailureClass.PYTHON_EXCEPTION, FailureClass.PYTHON_TRACEBACK, FailureClass.FATAL_LINE}
+    {
+        *(FailureClass.PYTHON_EXCEPTION, FailureClass.PYTHON_TRACEBACK, FailureClass.FATAL_LINE),
+        FailureClass.OTHER_DEVICE,
+    }
 )
 
 # the classes that a hang digest of libtpu has

@@ -110,6 +110,7 @@ class Why(StrEnum):
 
     # jobs that ran, and not on what they were for
     ON_THE_CPU = auto()
+    OTHER_DEVICE = auto()
 
     # bandwidth tests
     WRONG_VALUES = auto()

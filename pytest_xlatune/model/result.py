@@ -388,6 +388,7 @@ class TrialResult(Record):
         settings: each setting, and whether it was in effect; None where nothing was looked at.
         memory: what compiling says, where that was all that was asked.
         rotation: of a trial whose programs took turns; its `score` is None but for a look.
+        devices: what shows where it ran -> the device, e.g. a module of a dump -> "cuda sm_9.0".
     """
 
     trial: Trial
@@ -402,6 +403,7 @@ class TrialResult(Record):
     settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
     memory: CompiledMemory | None = field(default=None, metadata=LATER)
     rotation: RotationResult | None = field(default=None, metadata=LATER)
+    devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:

@@ -302,6 +302,7 @@ class RotationRead(Record):
         trouble: why nothing rotated, in the worker's words; "" where it did.
         odd_calls: calls whose arguments were others than those that the programs were compiled
             for; the trainer's own program ran them.
+        device: platform and kind of the first device; "" where the journal does not say.
     """
 
     found: str = ""
@@ -315,6 +316,7 @@ class RotationRead(Record):
     jax: str = ""
     trouble: str = ""
     odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    device: str = field(default="", metadata=LATER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -337,7 +339,7 @@ class _Reading:
         self.read["jax"] = str(said["version"])
 
     def found(self, said: Mapping[str, Any]) -> None:
-        self.read["found"] = str(said["name"])
+        self.read |= {"found": str(said["name"]), "device": str(said.get("device", ""))}
 
     def trouble(self, said: Mapping[str, Any]) -> None:
         self.read["trouble"] = str(said["words"])

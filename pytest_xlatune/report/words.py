@@ -169,6 +169,9 @@ WORDS: Mapping[Why, str] = {
         "interval {low:percent} to {high:percent})"
     ),
     Why.ON_THE_CPU: N_("it found no GPU and ran on the CPU, so its steps have no speed"),
+    Why.OTHER_DEVICE: N_(
+        "it ran on {ran} and {arm} on {was}, as {witness} shows, so it has no score beside that"
+    ),
     # bandwidth tests
     Why.WRONG_VALUES: N_(
         "the test counts {wrong} wrong values: the data are corrupt, so it has no speed"

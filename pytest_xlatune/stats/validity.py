@@ -173,6 +173,21 @@ def unproved(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
     return tuple(Reason(kinds[effect], names=names) for effect, names in found.items() if names)
 
 
+def other_device(
+    devices: Mapping[str, str], reference: Mapping[str, str], *, arm: str
+) -> Reason | None:
+    """Return on which other device than `arm` a trial ran; None where nothing shows that.
+
+    Both are witness -> device. Only what the same witness says of both is evidence: a trainer for
+    GPUs may well compile a part of itself for the CPU.
+    """
+    for witness, ran in devices.items():
+        was = reference.get(witness, ran)
+        if was != ran:
+            return Reason(Why.OTHER_DEVICE, ran=ran, was=was, arm=arm, witness=witness)
+    return None
+
+
 def different_loss(loss: float, reference: float, *, tolerance: float) -> Reason | None:
     """Return how a loss differs from the baseline's; None where it does not.
 

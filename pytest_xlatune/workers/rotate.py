@@ -205,7 +205,7 @@ class TurnTaker:
         programs: list[Any] = [None] * len(self.programs)
         try:
             self.journal.open(self.jax.process_index())
-            self.journal.say("found", name=step.name)
+            self.journal.say("found", name=step.name, device=self._device())
             programs = [*self._compiled(step.lower(args, kwargs), step.options)]
         except Exception as error:  # noqa: BLE001 - the trainer goes on without us
             self.stop(f"{type(error).__name__}: {_words(error)}")
@@ -217,6 +217,14 @@ class TurnTaker:
             return None
         finally:
             self.is_busy = False
+
+    def _device(self) -> str:
+        """Return the platform and the kind of this process' first device; "" if JAX is silent."""
+        with suppress(Exception):
+            first = self.jax.local_devices()[0]
+            kind = str(first.device_kind)
+            return first.platform if kind == first.platform else f"{first.platform} {kind}"
+        return ""
 
     def stop(self, words: str) -> None:
         """Leave the trainer alone from here on, and say why."""

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.evidence.hlo.dump import SeenOptions, keep_options, read_program, seen_options
+from pytest_xlatune.evidence.hlo.dump import (
+    SeenOptions,
+    keep_options,
+    read_program,
+    seen_devices,
+    seen_options,
+)
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.hlo_programs import GATHER, entry
 
@@ -123,6 +129,53 @@ def test_the_options_of_the_step_are_those_of_a_trial(
     keep_options(tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == [tmp_path / name]
     assert seen_options(tmp_path) == found
+
+
+AFTER = "after_optimizations.txt"
+
+
+@pytest.mark.parametrize(
+    ("names", "devices"),
+    [
+        pytest.param(
+            [f"module_0001.jit_a.sm_9.0a_gpu_{AFTER}", f"module_0007.jit_a.sm_9.0_gpu_{AFTER}"],
+            {"module jit_a": "cuda sm_9.0"},
+            id="one device, as two releases name it",
+        ),
+        pytest.param(
+            [f"module_0001.jit_a.cpu_{AFTER}", f"module_0002.jit_b.gfx942_gpu_{AFTER}"],
+            {"module jit_a": "cpu", "module jit_b": "rocm gfx942"},
+            id="a trainer for GPUs that compiles a part of itself for the CPU",
+        ),
+        pytest.param(
+            [f"module_0001.jit_a.cpu_{AFTER}", f"module_0002.jit_a.gfx90a_gpu_{AFTER}"],
+            {},
+            id="one function for both tells nothing",
+        ),
+        pytest.param(
+            [f"module_0001.jit_a.cl_1014260217.{AFTER}"], {"module jit_a": "tpu"}, id="libtpu"
+        ),
+        pytest.param(
+            ["module_0004.jit_train_step/topology.textproto", "module_0005.jit_b/module.mlir"],
+            {"topology of jit_train_step": "cuda"},
+            id="the step's topology, where its program is not dumped",
+        ),
+        pytest.param(
+            ["module_0001.jit_a.debug_options", "notes.txt"], {}, id="no word of a device"
+        ),
+    ],
+)
+def test_where_modules_were_compiled_for(
+    names: list[str], devices: dict[str, str], tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('platform_id: 7\nplatform_name: "cuda"\nplatform_version: "x"')
+    assert seen_devices(tmp_path) == devices
+    keep_options(tmp_path)
+    assert seen_devices(tmp_path) == devices, "what tells it is kept"
+    assert len([each for each in tmp_path.rglob("*") if each.is_file()]) <= len(names)
+    assert seen_devices(tmp_path / "nowhere") == {}
 
 
 def test_a_folder_without_a_program_says_why(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def journal(*events: Event) -> str:
 BEGIN: tuple[Event, ...] = (
     {"event": "start", "turn_steps": 4},
     {"event": "jax", "version": "0.10.2"},
-    {"event": "found", "name": "train_step"},
+    {"event": "found", "name": "train_step", "device": "gpu NVIDIA H100"},
     {"event": "compile", "program": BASELINE_ID},
     {"event": "compiled", "program": BASELINE_ID, "compile_s": 2, "memory_bytes": 100},
     {"event": "compile", "program": "a"},
@@ -198,6 +198,7 @@ TURNS: tuple[Event, ...] = (
 def test_a_journal_is_read_whole() -> None:
     read = read_rotation(journal(*BEGIN, *TURNS, {"event": "end", "calls": 9}))
     assert (read.found, read.jax, read.calls, read.is_over) == ("train_step", "0.10.2", 9, True)
+    assert read.device == "gpu NVIDIA H100"
     assert [(each.program, each.compile_s, each.same_as) for each in read.compiled] == [
         (BASELINE_ID, 2.0, ""),
         ("a", 3.5, BASELINE_ID),

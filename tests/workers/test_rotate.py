@@ -115,11 +115,9 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
         cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == f"__main__ ['9'] {tmp_path}"
-    assert [each.program for each in journal_of(tmp_path).turns] == [
-        BASELINE_ID,
-        COPY.id,
-        BASELINE_ID,
-    ]
+    read = journal_of(tmp_path)
+    assert [each.program for each in read.turns] == [BASELINE_ID, COPY.id, BASELINE_ID]
+    assert read.device == "cpu"
 
 
 def test_wrong_words_end_before_the_trainer_starts(tmp_path: Path) -> None:

@@ -129,19 +129,76 @@ def seen_options(folder: Path) -> SeenOptions | None:
     return SeenOptions(values=options | dict(_OVERRIDE.findall(text)), is_whole=True)
 
 
+# platform_name: "cuda"
+_PLATFORM = re.compile(r'^platform_name: "(\w{1,20})"', re.MULTILINE)
+_TOPOLOGY = "topology.textproto"  # beside each module since jaxlib 0.10
+_MOST_WITNESSES, _TOPOLOGY_BYTES = 4, 1 << 12
+_KINDS = (("sm_", "cuda"), ("gfx", "rocm"), ("cl_", "tpu"))
+
+
+def seen_devices(folder: Path) -> dict[str, str]:
+    """Return what the modules of a dump were compiled for, by witness: a few of a dump's files.
+
+    `module jit_x` and `topology of jit_x` are witnesses of their own. One that was compiled for
+    several devices tells nothing of where the steps ran, and is left out.
+    """
+    try:
+        return {name: device for name, (device, _) in _devices_in(folder).items()}
+    except OSError:
+        return {}
+
+
+def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
+    """Return by witness the device that it tells, and its file."""
+    found: dict[str, list[tuple[str, Path]]] = {}
+    for path in sorted(folder.iterdir(), key=_place) if folder.is_dir() else ():
+        program = _PROGRAM.fullmatch(path.name)
+        module = _NUMBER.fullmatch(program["module"] if program else path.name)
+        if module is None:
+            continue
+        if program is not None:
+            found.setdefault(f"module {module[2]}", []).append((_device(program["device"]), path))
+        elif "train_step" in module[2] and (path / _TOPOLOGY).is_file():
+            found.setdefault(f"topology of {module[2]}", []).append(
+                (_platform(path / _TOPOLOGY), path / _TOPOLOGY)
+            )
+    alike = {
+        name: each[0]
+        for name, each in found.items()
+        if len({device for device, _ in each}) == 1 and each[0][0]
+    }
+    return dict([*alike.items()][:_MOST_WITNESSES])
+
+
+def _device(name: str) -> str:
+    """Return the device of a program's file: .sm_9.0a_gpu_ is cuda sm_9.0, .cpu_ is cpu."""
+    said = name.strip("._").removesuffix("_gpu")
+    platform = next((platform for begin, platform in _KINDS if said.startswith(begin)), "")
+    if platform == "tpu":  # libtpu's build says nothing of the chip
+        return platform
+    # sm_9.0 and sm_9.0a are one device, of two releases
+    return f"{platform} {said.rstrip('af') if platform == 'cuda' else said}" if platform else said
+
+
+def _platform(path: Path) -> str:
+    with path.open("rb") as file:
+        said = _PLATFORM.search(file.read(_TOPOLOGY_BYTES).decode("utf-8", "replace"))
+    return said[1].lower() if said else ""
+
+
 def keep_options(folder: Path) -> None:
-    """Delete all but the file that `seen_options` reads; it gives the same again.
+    """Delete all but what `seen_options` and `seen_devices` read; they give the same again.
 
     A trainer may have put a link there: what it leads to is left alone.
     """
     if folder.is_symlink():
         return
-    kept = _options_in(folder)
+    kept = {_options_in(folder), *(path for _, path in _devices_in(folder).values())}
     for each in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
         with contextlib.suppress(OSError):
             if each.is_dir() and not each.is_symlink():
                 each.rmdir()
-            elif each != kept:
+            elif each not in kept:
                 each.unlink()
 
 

@@ -138,6 +138,33 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     assert launch.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
 
 
+def test_a_rotation_on_another_device_than_the_one_before_compares_nothing(
+    tmp_path: Path,
+) -> None:
+    """Each of its programs fell back, so that their differences are those of a CPU."""
+    ran: list[RotationSpec] = []
+
+    def play(spec: RotationSpec, _: int) -> Told:
+        ran.append(spec)
+        device = "cpu" if len(ran) > 1 else "gpu NVIDIA H100"
+        told = journal(spec).replace('"name": "train_step"', f'"name": "f", "device": "{device}"')
+        return step_lines(spec, SPEEDS), OK, (told,)
+
+    study = RotationsStudy(cell=CELL, specs=(SPEC, SPEC))
+    made = scripted.campaign(tmp_path, Rotating(play), study=study)
+    scripted.run(made)
+    first, second = made.view().history
+    assert first.rotation is not None
+    assert first.rotation.score is not None
+    assert second.rotation is not None
+    assert second.rotation.score is None
+    assert len(ran) == 3, "the site may have been at fault: it is tried once more"
+    assert second.rotation.reason is not None
+    assert "it ran on cpu and rotation on gpu NVIDIA H100, as the journal of the rotation" in (
+        sentence(second.rotation.reason)
+    )
+
+
 @pytest.mark.parametrize("first", [0, 1, 100], ids=["from 0", "from 1", "resumed at 100"])
 def test_turns_follow_the_first_step_that_is_logged(tmp_path: Path, first: int) -> None:
     def play(spec: RotationSpec, _: int) -> Told:

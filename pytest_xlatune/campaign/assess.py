@@ -277,9 +277,9 @@ def _devices(
     report: LogReport, journal: RotationRead | None, dumped: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all that an attempt shows of where it ran, by witness."""
-    found = {**dumped, **{f"the log's line {line!r}": of for line, of in report.devices.items()}}
+    found = {**dumped, **{f"log:{line}": of for line, of in report.devices.items()}}
     if journal is not None and journal.device:
-        found["the journal of the rotation"] = journal.device
+        found["journal"] = journal.device
     return found
 
 

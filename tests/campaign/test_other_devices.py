@@ -207,16 +207,14 @@ def test_a_log_alone_tells_the_devices_of_jax(tmp_path: Path) -> None:
         report = read_log([f"{head}\n{scripted.log()}".encode()])
         return assess(trial, cell, scripted.OK, report).devices
 
-    line = "the log's line 'Devices'"
+    line = "log:Devices"
     assert said("Devices: [CudaDevice(id=0), CudaDevice(id=1)]") == {line: "cuda"}
     assert said("Devices: [CpuDevice(id=0)]\nDevices: [CudaDevice(id=0)]") == {}
-    assert said("System Information: Jax Backend: cpu") == {"the log's line 'Jax Backend'": "cpu"}
-    accelerator = {"the log's line 'Jax Backend'": "an accelerator"}
+    assert said("System Information: Jax Backend: cpu") == {"log:Jax Backend": "cpu"}
+    accelerator = {"log:Jax Backend": "an accelerator"}
     assert said("System Information: Jax Backend: PJRT C API\nrocm 60300") == accelerator
     report = read_log([f"Devices: [CpuDevice(id=0)]\n{scripted.log()}".encode()])
     refused = assess(*(trial, cell, scripted.OK, report), ran_on={"baseline": {line: "cuda"}})
     assert refused.score is None
     assert refused.why_none is not None
-    assert "it ran on cpu and baseline on cuda, as the log's line 'Devices' shows" in sentence(
-        refused.why_none
-    )
+    assert "it ran on cpu and baseline on cuda, as log:Devices shows" in sentence(refused.why_none)

@@ -160,7 +160,7 @@ def test_a_rotation_on_another_device_than_the_one_before_compares_nothing(
     assert second.rotation.score is None
     assert len(ran) == 3, "the site may have been at fault: it is tried once more"
     assert second.rotation.reason is not None
-    assert "it ran on cpu and rotation on gpu NVIDIA H100, as the journal of the rotation" in (
+    assert "it ran on cpu and rotation on gpu NVIDIA H100, as journal shows" in (
         sentence(second.rotation.reason)
     )
 

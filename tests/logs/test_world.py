@@ -125,6 +125,19 @@ HARMLESS = (
     "Terminated workers: 0, nodes: 4",
     "[INFO] no such imagery in the batch",
     "I0112 07:08:09.1 7 loader.py:7] shared memory for 8 workers: 12 GiB",
+    "I0112 07:08:09.1 7 a.py:7] abort if loss is nan: true",
+    "If loss is NaN, the step is skipped",
+    "W0112 07:08:09.1 7 grpc.cc:7] UNAVAILABLE: retrying, failed to connect to all addresses",
+    (
+        "I0112 07:08:09.1 7 xla_bridge.py:660] Unable to initialize backend 'tpu': UNKNOWN: TPU "
+        "initialization failed: No ba16c7433 device found."
+    ),
+    "I0112 07:08:09.1 7 a.py:7] address already in use by the first board, taking the next port",
+    "node was preempted 0 times",
+    "n1:1:2 [0] NCCL WARN NET/OFI Failed to initialize sendrecv protocol",
+    "n1:1:2 [0] NCCL WARN socketPollConnect: Connect to n2<4> returned Connection refused, retrying",
+    "WARNING: KeyboardInterrupt will be ignored",
+    "W0112 07:08:09.1 7 a.cc:7] this RET_CHECK is harmless",
     "NOTE: this is not an error message, but meant to help debugging in case the trainer is stuck.",
 )
 
@@ -162,6 +175,19 @@ def test_a_run_that_fell_back_to_the_cpu_has_no_score(
     wanted = ["Config param hardware: cpu", line, *WHOLE]
     entry, status = triaged(tmp_path / "job.log", wanted, capsys)
     assert (entry["status"], status) == ("ok", 0)
+
+
+TITAN = (
+    "[rank0]:2026-01-12 07:08:09,123 - root - INFO - step: {}  loss:  7.1  memory: 31.2GiB(39%)  "
+    "tps: 7,012  tflops: 310.2  mfu: 31.3%"
+)
+
+
+def test_a_step_is_no_name_of_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As torchrun labels what torchtitan logs; each such line was lost."""
+    lines = ["total steps 40 (warmup 8)", *(TITAN.format(each) for each in range(1, 13))]
+    entry, status = triaged(tmp_path / "job.log", lines, capsys, "--step-pattern", "torchtitan")
+    assert (entry["last_step"], entry["steps_wanted"], status) == (12, 40, 3)
 
 
 ARGUMENTS = 'PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic _env_TUNE_PROFILE=a"'

@@ -135,7 +135,7 @@ HARMLESS = (
     "I0112 07:08:09.1 7 a.py:7] address already in use by the first board, taking the next port",
     "node was preempted 0 times",
     "n1:1:2 [0] NCCL WARN NET/OFI Failed to initialize sendrecv protocol",
-    "n1:1:2 [0] NCCL WARN socketPollConnect: Connect to n2<4> returned Connection refused, retrying",
+    "n1:1:2 [0] NCCL WARN socketPollConnect: Connect to n2<4>: Connection refused, retrying",
     "WARNING: KeyboardInterrupt will be ignored",
     "W0112 07:08:09.1 7 a.cc:7] this RET_CHECK is harmless",
     "NOTE: this is not an error message, but meant to help debugging in case the trainer is stuck.",

@@ -18,10 +18,12 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.evidence.hlo.dump import keep_options, seen_devices
 from pytest_xlatune.executors import Request
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import OPTIONS_FOLDER
 from pytest_xlatune.model.environment import NodeEnvironment
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report.words import sentence
@@ -144,7 +146,7 @@ def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
     later = Somewhere(lambda *_: "sm_10.0_gpu")
     later.tells = lambda _: (NodeEnvironment(name="n1", node={"GPUs": "8 x B200"}),)
     made = scripted.campaign(tmp_path, later, session="second", profiles=(
-        *scripted.PROFILES, scripted.profile("third", "--xla_third=1"),
+        *scripted.PROFILES, profile("third", "--xla_third=1"),
     ))  # fmt: skip
     scripted.run(made)
     assert later.submitted
@@ -169,7 +171,7 @@ def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: 
     trial = Trial(
         cell_digest=cell.digest, profile=only_one, protocol=cell.protocol, study="tuning", stage="a"
     )
-    launched = scripted.CommandLauncher(argv=("trainer", "{steps}")).launch(trial, cell)
+    launched = CommandLauncher(argv=("trainer", "{steps}")).launch(trial, cell)
     asked = launched.first_env["XLA_FLAGS"].partition(" --xla_deployed")[0]
     folder = tmp_path / OPTIONS_FOLDER
     flags = asked.replace("{xlatune.quoted_folder}", str(tmp_path))

@@ -65,7 +65,10 @@ PRESETS = {
             r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
             r".*?elapsed time per iteration \((?:ms\): *(?P<ms>N)|s\): *(?P<seconds>N))"
         ),
-        *(r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)", r"lm loss:? *(?P<loss>N)"),
+        *(
+            r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
+            r"lm loss:? *(?P<loss>N)",
+        ),
         *(r"\((?i:tokens/s/gpu|tgs)\): *(?P<tgs>N)", r"number of nan iterations: +(?P<nans>\d+)"),
     ),
     # Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |

@@ -454,7 +454,10 @@ def _library_value(case: Case) -> Iterator[str]:
             odd = [each for each in listed if each.strip().lower() not in known]
             if odd and whole(said) is None:
                 hint = did_you_mean(odd[0], words, cutoff=_NEAR_WORD)
-                yield f"{name}={value:.40}: NCCL knows no {odd[0]:.40}; known are {', '.join(words)}{hint}"
+                yield (
+                    f"{name}={value:.40}: NCCL knows no {odd[0]:.40}; known are "
+                    f"{', '.join(words)}{hint}"
+                )
         number = whole(said)
         if name in _RANGES and number is not None and number != _UNSET:
             low, high = _RANGES[name]
@@ -508,9 +511,9 @@ def _contradiction(case: Case) -> Iterator[str]:
 def _against(case: Case) -> Iterator[str]:
     """Yield the pairs of variables that no table of switches has."""
     own, env = case.profile.env.keys(), case.env
-    if own & {"NCCL_IB_DISABLE", "NCCL_NET"} and env.get("NCCL_NET", "").lower() == "ib":
-        if (whole(env.get("NCCL_IB_DISABLE", "")) or 0) > 0:
-            yield "NCCL_NET=IB finds no network with NCCL_IB_DISABLE=1"
+    is_off = (whole(env.get("NCCL_IB_DISABLE", "")) or 0) > 0
+    if is_off and own & {"NCCL_IB_DISABLE", "NCCL_NET"} and env.get("NCCL_NET", "").lower() == "ib":
+        yield "NCCL_NET=IB finds no network with NCCL_IB_DISABLE=1"
     threads, sockets = (whole(env.get(each, "")) or 0 for each in _SOCKETS)
     if own & {*_SOCKETS} and threads * sockets > _MOST_SOCKETS:
         yield (

@@ -58,8 +58,8 @@ PRESETS = {
     ),
     #  [2025-08-01 07:19:37] iteration        1/    5000 | consumed samples:          128 | elapsed
     #   time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | ... | lm loss:
-    #   1.043863E+01 | ... | number of nan iterations:   0 |       of DeepSpeed's:  | elapsed time per
-    #   iteration (s): 8.65 | lm loss: 2.5E+00 | tokens per gpu per second (tgs): 990.5 | TFLOPs: 80.2 |
+    #   1.043863E+01 | ... | number of nan iterations:   0 |        DeepSpeed:  | elapsed time per
+    #   iteration (s): 8.65 | lm loss: 2.5E+00 | tokens per gpu per second (tgs): 990.5 | TFLOPs: 8
     "megatron-lm": (
         (
             r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
@@ -196,7 +196,7 @@ class StepPattern:
         told = _whole(said.get("total", ""), said.get("kilos", ""))
         # a bar that counts them through, from 0 or from 1
         count, of, step = _whole(said.get("count", "")), _whole(said.get("of", "")), _step_of(said)
-        if None not in (count, of, step) and count - step in (0, 1):
+        if count is not None and of is not None and step is not None and count - step in (0, 1):
             told = of - (count - step)
         return _through(said.get("epoch"), told, told)
 

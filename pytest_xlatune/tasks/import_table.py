@@ -405,7 +405,7 @@ def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
 
 
 def _flags(text: str) -> str:
-    """Return the flags of a cell, as people paste them: `export XLA_FLAGS="..."`, (none), a dash."""
+    """Return the flags of a cell: `export XLA_FLAGS="..."` as people paste it, (none), a dash."""
     bare = _ASSIGNED.sub("", text.strip()).strip("'\"")
     return "" if bare.lower().strip("()") in _NO_FLAGS else bare
 
@@ -510,7 +510,7 @@ def _bare(text: str) -> str:
 
 
 # 8000 \u00b1 20     8000 +/- 0.3 %
-_SPREAD = re.compile(r"\s{0,9}(?:\u00b1|\+/-|\+-)\s{0,9}[0-9.,]+\s{0,9}(?=\D*$)")
+_SPREAD = re.compile(r"\s{0,9}(?:\u00b1|\+/-|\+-)\s{0,9}[0-9.,]+\s{0,9}%?(?=\D*$)")
 # 8.1k
 _THOUSANDS = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?[kK]")
 

@@ -411,12 +411,22 @@ def _client_variable(case: Case) -> Iterator[str]:
         if name == _ALLOCATOR and value.lower() not in _ALLOCATORS:
             hint = did_you_mean(value.lower(), _ALLOCATORS, cutoff=_NEAR_WORD)
             yield f"{name}={value:.40} ends JAX; known are {', '.join(_ALLOCATORS)}{hint}"
-        elif name == _PREALLOCATE and value in _LOOKS_OFF:
+        elif name == _PREALLOCATE and _looks_off(value):
             yield f"{name}={value} is read as true; off is false, False or 0"
         elif name in _CLIENT_INTEGERS and not re.fullmatch(r"\s*[-+]?\d+\s*", value):
             yield f"{name}={value:.40} ends JAX; expected a plain integer"
+        elif name in history().flags:
+            yield f"{name} is a flag of XLA, no variable; write --{name}={value:.40}"
         elif name in _JAX_SWITCHES and value.lower() not in _JAX_WORDS:
             yield f"{name}={value:.40} ends JAX; expected true or false"
+
+
+def _looks_off(value: str) -> bool:
+    """Whether a person means off by what JAX reads as on: `off`, `flase`."""
+    is_known = value.lower() in ("", "0", "1", "true") or value in ("false", "False")
+    return value in _LOOKS_OFF or (
+        not is_known and bool(nearest(value.lower(), ("false",), cutoff=_NEAR_WORD))
+    )
 
 
 _ALLOCATOR, _PREALLOCATE = "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -431,6 +441,52 @@ _JAX_SWITCHES = frozenset(
 )
 # as jax/_src/config.py reads a switch
 _JAX_WORDS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"})
+
+
+def _library_value(case: Case) -> Iterator[str]:
+    """Yield what NCCL reads otherwise than it looks (src/graph/tuning.cc, topo.cc, debug.cc)."""
+    for name, value in case.profile.env.items():
+        words, said = _WORDS.get(name), value.strip()
+        if words is not None and said:
+            # NCCL_ALGO=allreduce:ring,tree;allgather:ring     NCCL_PROTO=^LL128
+            listed = re.split("[;,]", re.sub(r"\w+:", "", said).replace("^", ""))
+            known = {each.lower() for each in words} | {""}
+            odd = [each for each in listed if each.strip().lower() not in known]
+            if odd and whole(said) is None:
+                hint = did_you_mean(odd[0], words, cutoff=_NEAR_WORD)
+                yield (
+                    f"{name}={value:.40}: NCCL knows no {odd[0]:.40}; known are "
+                    f"{', '.join(words)}{hint}"
+                )
+        number = whole(said)
+        if name in _RANGES and number is not None and number != _UNSET:
+            low, high = _RANGES[name]
+            if not low <= number <= high:
+                yield f"{name}={value:.40} is outside of {low} to {high}"
+
+
+_UNSET = -2  # what NCCL itself writes for a number that is not set
+_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "NCCL_ALGO": ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"),
+    "NCCL_PROTO": ("Simple", "LL", "LL128"),
+    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "ERROR", "NONE"),
+    "NCCL_LAUNCH_MODE": ("PARALLEL", "GROUP"),
+    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL", "NCCL_P2P_PXN_LEVEL"), _LEVELS),
+}
+# NVIDIA/nccl, docs of the environment: "Values accepted"; of InfiniBand the bits of a field
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "NCCL_IB_TIMEOUT": (1, 31),
+    "NCCL_IB_RETRY_CNT": (0, 7),
+    "NCCL_IB_SL": (0, 15),
+    "NCCL_IB_TC": (0, 255),
+    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
+    "NCCL_CROSS_NIC": (0, 2),
+    "NCCL_NVLS_ENABLE": (0, 2),
+    "NCCL_NTHREADS": (64, 640),
+    "NCCL_SOCKET_NTHREADS": (0, 16),
+    "NCCL_COMM_BLOCKING": (0, 1),
+}
 
 
 def _contradiction(case: Case) -> Iterator[str]:
@@ -449,6 +505,28 @@ def _contradiction(case: Case) -> Iterator[str]:
         least, most = whole(case.env.get(low, "")), whole(case.env.get(high, ""))
         if own & {low, high} and least is not None and most is not None and least > most:
             yield f"{low}={least} is above {high}={most}"
+    yield from _against(case)
+
+
+def _against(case: Case) -> Iterator[str]:
+    """Yield the pairs of variables that no table of switches has."""
+    own, env = case.profile.env.keys(), case.env
+    is_off = (whole(env.get("NCCL_IB_DISABLE", "")) or 0) > 0
+    if is_off and own & {"NCCL_IB_DISABLE", "NCCL_NET"} and env.get("NCCL_NET", "").lower() == "ib":
+        yield "NCCL_NET=IB finds no network with NCCL_IB_DISABLE=1"
+    threads, sockets = (whole(env.get(each, "")) or 0 for each in _SOCKETS)
+    if own & {*_SOCKETS} and threads * sockets > _MOST_SOCKETS:
+        yield (
+            f"{_SOCKETS[0]}={threads} times {_SOCKETS[1]}={sockets} is {threads * sockets}, and "
+            f"NCCL takes {_MOST_SOCKETS} at most"
+        )
+    shares = [each for each in _FRACTIONS if env.get(each)]
+    if own & {_ALLOCATOR, *shares} and shares and env.get(_ALLOCATOR, "").lower() == "platform":
+        yield f"{shares[0]} does nothing with {_ALLOCATOR}=platform, which takes memory as asked"
+
+
+_SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
+_MOST_SOCKETS = 64
 
 
 _ALGO = "NCCL_ALGO"
@@ -601,6 +679,8 @@ RULES: tuple[CatalogRule, ...] = (
                 says="a variable or key that is nearly one that exists: `NCCL_MAX_NCHANELS`"),
     CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, of_deployed=True,
                 says="variables of NCCL that another one switches off, a least above its most"),
+    CatalogRule(name="library-value", check=_library_value, level=Level.NOTE, of_deployed=True,
+                says="a word or number that NCCL does not take: `NCCL_ALGO=Rings`"),
     CatalogRule(name="retired", check=_retired, level=Level.NOTE, of_deployed=True,
                 says="a variable that NCCL reads no more, or under another name"),
     CatalogRule(name="unknown-flag", check=_unknown, of_deployed=True, of_release=True,

@@ -451,7 +451,8 @@ class LogReader:
                 self._examine_text(each, number, is_torn=False, outer=origin)
             return
         low = text.lower()
-        if not is_torn and self._examine_others_step(low, text, origin, number, segment):
+        is_whole = not is_torn or text.endswith("]")  # a bar that is drawn to its end
+        if is_whole and self._examine_others_step(low, text, origin, number, segment):
             return
         if _STEP_WORD in low:
             whole = grammar.without_torn_field(text) if is_torn else text

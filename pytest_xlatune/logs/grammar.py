@@ -40,7 +40,8 @@ _PREFIXES = tuple(
         (
             r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?:Z|[+-]\d\d:?\d\d)?(?: -)?"
             r"(?: [\w.]+(?: -|:))?? *\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?(?: -|:)? "
-            r"(?:(?!\S*(?:Error|Exception|Interrupt):|step: )[a-z_][\w.]*(?::\d+)?(?: -|:) )?"
+            r"(?:(?!\S*(?:Error|Exception|Interrupt):|(?:step|iter|iteration|epoch|loss): )"
+            r"[a-z_][\w.]*(?::\d+)?(?: -|:) )?"
         ),
         # the same without a time:  INFO:root:
         r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:",

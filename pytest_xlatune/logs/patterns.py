@@ -22,6 +22,7 @@ Pure. MaxText's own forms are the grammar's and need no pattern. Where the prese
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 import re
@@ -38,9 +39,9 @@ _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")
 # of a bar: what `12/100 ` is followed by, its times and its rate
 #   12/100 [00:24<02:58,  2.01s/it       12/100 [00:24<02:58, 1.5it/s
-#   12/100 0:00:24 • 0:02:58 1.5it/s
+#   12/100 0:00:24 • 0:02:58 1.5it/s     12it [00:24,  2.01s/it
 _BAR = (
-    r"(?P<step>\d+)/(?P<total>\d+) (?:\[[\d:]+<[^,\]]*, *|[\d:]+ • [\d:-]+ +)"
+    r"(?P<step>\d+)(?:/(?P<total>\d+) (?:\[[\d:]+<[^,\]]*, *|[\d:]+ • [\d:-]+ +)|it \[[\d:]+, *)"
     r"(?:(?P<seconds>N)s/\w+|(?P<rate>N) *(?:it|steps?|batch(?:es)?)/s|\?)"
 )
 _BAR_WORDS = ("it/s", "s/it", "step/s", "steps/s", "s/step")
@@ -50,21 +51,25 @@ _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 # What each trainer prints, as its own logs show it: the line, and fields that stand anywhere in it.
 PRESETS = {
     # [titan] 2026-05-18 16:04:46,338 - root - INFO - step: 14  loss:  3.24405  grad_norm:  0.83
-    #   memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%
+    #   memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%       of 2024:  wps: 7,282
     "torchtitan": (
         r"\bstep: *(?P<step>\d+) +loss: *(?P<loss>N)",
-        *(r"\btps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
+        *(r"\b[tw]ps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
     ),
     #  [2025-08-01 07:19:37] iteration        1/    5000 | consumed samples:          128 | elapsed
     #   time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | ... | lm loss:
-    #   1.043863E+01 | ... | number of nan iterations:   0 |
+    #   1.043863E+01 | ... | number of nan iterations:   0 |        DeepSpeed:  | elapsed time per
+    #   iteration (s): 8.65 | lm loss: 2.5E+00 | tokens per gpu per second (tgs): 990.5 | TFLOPs: 8
     "megatron-lm": (
         (
             r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
-            r".*?elapsed time per iteration \(ms\): *(?P<ms>N)"
+            r".*?elapsed time per iteration \((?:ms\): *(?P<ms>N)|s\): *(?P<seconds>N))"
         ),
-        *(r"throughput per GPU \(TFLOP/s/GPU\): *(?P<tflops>N)", r"lm loss: *(?P<loss>N)"),
-        *(r"(?i:tokens/s/gpu)\): *(?P<tgs>N)", r"number of nan iterations: +(?P<nans>\d+)"),
+        *(
+            r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
+            r"lm loss:? *(?P<loss>N)",
+        ),
+        *(r"\((?i:tokens/s/gpu|tgs)\): *(?P<tgs>N)", r"number of nan iterations: +(?P<nans>\d+)"),
     ),
     # Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
     #   reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928
@@ -73,10 +78,11 @@ PRESETS = {
     "nemo": (
         (
             r"\b(?:global_step=|iteration )(?P<step>\d+)(?:\.0*, |/(?P<total>\d+) \|)"
-            r".*?train_step_timing in s[:=] *(?P<seconds>N)"
+            r"(?:.*?train_step_timing in s[:=] *(?P<seconds>N))?"
         ),
         *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
         r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
+        r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
     ),
     # SpmdTrainer process   0 step      200] Average step time: 1.25 seconds
     "axlearn": (r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",),
@@ -102,11 +108,11 @@ PRESETS = {
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "torchtitan": ("step:",),
     "megatron-lm": ("elapsed time per iteration",),
-    "nemo": ("train_step_timing in s",),
+    "nemo": ("global_step",),
     "axlearn": ("average step time",),
     "levanter": ("progress on:",),
     **dict.fromkeys(("lightning", "hf-trainer", "tqdm"), _BAR_WORDS),
-    "json": ('step"', 'iteration"', 'iter"'),
+    "json": ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
 }
 # lines of no step that tell the last one's id, each with a word of it
 _TOTALS: Mapping[str, tuple[str, str]] = {
@@ -188,8 +194,10 @@ class StepPattern:
             return _whole(match["total"])
         said = self._said(text)
         told = _whole(said.get("total", ""), said.get("kilos", ""))
-        if said.get("count", "") == str(_step_of(said)):  # a bar that counts them through
-            told = _whole(said.get("of", ""))
+        # a bar that counts them through, from 0 or from 1
+        count, of, step = _whole(said.get("count", "")), _whole(said.get("of", "")), _step_of(said)
+        if count is not None and of is not None and step is not None and count - step in (0, 1):
+            told = of - (count - step)
         return _through(said.get("epoch"), told, told)
 
     def _said(self, text: str) -> dict[str, str]:
@@ -233,9 +241,10 @@ def _whole(text: str, kilo: str = "") -> int | None:
 
 def _of_json(text: str) -> dict[str, str]:
     """Return the figures of a JSON object, and of the objects in it, by the names of groups."""
+    body = text.strip(" \t\r,[]")
     try:
-        value: Json = read_json(text.strip(" \t\r,[]"))
-    except ValueError:
+        value: Json = ast.literal_eval(body) if body.startswith("{'") else read_json(body)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return {}
     found: dict[str, str] = {}
     for name, each in _members(value):

@@ -11,6 +11,7 @@ order and case, as people print them (`Mean TGS`, `Job ID`, `seconds_per_step`):
     tgs        Tokens/s/device of the steady state
     step_s     seconds per step; one of the two may be missing
     step_ms    milliseconds per step, instead
+    rate       steps per second, instead
     status     ok, or why there is no figure: oom, failed, ...; optional, and such a word in the
                figure's cell says the same
 
@@ -49,8 +50,11 @@ from pytest_xlatune.sweep.groups import Access
 
 # column -> the names it goes by in published tables, in lower case, `per` as "/", no underscore
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "job": ("job", "job id", "jobid", "slurm job", "slurm job id", "slurm id", "run id"),
-    "profile": ("profile", "tune profile", "name"),
+    "job": ("job", "job id", "jobid", "slurm job", "slurm job id", "slurm id", "run id", "run"),
+    "profile": (
+        *("profile", "tune profile", "name", "config", "configuration", "variant", "experiment"),
+        *("case", "flag set"),
+    ),
     "flags": ("flags", "xla flags", "flag"),
     "env": ("env", "environment", "variables"),
     "tgs": (
@@ -65,10 +69,17 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("s/step", "sec/step", "secs/step", "seconds/step", "step duration"),
         *("s/it", "s/iter", "sec/it", "seconds/iteration", "iteration time"),
     ),
+    "rate": (
+        *("it/s", "iter/s", "iters/s", "iterations/s", "iterations/sec", "iterations/second"),
+        *("step/s", "steps/s", "steps/sec", "steps/second", "train steps/second"),
+    ),
     "step_ms": ("step ms", "step time ms", "ms/step", "milliseconds/step", "iteration time ms"),
     "status": ("status", "state", "result"),
 }
-_OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "complete", "done"})
+_OK = frozenset(
+    {"", "ok", "pass", "passed", "success", "completed", "complete", "done"}
+    | {"yes", "\u2705", "\u2713", "\u2714", "\u2714\ufe0f"}
+)
 # the profile's own failures; all others are trouble of the site
 _CANNOT = frozenset(
     {"oom", "out of memory", "resource exhausted", "resource_exhausted", "nan"}
@@ -195,7 +206,7 @@ def _has_columns(cells: Sequence[str]) -> bool:
     )
 
 
-_FIGURES = ("tgs", "step_s", "step_ms")
+_FIGURES = ("tgs", "step_s", "step_ms", "rate")
 
 
 # below a markdown table's header:  |---|---:|:---|
@@ -371,10 +382,9 @@ def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
         if not equals:
             raise ConfigError(f"env: found {word!r}, expected NAME=value")
         env[key] = value
-    made = (
-        profile(profile_id, values.get("flags", ""), env=env) if profile_id != BASELINE_ID else None
-    )
-    if made is None and (values.get("flags") or env):
+    flags = _flags(values.get("flags", ""))
+    made = profile(profile_id, flags, env=env) if profile_id != BASELINE_ID else None
+    if made is None and (flags or env):
         raise ConfigError(
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
@@ -392,6 +402,16 @@ def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
             f"job {row.job} has neither TGS nor seconds, and its status does not say why"
         )
     return row
+
+
+def _flags(text: str) -> str:
+    """Return the flags of a cell: `export XLA_FLAGS="..."` as people paste it, (none), a dash."""
+    bare = _ASSIGNED.sub("", text.strip()).strip("'\"")
+    return "" if bare.lower().strip("()") in _NO_FLAGS else bare
+
+
+_ASSIGNED = re.compile(r"(?:export )?XLA_FLAGS=")
+_NO_FLAGS = frozenset({"none", "-", "\u2013", "\u2014", "n/a", "default", "defaults"})
 
 
 # OOM     FAILED (exit 1)     timed out     \u274c
@@ -462,6 +482,8 @@ class _Figures:
             )
         if self.is_comma_decimal and _COMMA_DECIMAL.fullmatch(bare):
             bare = bare.replace(".", "").replace(",", ".")
+        if column == "tgs" and (thousands := _THOUSANDS.fullmatch(bare)):
+            bare = f"{Decimal(thousands[1]).scaleb(3):f}"
         figure = bare.replace(",", "")
         if not _FIGURE.fullmatch(bare) or not 0 < float(figure) < math.inf:
             raise ConfigError(
@@ -478,11 +500,19 @@ class _Figures:
                 printed = unit["unit"].lower() if unit else ""
                 is_ms = printed.startswith("ms") or (column == "step_ms" and not printed)
                 return f"{Decimal(figure).scaleb(-3):f}" if is_ms else figure
-        return ""
+        rate = self.number(values, "rate")
+        digits = len(rate.replace(".", "").lstrip("0")) + 2
+        return f"{Decimal(f'{1 / float(rate):.{digits}g}'):f}" if rate else ""
 
 
 def _bare(text: str) -> str:
-    return _UNIT.sub("", text.strip().strip("()"))
+    return _UNIT.sub("", _SPREAD.sub("", text.strip().strip("()")))
+
+
+# 8000 \u00b1 20     8000 +/- 0.3 %
+_SPREAD = re.compile(r"\s{0,9}(?:\u00b1|\+/-|\+-)\s{0,9}[0-9.,]+\s{0,9}%?(?=\D*$)")
+# 8.1k
+_THOUSANDS = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?[kK]")
 
 
 # thousands are separated in published tables:  1,234.5

@@ -276,3 +276,66 @@ def test_of_a_log_of_no_format_the_message_says_how_to_write_one(
     said = " ".join(capsys.readouterr().err.split())
     assert "levanter, lightning, hf-trainer, tqdm, json" in said
     assert r"put (?P<step>\d+) in the place of its number" in said
+
+
+@pytest.mark.parametrize(
+    ("preset", "line", "told"),
+    [
+        pytest.param(
+            "torchtitan",
+            "[rank0]:2024-06-16 22:31:01,970 - root - INFO - \x1b[36mstep: {0:2}  \x1b[32mloss: "
+            " 6.25  \x1b[33mmemory: 49.6GiB(52%)  \x1b[34mwps: 5,593  \x1b[35mmfu: 32.75%\x1b[39m",
+            (None, 5593.0, 32.75, 6.25, None),
+            id="torchtitan of 2024, in colours",
+        ),
+        pytest.param(
+            "megatron-lm",
+            " iteration {0:8}/      20 | elapsed time per iteration (s): 8.50 | lm loss: 2.5E+00 | "
+            "tokens per gpu per second (tgs): 990.5 | TFLOPs: 80.2 |",
+            (8.5, 990.5, None, 2.5, 20),
+            id="DeepSpeed's Megatron",
+        ),
+        pytest.param(
+            "nemo",
+            "Training epoch 0, iteration {0}/19 | lr: 0.0006 | global_step: {0} | "
+            "reduced_train_loss: 11.25",
+            (None, None, None, 11.25, 19),
+            id="NeMo without times",
+        ),
+        pytest.param(
+            "nemo",
+            "Epoch 0:  10%|#  | {1}/20 [09:07<08:01, 41.50s/it, v_num=, reduced_train_loss=3.25, "
+            "global_step={0}.0, consumed_samples=1.63e+6]",
+            (41.5, None, None, 3.25, 19),
+            id="NeMo 1.x, the time from its bar",
+        ),
+        pytest.param(
+            "tqdm", "{0}it [00:24,  2.50s/it]", (2.5, None, None, None, None), id="no total"
+        ),
+        pytest.param(
+            "json",
+            "{{'step': {0}, 'step_time': 0.5, 'loss': 2.25}}",
+            (0.5, None, None, 2.25, None),
+            id="a printed dict",
+        ),
+    ],
+)
+def test_steps_in_older_forms(preset: str, line: str, told: tuple[float | int | None, ...]) -> None:
+    log = "".join(f"{line.format(at, at + 1)}\n" for at in range(12)).encode()
+    reader = LogReader(pattern=step_pattern(preset))
+    reader.feed(log)
+    reader.close()
+    steps = reader.report().steps
+    assert [each.step for each in steps] == [*range(12)]
+    figures = (steps[3].step_s, steps[3].tgs, steps[3].mfu, steps[3].loss)
+    assert figures == told[:4]
+    assert step_pattern(preset).last_step(line.format(3, 4)) == told[4]
+
+
+def test_a_bar_without_an_end_of_line_is_read_where_it_is_closed() -> None:
+    log = "".join(f"\r 5%|#  | {at}/3 [00:02<00:38,  2.50s/it]" for at in range(1, 4)).encode()
+    for cut, last in ((log, 3), (log[:-1], 2)):
+        reader = LogReader(pattern=step_pattern("hf-trainer"))
+        reader.feed(cut)
+        reader.close()
+        assert reader.report().last_step == last

@@ -225,3 +225,19 @@ def test_steps_of_no_time_are_told(tmp_path: Path, capsys: pytest.CaptureFixture
     lines[12] = step(11).replace("28.950", "0.000")
     entry, _ = triaged(tmp_path / "job.log", lines, capsys)
     assert "2 steps took no time or less, e.g. step 7 in -2.01 s: not counted" in entry["notes"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/var/spool/slurmd/job00031/slurm_script: line 3: module: command not found",
+        "[gpu-1:512] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
+    ],
+)
+@pytest.mark.parametrize("at", [0, 7, len(WHOLE)])
+def test_a_script_goes_on_after_it(
+    line: str, at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, status = triaged(tmp_path / "job.log", [*WHOLE[:at], line, *WHOLE[at:]], capsys)
+    assert (entry["health"], status) == ("healthy", 0)

@@ -278,6 +278,8 @@ def test_columns_are_separated_as_people_do(table: str) -> None:
         ("ms per step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
         ("Time / step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
         ("s_per_step", ("3.030", "3,100.5"), ("3.030", "3100.5")),
+        ("it/s", ("0.25", "0.3"), ("4", "3.33")),
+        ("steps per second", ("0.5", "2.0"), ("2", "0.5")),
     ],
 )
 def test_a_steps_time_is_read_in_its_unit(
@@ -285,6 +287,22 @@ def test_a_steps_time_is_read_in_its_unit(
 ) -> None:
     table = f'job,profile,{head}\n1,baseline,{figures[0]}\n2,a,"{figures[1]}"\n'
     assert tuple(each.step_s for each in read_table(table, where="t")) == seconds
+
+
+@pytest.mark.parametrize(
+    ("head", "cell"),
+    [
+        ("| run | Config | XLA_FLAGS | TGS (tok/s/GPU) |", "8.1k"),
+        ("| job | variant | flags | tokens/s/device |", "8100 \u00b1 30"),
+        ("| job | experiment | xla flags | tgs |", "8,100 +/- 0.3 %"),
+    ],
+)
+def test_a_published_table_has_its_own_words(head: str, cell: str) -> None:
+    flags = "export XLA_FLAGS='--xla_a=1'"
+    table = f"{head}\n|--|--|--|--|\n|1|baseline|(none)|8000|\n|2|a|{flags}|{cell}|\n"
+    rows = read_table(table, where="t")
+    assert [float(each.tgs) for each in rows] == [8000, 8100]
+    assert rows[1].profile.shown_text == "--xla_a=1"
 
 
 def test_a_unit_that_is_not_known_is_no_column() -> None:

@@ -64,14 +64,14 @@ def _init(arguments: argparse.Namespace) -> Output:
         told |= {"kind": said} if said else {}
     given = told | {name: said for name, said in vars(arguments).items() if said is not None}
     found = told | answers(given, ask, lambda problem: show([problem]))
-    said: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         from pytest_xlatune.tasks.log_tells import tried
 
         show(["one trial of the command runs now, 10 minutes at most ..."])
         seen = tried(found)
-        found, said = {**seen.told, **found}, seen.said
+        found, printed = {**seen.told, **found}, seen.said
         problems = (
             (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
         )
@@ -80,7 +80,7 @@ def _init(arguments: argparse.Namespace) -> Output:
         files={path: sweep_file(found, name=path.stem.removeprefix("test_"))},
         problems=problems,
         documents=(
-            *([brief("What the trial printed", lines(*said))] if said else []),
+            *([brief("What the trial printed", lines(*printed))] if printed else []),
             brief(
                 "What to do next",
                 lines(

@@ -115,19 +115,19 @@ WORDS: Mapping[Why, str] = {
     Why.BEST_AGAIN: N_("the best {best} once more, then "),
     Why.AND_THE_PAIR: N_(" and the pair of wave 1"),
     Why.KEPT_FOR_SPARE: N_(
-        "{jobs:+job} of {budget} {jobs:is|are} kept for spare blocks, which run where nothing "
-        "is faster and show what can be ruled out{why}"
+        "{jobs:+job} of {budget} {jobs:is|are} kept for spare blocks, which run only where "
+        "nothing is faster and lower the largest gain that is still possible{why}"
     ),
     Why.ONE_MORE_BLOCK: N_(" (one more block takes {jobs})"),
     Why.MOST_BLOCKS: N_(" ({blocks} blocks are the most planned here; `blocks=` asks for more)"),
     Why.RANKS_ONLY: N_(
-        "{budget} jobs screen {profiles:+profile} but leave no {blocks} blocks to confirm one: "
-        "{least} jobs are the least, {recommended} are recommended"
+        "{budget} jobs screen {profiles:+profile} and leave too few for the {blocks} blocks "
+        "that confirm one: ask for {least} jobs at least, {recommended} are recommended"
     ),
     Why.RANKING_ONLY: N_("ranking only: {why}"),
     Why.OUTLOOK: N_(
-        "at {noise} a sweep of {profiles} profiles finds one winner with 80 % power (in "
-        "brackets: once it is a finalist): {seen:, }"
+        "the smallest gain that a sweep of {profiles} profiles finds with 80 % power at {noise} "
+        "(in brackets: that of a finalist): {seen:, }"
     ),
     Why.JOB_NOISE: N_("a job noise of {sigma:fine}"),
     Why.BUDGET_RANKS: N_("{jobs} jobs: ranking only"),
@@ -216,8 +216,8 @@ WORDS: Mapping[Why, str] = {
         "{change:percent} where programs of one process have {share:share} of it in common"
     ),
     Why.FINDS_BY_ROTATIONS: N_(
-        "rotations find, with 80 % power, one winner from the start on at a job noise of "
-        "{sigma:fine}: {seen:, }"
+        "the smallest gain that rotations find with 80 % power at a job noise of {sigma:fine}: "
+        "{seen:, }"
     ),
     Why.STAYS_A_JOB: N_("as jobs: {arms:, }, because {why}"),
     Why.JOBS_OF_BOTH_PLANS: N_(
@@ -250,7 +250,8 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.CHECK_UNTOLD: N_(
         "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): so few noisy jobs contradict only below {least:percent}{memory}"
+        "{beside:+baseline}): with so few noisy jobs only a change below {least:percent} would "
+        "contradict{memory}"
     ),
     Why.CHECK_MORE: N_(
         "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
@@ -337,16 +338,15 @@ WORDS: Mapping[Why, str] = {
         "no baseline of this wave and epoch has a score, so there is no delta"
     ),
     Why.MEASURED_ONCE: N_(
-        "measured once: the delta ranks, is biased by selection and proves nothing"
+        "measured once: the delta ranks and proves nothing, for the best of many single runs "
+        "looks better than it is"
     ),
     Why.SCREENED_ONLY: N_("measured in the screen only: the delta ranks and proves nothing"),
     Why.LIKELY_SLOWER: N_(
         "very likely slower ({runs:+run}): more than three standard deviations below"
     ),
-    Why.FROM_SCREEN_LINE: N_("distance from the line of the screen's baselines"),
-    Why.FROM_SCREEN_AND_BLOCKS: N_(
-        "distance from the screen's baselines and from those beside it in blocks"
-    ),
+    Why.FROM_SCREEN_LINE: N_("against the line through the screen's baselines"),
+    Why.FROM_SCREEN_AND_BLOCKS: N_("against the screen's baselines and those beside it in blocks"),
     Why.FINALIST_SO_FAR: N_("a finalist: {done} of {total} confirming trials are over"),
     Why.RANKS_ONCE: N_("measured once: ranks only"),
     Why.RANKS_TWICE: N_("measured twice: ranks only"),
@@ -358,41 +358,40 @@ WORDS: Mapping[Why, str] = {
     Why.SLOWER: N_("slower: {low:percent} to {high:percent} (95 %)"),
     Why.NO_DIFFERENCE: N_("no relevant difference: {low:percent} to {high:percent} (90 %)"),
     Why.CANNOT_TELL: N_(
-        "cannot tell: {low:percent} to {high:percent} (95 %); 80 % power begins at {mde80:percent}"
+        "cannot tell: {low:percent} to {high:percent} (95 %); a change of {mde80:percent} would "
+        "be found with 80 % power"
     ),
     Why.AA_TRIAL: N_("same effective flags and environment as {owner}: an A/A trial, no candidate"),
     Why.REPEAT: N_("same effective flags and environment as {owner}: a repeat of it"),
     Why.PLAN_FINDS: N_(
-        "with {noise} this plan ({jobs} jobs) finds one winner of {start:percent} with 80 % "
-        "power; once it is a finalist, one of {finalist:percent}"
+        "with {noise} this plan ({jobs} jobs) finds a profile that gains {start:percent} with "
+        "80 % power, and among the finalists one that gains {finalist:percent}"
     ),
     Why.STOP_RULE: N_(
-        "stop rule reached: {arm} is at {change:percent}, and less than {excluded:percent} is "
-        "ruled out"
+        "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: you may "
+        "stop here"
     ),
     Why.AA_CONTROL: N_(
         "A/A control: the baseline against itself is between {low:percent} and {high:percent}"
     ),
     Why.BOUNDED: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}; bounded at "
-        "{limit:percent}"
+        "no tested setting gains more than {bound:percent} (95 %), which is below "
+        "{limit:percent}, the aim of a sweep without a winner"
     ),
     Why.BOUND_REACHES: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}: so far "
-        "reaches the interval of {arm}"
+        "no tested setting gains more than {bound:percent} (95 %): the interval of {arm} "
+        "reaches so far"
     ),
     Why.BOUND_REACHES_ONCE: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}: so far "
-        "reaches the interval of {arm}, which was screened once"
+        "no tested setting gains more than {bound:percent} (95 %): the interval of {arm}, which "
+        "was screened once, reaches so far"
     ),
-    Why.NOT_BOUNDED: N_("of {arms:, } nothing is ruled out: not known to have been in effect"),
+    Why.NOT_BOUNDED: N_("{arms:, } may gain more: nothing shows that the settings were in effect"),
     Why.SPARE_BLOCKS: N_(
         "{blocks:+spare block} followed those that decide: they count in M and in the figures "
         "of the profiles that ran in them, and decide no verdict"
     ),
-    Why.NOTHING_BOUNDED: N_(
-        "nothing is ruled out: {arm} has no score, and may gain anything; measure it again"
-    ),
+    Why.NOTHING_BOUNDED: N_("{arm} has no score and may gain anything: measure it again"),
     Why.SINGLE_BASELINE: N_(
         "the screen has a single baseline: drift and noise cannot be told apart"
     ),
@@ -409,13 +408,13 @@ WORDS: Mapping[Why, str] = {
         "starts at step {step}"
     ),
     Why.CAME_TOO_LATE: N_(
-        "{arms:, } would be confirmed by now, but the finalists were fixed when the "
-        "confirmation began, and its alpha is spent once: a sweep of its own may confirm it "
-        "(another name=, or --xlatune-fresh)"
+        "{arms:, } would be a finalist by now, but the finalists were fixed when the "
+        "confirmation began, and another one would raise the error rate: confirm it in a sweep "
+        "of its own (another name=, or --xlatune-fresh)"
     ),
     Why.EPOCHS: N_(
-        "the nodes or what runs on them changed on the way: {epochs} epochs, and nothing is "
-        "compared across"
+        "the nodes or the software on them changed: {epochs} epochs, and trials of two epochs "
+        "are not compared"
     ),
     Why.UNDECLARED: N_("no longer declared, ignored: {arms:, }"),
     Why.SETTINGS_CHANGED: N_(
@@ -471,17 +470,17 @@ WORDS: Mapping[Why, str] = {
     Why.FINDS_AT: N_("{start:size} ({finalist:size}) at {sigma:size} job noise"),
     Why.JOBS_OF_BUDGET: N_("{jobs} jobs of {budget}"),
     Why.JOBS_UP_TO: N_(
-        "{jobs} to {most} jobs, the more where nothing is faster: added blocks narrow the gain "
-        "that is ruled out"
+        "{jobs} jobs, up to {most} where nothing is faster: further blocks lower the largest "
+        "gain that is still possible"
     ),
     Why.PLAN: N_("{screened} trials of the screen{more}, then {blocks}: {jobs}"),
     Why.SMALLEST: N_(
-        "smallest effect of one winner that is found with 80 % power (in brackets: once it is "
-        "a finalist): {seen:, }"
+        "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+        "finalist): {seen:, }"
     ),
     Why.SMALLEST_ASSUMED: N_(
-        "smallest effect of one winner that is found with 80 % power (in brackets: once it is "
-        "a finalist): {seen:, }; {sigma:size} is assumed: this cell was not calibrated: "
+        "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+        "finalist): {seen:, }; {sigma:size} is assumed, because this cell was not calibrated: "
         "`xlatune calibrate SWEEP_FILE`"
     ),
     Why.ACTS_ON: N_(
@@ -949,7 +948,7 @@ WORDS: Mapping[Why, str] = {
     Why.BESIDE_PARENT: N_(
         "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
     ),
-    Why.BESIDE_FIRST: N_("beside the first commit in {pairs} interleaved pairs"),
+    Why.BESIDE_FIRST: N_("beside the first commit in {pairs} alternating pairs"),
     Why.TO_HALVE_RANGE: N_("measured to halve the range"),
     Why.ENDS_DIFFER: N_(
         "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:fine}"
@@ -966,7 +965,7 @@ WORDS: Mapping[Why, str] = {
         "change of 1 % or more: {change:percent}"
     ),
     Why.BETWEEN_NOT_MEASURED: N_(
-        "the commits between the two could not be measured: one of them it is"
+        "the commits between the two could not be measured: one of them made the change"
     ),
     Why.SEARCH_SPENT: N_("the runs that the search may take are spent"),
     Why.MORE_LIES_ELSEWHERE: N_(
@@ -978,7 +977,7 @@ WORDS: Mapping[Why, str] = {
         "so several commits changed it"
     ),
     Why.PAIRS_OF_ENDS: N_(
-        "{jobs} jobs: {pairs} interleaved pairs of the first and the last of {commits:+commit}"
+        "{jobs} jobs: {pairs} alternating pairs of the first and the last of {commits:+commit}"
     ),
     Why.MORE_WHERE_OPEN: N_("{jobs} more where they cannot tell; without a change that is all"),
     Why.HALVES_THE_REST: N_(
@@ -1015,7 +1014,7 @@ WORDS: Mapping[Why, str] = {
     Why.LOSS_ABOVE: N_("a loss of more than {loss:size}"),
     Why.GAIN_ABOVE: N_("a gain of more than {gain:size}"),
     Why.CHANGE_OPEN: N_("a change of 2 % is neither shown nor excluded"),
-    Why.UNLIKE_ONCE_ONLY: N_("unlike in its first run, not in fresh pairs"),
+    Why.UNLIKE_ONCE_ONLY: N_("its first run differed, its fresh pairs do not"),
     Why.COMMITS_DIFFER: N_(
         "first runs of adjacent commits differ by {sigma:fine} (one standard deviation, "
         "changed loads hardly counted)"

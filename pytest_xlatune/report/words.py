@@ -95,7 +95,7 @@ WORDS: Mapping[Why, str] = {
     # comparisons: the methods, and why there is none
     Why.FEW_DF: N_("{df} degrees of freedom are left, {needed} needed: too few trials"),
     Why.SCORES_NOT_FINITE: N_("the scores are not finite"),
-    Why.SCORES_COPIED: N_("the scores do not vary at all: copies are no measurements"),
+    Why.SCORES_COPIED: N_("all scores are exactly equal: copies are no measurements"),
     Why.NOT_IN_BLOCKS: N_("no block holds both this profile and a baseline"),
     Why.DUNNETT: N_(
         "Dunnett, K={family}, {blocks} blocks, {baselines} baselines, alpha {alpha:g}{own}"
@@ -202,7 +202,9 @@ WORDS: Mapping[Why, str] = {
         "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
     ),
     Why.ROTATION_OFF: N_("rotation is off"),
-    Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
+    Why.NO_ROTATION_ON_SLOTS: N_(
+        "a sweep on several node slots runs each trial as a job of its own"
+    ),
     Why.ROTATION_SAVES_NOTHING: N_(
         "with rotations the plan takes {jobs:+job} and {steps} steps of the trainer at most, "
         "without them {others:+job} and {other_steps} steps"
@@ -623,7 +625,7 @@ WORDS: Mapping[Why, str] = {
         "baseline's own runs are {shift:percent} from it"
     ),
     Why.ONE_BASELINE_RUN: N_(
-        "one baseline run: every change has its error in it, the same for all"
+        "the baseline ran once: its error is part of every change, the same for all"
     ),
     Why.SETTINGS_UNTOLD: N_(
         "the table does not tell the settings of {profiles:, }: each is a profile of its own; "
@@ -645,7 +647,7 @@ WORDS: Mapping[Why, str] = {
     Why.ITS_FIRST_RUN: N_("its first run"),
     Why.ITS_FIRST_RUN_AGAIN: N_("its first run; it is run again"),
     Why.ALL_NODES_FAIL: N_(
-        "more nodes failed than were measured: that is the load or what the nodes share, and "
+        "more nodes failed than were measured: look at the load, and at what the nodes share; "
         "no node is accused"
     ),
     Why.OWN_LOG: N_("its own log: {lines:lines 3}"),
@@ -739,22 +741,22 @@ WORDS: Mapping[Why, str] = {
         "low over its pairs, and a loss is neither shown nor excluded by fresh ones"
     ),
     Why.LOW_PAIRS_NOT_AGAIN: N_("low over its pairs, not in fresh ones"),
-    Why.PAIR_DEAD: N_("{pair:-} cannot communicate, and both do with others"),
+    Why.PAIR_DEAD: N_("{pair:-} cannot communicate with each other, and both can with others"),
     Why.NODE_SLOW: N_("NODE {node}, {loss}"),
     Why.NODE_UNHEALTHY: N_("UNHEALTHY {node}"),
     Why.CANNOT_COMMUNICATE: N_("it cannot communicate; the others were judged without it"),
     Why.NOTHING_SLOW: N_("no node and no link is shown to be slow"),
     Why.ALL_PAIRS_FAIL: N_(
-        "more pairs failed than were measured: that is the load, or what all nodes share, and "
+        "more pairs failed than were measured: look at the load, and at what all nodes share; "
         "no node is accused"
     ),
     Why.LOOK_AT_CLUSTER: N_(
         "{least} nodes or more cannot communicate: {nodes:, }. Look at the cluster first"
     ),
-    Why.LINK_SLOW: N_("slower than both of its ends elsewhere, {loss}"),
+    Why.LINK_SLOW: N_("slower than both of its nodes are with other partners, {loss}"),
     Why.RACKS_SLOW: N_(
-        "{pair:-} and other pairs of the same two racks are slower than both of its ends "
-        "elsewhere, {loss}"
+        "{pair:-} and other pairs of the same two racks are slower than both of its nodes are "
+        "with other partners, {loss}"
     ),
     Why.SLOW_NO_BUDGET: N_(
         "{nodes:, } look slow, and the budget of {budget} jobs leaves none to run them again; "
@@ -784,8 +786,9 @@ WORDS: Mapping[Why, str] = {
         "pairs use is not seen"
     ),
     Why.CROSS_CHECK: N_(
-        "cross-check with the check of nodes, which runs each node alone: alone healthy and "
-        "slow in pairs is a network card or a link; slow alone is not the network"
+        "run the check of nodes too, which runs each node alone: a node that is healthy alone "
+        "and slow in pairs has a faulty network card or link; one that is slow alone has "
+        "another fault"
     ),
     Why.SLOWEST_ONLY: N_(
         "only the slowest link is confirmed; run the check again after its repair, with another key"
@@ -861,14 +864,16 @@ WORDS: Mapping[Why, str] = {
         "it stood still between Memstats and the first step, twice, and a smaller size did not"
     ),
     Why.UNFIT_KILLED: N_("it was killed twice by SIGKILL, as the kernel does for want of memory"),
-    Why.UNFIT_HOST: N_("the host's memory: the kernel, the scheduler or the allocator refused"),
+    Why.UNFIT_HOST: N_(
+        "the host has too little memory: the kernel, the scheduler or the allocator refused more"
+    ),
     Why.CLASS_MEANS: N_("{cls:meaning}"),
     Why.WITH_DETAIL: N_("{why} ({detail})"),
     Why.TOO_NEAR_CEILING: N_(
         "it ran, but {smaller} did not fit: it is too near to the ceiling to be relied on"
     ),
     Why.RAN_AT_OTHER_TIMES: N_(
-        "it ran at other times: it is too near to the ceiling to be relied on"
+        "it failed once and ran at other times: it is too near to the ceiling to be relied on"
     ),
     Why.LARGER_THAN_UNFIT: N_("larger than {unfit}, which did not fit"),
     Why.ABOVE_COMPILED: N_("compiled memory says that no size above {limit:g} fits"),
@@ -901,7 +906,7 @@ WORDS: Mapping[Why, str] = {
     Why.NOISE_OF_A_JOB: N_("noise of one job's score: {sigma:fine}"),
     Why.NO_SIZE_MENDS: N_("{cause}: {why}: no other size would mend it"),
     Why.ALL_SIZES_FAIL: N_(
-        "the first {sizes} sizes all ended in {cause}: the configuration, not the size"
+        "the first {sizes} sizes all ended in {cause}: the configuration is wrong, not the size"
     ),
     Why.NO_BLOCK_WITH_BEST: N_("no block holds it and the best"),
     Why.VALUES_ONCE: N_("{values} values of {key}, each once"),
@@ -922,7 +927,7 @@ WORDS: Mapping[Why, str] = {
     Why.ITS_PARENT: N_("its parent"),
     Why.THE_FIRST_COMMIT: N_("the first commit"),
     Why.THE_COMMIT_BEFORE: N_("the commit before"),
-    Why.SLIGHT_CHANGE: N_("shown, but below 1 %: a search takes up no change that small"),
+    Why.SLIGHT_CHANGE: N_("shown, but below 1 %: the search does not follow a change that small"),
     Why.BY_CHANGE: N_(", {change:percent}"),
     Why.FIRST_BAD: N_("FIRST BAD {commit}{change}"),
     Why.FIRST_FASTER: N_("FIRST FASTER {commit}{change}"),
@@ -954,7 +959,7 @@ WORDS: Mapping[Why, str] = {
         "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:fine}"
     ),
     Why.DIFFERENCE_IS: N_("the difference is {what}"),
-    Why.RANGE_HALVED: N_("{runs:+run} halved the range; at most {most} do"),
+    Why.RANGE_HALVED: N_("{runs:+run} halved the range, of at most {most}"),
     Why.NO_JOB_TO_CONFIRM: N_("the budget of {budget} jobs leaves none to confirm commit {commit}"),
     Why.LIKELIEST_NOT_SHOWN: N_(
         "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not show a "
@@ -979,7 +984,9 @@ WORDS: Mapping[Why, str] = {
     Why.PAIRS_OF_ENDS: N_(
         "{jobs} jobs: {pairs} alternating pairs of the first and the last of {commits:+commit}"
     ),
-    Why.MORE_WHERE_OPEN: N_("{jobs} more where they cannot tell; without a change that is all"),
+    Why.MORE_WHERE_OPEN: N_(
+        "{jobs} more if these cannot tell; if they show no change, the search ends"
+    ),
     Why.HALVES_THE_REST: N_(
         "then the commit that halves the rest, one job after the other on all nodes"
     ),

@@ -143,7 +143,7 @@ def test_a_slow_link_is_named_and_its_nodes_are_not_accused(count: int, effect: 
     assert [said.pop(name) for name in ("node002", "node004")] == ["LINK", "LINK"]
     assert set(said.values()) == {"NO FAULT"}
     assert any(
-        "alone healthy and slow in pairs is a network card" in sentence(n) for n in concluded.notes
+        "healthy alone and slow in pairs has a faulty network card" in sentence(n) for n in concluded.notes
     )
     kinds = {each.arm: each.kind for each in concluded.verdicts}
     assert kinds["node002"] is VerdictKind.EQUIVALENT

@@ -36,7 +36,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         dest="is_tried",
         action="store_true",
         help="run the command once on this machine, as one trial of 15 steps and 10 minutes at "
-        "most, and show what is read of its output",
+        "most, and show what its output tells",
     )
     for name, each in QUESTIONS.items():
         example = f", e.g. {each.example}" if each.example else ""

@@ -126,8 +126,8 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.RANKING_ONLY: N_("ranking only: {why}"),
     Why.OUTLOOK: N_(
-        "the smallest gain that a sweep of {profiles} profiles finds with 80 % power at {noise} "
-        "(in brackets: that of a finalist): {seen:, }"
+        "at {noise} a sweep of {profiles} profiles finds these gains and larger ones with 80 % "
+        "power (in brackets: those of a finalist): {seen:, }"
     ),
     Why.JOB_NOISE: N_("a job noise of {sigma:fine}"),
     Why.BUDGET_RANKS: N_("{jobs} jobs: ranking only"),

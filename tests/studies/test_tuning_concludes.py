@@ -528,7 +528,7 @@ def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:
     assert conclusion.tuning.bound is not None
     # a one-sided 95 % bound lies inside of the two-sided interval, and not far
     assert conclusion.tuning.bound > 0.5 * noisy.ci95[1]
-    assert any("so far reaches the interval of p3" in sentence(note) for note in conclusion.notes)
+    assert any("the interval of p3 reaches so far" in sentence(note) for note in conclusion.notes)
 
 
 def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:

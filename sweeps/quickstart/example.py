@@ -2,12 +2,12 @@
 
     python sweeps/quickstart/example.py
 
-From each run's JSON alone it writes the documents of reports/example and their pages as the code
-of today shows them: the quickstart, MaxText on this machine, and the studies of batch sizes,
-commits, nodes and a network, and the index of that folder. It puts the quickstart's finding and its table into README.md and the
-whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the positions of
-the page's own plot. A test compares all of them: a change of an example or of a page without them
-does not pass.
+From each run's JSON alone it writes the documents of reports/example, their pages and their index
+as the code of today shows them: the quickstart, MaxText on this machine, and the studies of batch
+sizes, commits, nodes and a network. It puts the quickstart's finding and its table into README.md
+and the whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the
+positions of the page's own plot. A test compares all of them: a change of an example or of a page
+without them does not pass.
 """
 
 from __future__ import annotations

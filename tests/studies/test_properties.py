@@ -120,7 +120,7 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
         v.arm for v in renamed.conclude(other).verdicts
     ]
     found = whole.conclude(done)
-    # notes:  ... : the interval of f, which was ...    f has no score ...    a tie: e and f are both
+    # notes:  ... : the interval of f, which was ...    f has no score    a tie: e and f are both
     named = re.compile(
         r"(?:^|(?<= of )|(?<=tie: )|(?<= and ))[a-f](?=,| and | are | has | reaches | gains |$)"
     )

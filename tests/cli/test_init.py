@@ -318,8 +318,8 @@ def test_a_closed_terminal_ends_the_questions() -> None:
             "does not begin",
         ),
         (
-            "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=--xa${IFS}--xa=1",
-            "--xa and --xa=1: that is one profile, given twice",
+            "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=--xa${IFS}--xa",
+            "--xa and --xa: that is one profile, given twice",
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n1 --try",

@@ -199,7 +199,7 @@ def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> No
     ("cls", "said"),
     [
         (FailureClass.OOM_GPU, "too little memory"),
-        (FailureClass.OOM_HOST, "the host's memory"),
+        (FailureClass.OOM_HOST, "the host has too little memory"),
         (FailureClass.KILLED, "SIGKILL"),
         (FailureClass.OOM_RCCL_HEADROOM, "outside XLA's pool"),
     ],

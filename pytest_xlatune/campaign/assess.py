@@ -63,11 +63,11 @@ from pytest_xlatune.stats.validity import (
 )
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
-# how a program ends by itself where its log says nothing that a table knows
+# how a program ends, or stands still, where its log says nothing that a table knows
 _OWN_ENDS = frozenset(
     {
         *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
-        *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH),
+        *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH, FailureClass.HANG_MID_TRAINING),
     }
 )
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
@@ -369,8 +369,8 @@ def _rotation(
 def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
     """Whether what the reference ended in leaves nothing to compare with.
 
-    A program that ends again and again by itself, for a reason that no table knows, does so with
-    every profile where the reference never ran (`is_first`).
+    A program that ends or stands still again and again, for a reason that no table knows, does so
+    with every profile where the reference never ran (`is_first`).
     """
     if decision.next is Next.GIVE_UP and is_first and decision.cls in _OWN_ENDS:
         return True

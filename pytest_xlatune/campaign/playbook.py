@@ -57,7 +57,10 @@ CLASS_RULES: Mapping[str, RetryRule] = {
 }
 
 # of the reference, as long as it never ran: what ends it by itself would end every profile
-FIRST_RULES: Mapping[str, RetryRule] = {FailureClass.KILLED: RetryRule(retries=1)}
+FIRST_RULES: Mapping[str, RetryRule] = {
+    FailureClass.KILLED: RetryRule(retries=1),
+    FailureClass.HANG_INIT: RetryRule(retries=1, then=Next.DROP),
+}
 
 ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.RETRY: RetryRule(retries=1),

@@ -10,7 +10,14 @@ from pathlib import Path
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, about_program, answers, sweep_file
+from pytest_xlatune.tasks.write_sweep import (
+    KINDS,
+    QUESTIONS,
+    about_flags,
+    about_program,
+    answers,
+    sweep_file,
+)
 
 _KIND_OF = {"command": "trainer", "config": "maxtext", "checkout": "maxtext-slurm"}
 
@@ -23,6 +30,13 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="a log that you have: what it tells is not asked, and stands in the file",
+    )
+    parser.add_argument(
+        "--try",
+        dest="is_tried",
+        action="store_true",
+        help="run the command once on this machine, as one trial of 15 steps and 10 minutes at "
+        "most, and show what its output tells",
     )
     for name, each in QUESTIONS.items():
         example = f", e.g. {each.example}" if each.example else ""
@@ -50,16 +64,30 @@ def _init(arguments: argparse.Namespace) -> Output:
         told |= {"kind": said} if said else {}
     given = told | {name: said for name, said in vars(arguments).items() if said is not None}
     found = told | answers(given, ask, lambda problem: show([problem]))
+    printed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    if arguments.is_tried:
+        from pytest_xlatune.tasks.log_tells import tried
+
+        show(["one trial of the command runs now, 10 minutes at most ..."])
+        seen = tried(found)
+        found, printed = {**seen.told, **found}, seen.said
+        problems = (
+            (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
+        )
     named = shlex.quote(str(path))
     return Output(
         files={path: sweep_file(found, name=path.stem.removeprefix("test_"))},
+        problems=problems,
         documents=(
+            *([brief("What the trial printed", lines(*printed))] if printed else []),
             brief(
                 "What to do next",
                 lines(
                     f"xlatune plan {named}    the trials, their cost, and what they can show",
-                    f"pytest {named} -n 2     runs it",
+                    f"pytest {named}          runs it",
                     *about_program(found),
+                    *about_flags(found),
                 ),
             ),
         ),

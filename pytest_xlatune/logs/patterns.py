@@ -290,8 +290,9 @@ def step_pattern(said: str) -> StepPattern:
     word = _word_of(said)
     if not word:
         raise ConfigError(
-            f"step pattern {said!r}: no word in it that each step line holds, with three letters "
-            "of f to z or _; write out more of the line, e.g. `iteration`"
+            f"step pattern {said!r} has no fixed word by which step lines are found quickly; write "
+            "out a word that each of them has, e.g. `iteration`: at least three of its letters "
+            "lie between f and z"
         )
     return StepPattern(name="own", pattern=pattern, words=(word,))
 

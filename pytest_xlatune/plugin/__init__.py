@@ -23,7 +23,9 @@ from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.controller import (
     CONTROLLER,
     IS_USAGE,
+    LEFT_OUT,
     Controller,
+    of_sweeps,
     root_of,
     sweep_of,
 )
@@ -52,10 +54,12 @@ from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from pytest_xlatune.model.profile import Profile
     from pytest_xlatune.sweep.declaration import Sweep
+
+_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # tests of sweeps that a worker deselects
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -369,6 +373,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say that this process waits for nothing any more, before the controller ends what runs."""
     if SESSION_KEY in session.config.stash:
         session.config.stash[SESSION_KEY].close()
+    if is_worker(session.config) and not session.items:
+        # pytest tells of what it deselects where it collects: in the workers
+        told: dict[str, object] = session.config.workeroutput  # type: ignore[attr-defined]
+        told[LEFT_OUT] = session.config.stash.get(_LEFT_OUT_KEY, [])
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note in an xdist worker which tests of sweeps it leaves out, for the controller's hint."""
+    if items and is_worker(items[0].config):
+        items[0].config.stash.setdefault(_LEFT_OUT_KEY, []).extend(of_sweeps(items))
 
 
 def _session_id(config: pytest.Config) -> str:

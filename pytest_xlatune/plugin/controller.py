@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.tasks.publish import Known
 
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
+LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
@@ -61,6 +62,12 @@ def sweep_of(module: object) -> Sweep | None:
     home = sys.modules.get("pytest_xlatune.sweep.declaration")
     found = getattr(module, "SWEEP", None)
     return found if home is not None and isinstance(found, home.Sweep) else None
+
+
+def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
+    """Return the names of the tests that belong to sweeps."""
+    tests = (each for each in items if isinstance(each, pytest.Function))
+    return [each.name for each in tests if sweep_of(each.module) is not None]
 
 
 @dataclass(slots=True)
@@ -236,8 +243,14 @@ class Controller:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note the tests of sweeps that are not run, for a hint where none is left."""
-        tests = (each for each in items if isinstance(each, pytest.Function))
-        self._left_out += [each.name for each in tests if sweep_of(each.module) is not None]
+        self._left_out += of_sweeps(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take the same from an xdist worker that has no test left: each collects the same."""
+        told = getattr(node, "workeroutput", {}).get(LEFT_OUT)
+        if told and not self._left_out:
+            self._left_out = [str(each) for each in told]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""

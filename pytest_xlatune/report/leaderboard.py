@@ -479,7 +479,7 @@ _NO_PART = N_(
     "some of its settings stands in the same blocks, so any of them may do nothing. A sweep of its "
     "parts tells."
 )
-_LIKELY = "Likely: the winner's change, its selection taken into account"
+_LIKELY = "Likely gain of the winner, corrected for picking the best of several"
 
 
 def sensitivity(conclusion: Conclusion) -> Table:
@@ -491,7 +491,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
     )
     rows = (
         *(
-            [("M: any larger gain is ruled out, at 95 %", size(conclusion.tuning.bound))]
+            [("M: no tested setting gains more than this (95 %)", size(conclusion.tuning.bound))]
             if conclusion.winner is None
             else []
         ),
@@ -500,13 +500,24 @@ def sensitivity(conclusion: Conclusion) -> Table:
             if (best := conclusion.winner) is not None and best.likely is not None
             else []
         ),
-        ("MDE80: the smallest effect of a finalist with 80 % power", size(conclusion.noise.mde80)),
+        (
+            "MDE80: smallest gain of a finalist that the blocks find with 80 % power",
+            size(conclusion.noise.mde80),
+        ),
         *(
-            [("From the start: the smallest effect of one winner with 80 % power", size(found))]
+            [
+                (
+                    "Smallest gain of one profile that the whole sweep finds with 80 % power",
+                    size(found),
+                )
+            ]
             if (found := conclusion.tuning.from_start80) is not None
             else []
         ),
-        ("Sigma: noise of one job's score between jobs", fine(conclusion.noise.sigma)),
+        (
+            "Sigma: noise, the standard deviation of a score from job to job",
+            fine(conclusion.noise.sigma),
+        ),
         ("Alpha spent", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("Method", "; ".join(methods) or ABSENT),
         *(("Note", plainly(each)) for each in conclusion.notes),

@@ -76,12 +76,13 @@ _PROGRAM_ONLY = N_(
     "gain; to record them, run: {command}"
 )
 _EXPLAINED = N_(
-    "The traces show the gain: a step's span changes by {moved}, and a gain of {delta} in TGS "
-    "needs {expected}. The table lists its parts."
+    "The traces show the gain: in them the time of a step changes by {moved}, and a gain of "
+    "{delta} in TGS corresponds to {expected}. The table lists the parts of a step."
 )
 _NOT_SHOWN = N_(
-    "The traces do not show the gain: a step's span changes by {moved}, and a gain of {delta} in "
-    "TGS needs {expected}. The evidence does not explain why it wins."
+    "The traces do not show the gain: in them the time of a step changes by {moved}, and a gain "
+    "of {delta} in TGS corresponds to {expected}. The evidence does not explain why the profile "
+    "wins."
 )
 
 _OF_NO_STEP = N_(
@@ -373,10 +374,9 @@ def _effect(covered: Covered, say: Say) -> Iterator[Block]:
     yield say.text(_EFFECTS.get(verdict.kind, _EFFECT_UNKNOWN))
     yield from tables(covered.subject, only=[verdict], say=say)
     yield say.text(
-        "{profile} puts every deployed flag back to its default. A sweep refuses "
-        "to do so for flags whose values XLA adds up, because no appended text "
-        "can put them back. Variables stay as deployed unless the sweep states a "
-        "value for them.",
+        "{profile} puts every deployed flag back to its default. A sweep refuses to do so for a "
+        "flag whose values XLA adds up: a flag that is appended cannot take a value away. "
+        "Variables stay as deployed unless the sweep states a value for them.",
         profile=literal(NO_ENV_ID),
     )
 

@@ -95,7 +95,7 @@ WORDS: Mapping[Why, str] = {
     # comparisons: the methods, and why there is none
     Why.FEW_DF: N_("{df} degrees of freedom are left, {needed} needed: too few trials"),
     Why.SCORES_NOT_FINITE: N_("the scores are not finite"),
-    Why.SCORES_COPIED: N_("the scores do not vary at all: copies are no measurements"),
+    Why.SCORES_COPIED: N_("all scores are exactly equal: copies are no measurements"),
     Why.NOT_IN_BLOCKS: N_("no block holds both this profile and a baseline"),
     Why.DUNNETT: N_(
         "Dunnett, K={family}, {blocks} blocks, {baselines} baselines, alpha {alpha:g}{own}"
@@ -115,19 +115,19 @@ WORDS: Mapping[Why, str] = {
     Why.BEST_AGAIN: N_("the best {best} once more, then "),
     Why.AND_THE_PAIR: N_(" and the pair of wave 1"),
     Why.KEPT_FOR_SPARE: N_(
-        "{jobs:+job} of {budget} {jobs:is|are} kept for spare blocks, which run where nothing "
-        "is faster and show what can be ruled out{why}"
+        "{jobs:+job} of {budget} {jobs:is|are} kept for spare blocks, which run only where "
+        "nothing is faster and lower the largest gain that is still possible{why}"
     ),
     Why.ONE_MORE_BLOCK: N_(" (one more block takes {jobs})"),
     Why.MOST_BLOCKS: N_(" ({blocks} blocks are the most planned here; `blocks=` asks for more)"),
     Why.RANKS_ONLY: N_(
-        "{budget} jobs screen {profiles:+profile} but leave no {blocks} blocks to confirm one: "
-        "{least} jobs are the least, {recommended} are recommended"
+        "{budget} jobs screen {profiles:+profile} and leave too few for the {blocks} blocks "
+        "that confirm one: ask for {least} jobs at least, {recommended} are recommended"
     ),
     Why.RANKING_ONLY: N_("ranking only: {why}"),
     Why.OUTLOOK: N_(
-        "at {noise} a sweep of {profiles} profiles finds one winner with 80 % power (in "
-        "brackets: once it is a finalist): {seen:, }"
+        "at {noise} a sweep of {profiles} profiles finds these gains and larger ones with 80 % "
+        "power (in brackets: those of a finalist): {seen:, }"
     ),
     Why.JOB_NOISE: N_("a job noise of {sigma:fine}"),
     Why.BUDGET_RANKS: N_("{jobs} jobs: ranking only"),
@@ -205,7 +205,9 @@ WORDS: Mapping[Why, str] = {
         "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
     ),
     Why.ROTATION_OFF: N_("rotation is off"),
-    Why.NO_ROTATION_ON_SLOTS: N_("a sweep on several node slots measures jobs"),
+    Why.NO_ROTATION_ON_SLOTS: N_(
+        "a sweep on several node slots runs each trial as a job of its own"
+    ),
     Why.ROTATION_SAVES_NOTHING: N_(
         "with rotations the plan takes {jobs:+job} and {steps} steps of the trainer at most, "
         "without them {others:+job} and {other_steps} steps"
@@ -219,8 +221,8 @@ WORDS: Mapping[Why, str] = {
         "{change:percent} where programs of one process have {share:share} of it in common"
     ),
     Why.FINDS_BY_ROTATIONS: N_(
-        "rotations find, with 80 % power, one winner from the start on at a job noise of "
-        "{sigma:fine}: {seen:, }"
+        "the smallest gain that rotations find with 80 % power at a job noise of {sigma:fine}: "
+        "{seen:, }"
     ),
     Why.STAYS_A_JOB: N_("as jobs: {arms:, }, because {why}"),
     Why.JOBS_OF_BOTH_PLANS: N_(
@@ -253,7 +255,8 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.CHECK_UNTOLD: N_(
         "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): so few noisy jobs contradict only below {least:percent}{memory}"
+        "{beside:+baseline}): with so few noisy jobs only a change below {least:percent} would "
+        "contradict{memory}"
     ),
     Why.CHECK_MORE: N_(
         "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
@@ -340,16 +343,15 @@ WORDS: Mapping[Why, str] = {
         "no baseline of this wave and epoch has a score, so there is no delta"
     ),
     Why.MEASURED_ONCE: N_(
-        "measured once: the delta ranks, is biased by selection and proves nothing"
+        "measured once: the delta ranks and proves nothing, for the best of many single runs "
+        "looks better than it is"
     ),
     Why.SCREENED_ONLY: N_("measured in the screen only: the delta ranks and proves nothing"),
     Why.LIKELY_SLOWER: N_(
         "very likely slower ({runs:+run}): more than three standard deviations below"
     ),
-    Why.FROM_SCREEN_LINE: N_("distance from the line of the screen's baselines"),
-    Why.FROM_SCREEN_AND_BLOCKS: N_(
-        "distance from the screen's baselines and from those beside it in blocks"
-    ),
+    Why.FROM_SCREEN_LINE: N_("against the line through the screen's baselines"),
+    Why.FROM_SCREEN_AND_BLOCKS: N_("against the screen's baselines and those beside it in blocks"),
     Why.FINALIST_SO_FAR: N_("a finalist: {done} of {total} confirming trials are over"),
     Why.RANKS_ONCE: N_("measured once: ranks only"),
     Why.RANKS_TWICE: N_("measured twice: ranks only"),
@@ -361,41 +363,40 @@ WORDS: Mapping[Why, str] = {
     Why.SLOWER: N_("slower: {low:percent} to {high:percent} (95 %)"),
     Why.NO_DIFFERENCE: N_("no relevant difference: {low:percent} to {high:percent} (90 %)"),
     Why.CANNOT_TELL: N_(
-        "cannot tell: {low:percent} to {high:percent} (95 %); 80 % power begins at {mde80:percent}"
+        "cannot tell: {low:percent} to {high:percent} (95 %); a change of {mde80:percent} would "
+        "be found with 80 % power"
     ),
     Why.AA_TRIAL: N_("same effective flags and environment as {owner}: an A/A trial, no candidate"),
     Why.REPEAT: N_("same effective flags and environment as {owner}: a repeat of it"),
     Why.PLAN_FINDS: N_(
-        "with {noise} this plan ({jobs} jobs) finds one winner of {start:percent} with 80 % "
-        "power; once it is a finalist, one of {finalist:percent}"
+        "with {noise} this plan ({jobs} jobs) finds a profile that gains {start:percent} with "
+        "80 % power, and among the finalists one that gains {finalist:percent}"
     ),
     Why.STOP_RULE: N_(
-        "stop rule reached: {arm} is at {change:percent}, and less than {excluded:percent} is "
-        "ruled out"
+        "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: you may "
+        "stop here"
     ),
     Why.AA_CONTROL: N_(
         "A/A control: the baseline against itself is between {low:percent} and {high:percent}"
     ),
     Why.BOUNDED: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}; bounded at "
-        "{limit:percent}"
+        "no tested setting gains more than {bound:percent} (95 %), which is below "
+        "{limit:percent}, the aim of a sweep without a winner"
     ),
     Why.BOUND_REACHES: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}: so far "
-        "reaches the interval of {arm}"
+        "no tested setting gains more than {bound:percent} (95 %): the interval of {arm} "
+        "reaches so far"
     ),
     Why.BOUND_REACHES_ONCE: N_(
-        "ruled out (95 %): that any tested setting gains more than {bound:percent}: so far "
-        "reaches the interval of {arm}, which was screened once"
+        "no tested setting gains more than {bound:percent} (95 %): the interval of {arm}, which "
+        "was screened once, reaches so far"
     ),
-    Why.NOT_BOUNDED: N_("of {arms:, } nothing is ruled out: not known to have been in effect"),
+    Why.NOT_BOUNDED: N_("{arms:, } may gain more: nothing shows that the settings were in effect"),
     Why.SPARE_BLOCKS: N_(
         "{blocks:+spare block} followed those that decide: they count in M and in the figures "
         "of the profiles that ran in them, and decide no verdict"
     ),
-    Why.NOTHING_BOUNDED: N_(
-        "nothing is ruled out: {arm} has no score, and may gain anything; measure it again"
-    ),
+    Why.NOTHING_BOUNDED: N_("{arm} has no score and may gain anything: measure it again"),
     Why.SINGLE_BASELINE: N_(
         "the screen has a single baseline: drift and noise cannot be told apart"
     ),
@@ -412,13 +413,13 @@ WORDS: Mapping[Why, str] = {
         "starts at step {step}"
     ),
     Why.CAME_TOO_LATE: N_(
-        "{arms:, } would be confirmed by now, but the finalists were fixed when the "
-        "confirmation began, and its alpha is spent once: a sweep of its own may confirm it "
-        "(another name=, or --xlatune-fresh)"
+        "{arms:, } would be a finalist by now, but the finalists were fixed when the "
+        "confirmation began, and another one would raise the error rate: confirm it in a sweep "
+        "of its own (another name=, or --xlatune-fresh)"
     ),
     Why.EPOCHS: N_(
-        "the nodes or what runs on them changed on the way: {epochs} epochs, and nothing is "
-        "compared across"
+        "the nodes or the software on them changed: {epochs} epochs, and trials of two epochs "
+        "are not compared"
     ),
     Why.UNDECLARED: N_("no longer declared, ignored: {arms:, }"),
     Why.SETTINGS_CHANGED: N_(
@@ -474,17 +475,17 @@ WORDS: Mapping[Why, str] = {
     Why.FINDS_AT: N_("{start:size} ({finalist:size}) at {sigma:size} job noise"),
     Why.JOBS_OF_BUDGET: N_("{jobs} jobs of {budget}"),
     Why.JOBS_UP_TO: N_(
-        "{jobs} to {most} jobs, the more where nothing is faster: added blocks narrow the gain "
-        "that is ruled out"
+        "{jobs} jobs, up to {most} where nothing is faster: further blocks lower the largest "
+        "gain that is still possible"
     ),
     Why.PLAN: N_("{screened} trials of the screen{more}, then {blocks}: {jobs}"),
     Why.SMALLEST: N_(
-        "smallest effect of one winner that is found with 80 % power (in brackets: once it is "
-        "a finalist): {seen:, }"
+        "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+        "finalist): {seen:, }"
     ),
     Why.SMALLEST_ASSUMED: N_(
-        "smallest effect of one winner that is found with 80 % power (in brackets: once it is "
-        "a finalist): {seen:, }; {sigma:size} is assumed: this cell was not calibrated: "
+        "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+        "finalist): {seen:, }; {sigma:size} is assumed, because this cell was not calibrated: "
         "`xlatune calibrate SWEEP_FILE`"
     ),
     Why.ACTS_ON: N_(
@@ -627,7 +628,7 @@ WORDS: Mapping[Why, str] = {
         "baseline's own runs are {shift:percent} from it"
     ),
     Why.ONE_BASELINE_RUN: N_(
-        "one baseline run: every change has its error in it, the same for all"
+        "the baseline ran once: its error is part of every change, the same for all"
     ),
     Why.SETTINGS_UNTOLD: N_(
         "the table does not tell the settings of {profiles:, }: each is a profile of its own; "
@@ -649,7 +650,7 @@ WORDS: Mapping[Why, str] = {
     Why.ITS_FIRST_RUN: N_("its first run"),
     Why.ITS_FIRST_RUN_AGAIN: N_("its first run; it is run again"),
     Why.ALL_NODES_FAIL: N_(
-        "more nodes failed than were measured: that is the load or what the nodes share, and "
+        "more nodes failed than were measured: look at the load, and at what the nodes share; "
         "no node is accused"
     ),
     Why.OWN_LOG: N_("its own log: {lines:lines 3}"),
@@ -743,22 +744,22 @@ WORDS: Mapping[Why, str] = {
         "low over its pairs, and a loss is neither shown nor excluded by fresh ones"
     ),
     Why.LOW_PAIRS_NOT_AGAIN: N_("low over its pairs, not in fresh ones"),
-    Why.PAIR_DEAD: N_("{pair:-} cannot communicate, and both do with others"),
+    Why.PAIR_DEAD: N_("{pair:-} cannot communicate with each other, and both can with others"),
     Why.NODE_SLOW: N_("NODE {node}, {loss}"),
     Why.NODE_UNHEALTHY: N_("UNHEALTHY {node}"),
     Why.CANNOT_COMMUNICATE: N_("it cannot communicate; the others were judged without it"),
     Why.NOTHING_SLOW: N_("no node and no link is shown to be slow"),
     Why.ALL_PAIRS_FAIL: N_(
-        "more pairs failed than were measured: that is the load, or what all nodes share, and "
+        "more pairs failed than were measured: look at the load, and at what all nodes share; "
         "no node is accused"
     ),
     Why.LOOK_AT_CLUSTER: N_(
         "{least} nodes or more cannot communicate: {nodes:, }. Look at the cluster first"
     ),
-    Why.LINK_SLOW: N_("slower than both of its ends elsewhere, {loss}"),
+    Why.LINK_SLOW: N_("slower than both of its nodes are with other partners, {loss}"),
     Why.RACKS_SLOW: N_(
-        "{pair:-} and other pairs of the same two racks are slower than both of its ends "
-        "elsewhere, {loss}"
+        "{pair:-} and other pairs of the same two racks are slower than both of its nodes are "
+        "with other partners, {loss}"
     ),
     Why.SLOW_NO_BUDGET: N_(
         "{nodes:, } look slow, and the budget of {budget} jobs leaves none to run them again; "
@@ -788,8 +789,9 @@ WORDS: Mapping[Why, str] = {
         "pairs use is not seen"
     ),
     Why.CROSS_CHECK: N_(
-        "cross-check with the check of nodes, which runs each node alone: alone healthy and "
-        "slow in pairs is a network card or a link; slow alone is not the network"
+        "run the check of nodes too, which runs each node alone: a node that is healthy alone "
+        "and slow in pairs has a faulty network card or link; one that is slow alone has "
+        "another fault"
     ),
     Why.SLOWEST_ONLY: N_(
         "only the slowest link is confirmed; run the check again after its repair, with another key"
@@ -865,14 +867,16 @@ WORDS: Mapping[Why, str] = {
         "it stood still between Memstats and the first step, twice, and a smaller size did not"
     ),
     Why.UNFIT_KILLED: N_("it was killed twice by SIGKILL, as the kernel does for want of memory"),
-    Why.UNFIT_HOST: N_("the host's memory: the kernel, the scheduler or the allocator refused"),
+    Why.UNFIT_HOST: N_(
+        "the host has too little memory: the kernel, the scheduler or the allocator refused more"
+    ),
     Why.CLASS_MEANS: N_("{cls:meaning}"),
     Why.WITH_DETAIL: N_("{why} ({detail})"),
     Why.TOO_NEAR_CEILING: N_(
         "it ran, but {smaller} did not fit: it is too near to the ceiling to be relied on"
     ),
     Why.RAN_AT_OTHER_TIMES: N_(
-        "it ran at other times: it is too near to the ceiling to be relied on"
+        "it failed once and ran at other times: it is too near to the ceiling to be relied on"
     ),
     Why.LARGER_THAN_UNFIT: N_("larger than {unfit}, which did not fit"),
     Why.ABOVE_COMPILED: N_("compiled memory says that no size above {limit:g} fits"),
@@ -905,7 +909,7 @@ WORDS: Mapping[Why, str] = {
     Why.NOISE_OF_A_JOB: N_("noise of one job's score: {sigma:fine}"),
     Why.NO_SIZE_MENDS: N_("{cause}: {why}: no other size would mend it"),
     Why.ALL_SIZES_FAIL: N_(
-        "the first {sizes} sizes all ended in {cause}: the configuration, not the size"
+        "the first {sizes} sizes all ended in {cause}: the configuration is wrong, not the size"
     ),
     Why.NO_BLOCK_WITH_BEST: N_("no block holds it and the best"),
     Why.VALUES_ONCE: N_("{values} values of {key}, each once"),
@@ -926,7 +930,7 @@ WORDS: Mapping[Why, str] = {
     Why.ITS_PARENT: N_("its parent"),
     Why.THE_FIRST_COMMIT: N_("the first commit"),
     Why.THE_COMMIT_BEFORE: N_("the commit before"),
-    Why.SLIGHT_CHANGE: N_("shown, but below 1 %: a search takes up no change that small"),
+    Why.SLIGHT_CHANGE: N_("shown, but below 1 %: the search does not follow a change that small"),
     Why.BY_CHANGE: N_(", {change:percent}"),
     Why.FIRST_BAD: N_("FIRST BAD {commit}{change}"),
     Why.FIRST_FASTER: N_("FIRST FASTER {commit}{change}"),
@@ -952,13 +956,13 @@ WORDS: Mapping[Why, str] = {
     Why.BESIDE_PARENT: N_(
         "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
     ),
-    Why.BESIDE_FIRST: N_("beside the first commit in {pairs} interleaved pairs"),
+    Why.BESIDE_FIRST: N_("beside the first commit in {pairs} alternating pairs"),
     Why.TO_HALVE_RANGE: N_("measured to halve the range"),
     Why.ENDS_DIFFER: N_(
         "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:fine}"
     ),
     Why.DIFFERENCE_IS: N_("the difference is {what}"),
-    Why.RANGE_HALVED: N_("{runs:+run} halved the range; at most {most} do"),
+    Why.RANGE_HALVED: N_("{runs:+run} halved the range, of at most {most}"),
     Why.NO_JOB_TO_CONFIRM: N_("the budget of {budget} jobs leaves none to confirm commit {commit}"),
     Why.LIKELIEST_NOT_SHOWN: N_(
         "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not show a "
@@ -969,7 +973,7 @@ WORDS: Mapping[Why, str] = {
         "change of 1 % or more: {change:percent}"
     ),
     Why.BETWEEN_NOT_MEASURED: N_(
-        "the commits between the two could not be measured: one of them it is"
+        "the commits between the two could not be measured: one of them made the change"
     ),
     Why.SEARCH_SPENT: N_("the runs that the search may take are spent"),
     Why.MORE_LIES_ELSEWHERE: N_(
@@ -981,9 +985,11 @@ WORDS: Mapping[Why, str] = {
         "so several commits changed it"
     ),
     Why.PAIRS_OF_ENDS: N_(
-        "{jobs} jobs: {pairs} interleaved pairs of the first and the last of {commits:+commit}"
+        "{jobs} jobs: {pairs} alternating pairs of the first and the last of {commits:+commit}"
     ),
-    Why.MORE_WHERE_OPEN: N_("{jobs} more where they cannot tell; without a change that is all"),
+    Why.MORE_WHERE_OPEN: N_(
+        "{jobs} more if these cannot tell; if they show no change, the search ends"
+    ),
     Why.HALVES_THE_REST: N_(
         "then the commit that halves the rest, one job after the other on all nodes"
     ),
@@ -1018,7 +1024,7 @@ WORDS: Mapping[Why, str] = {
     Why.LOSS_ABOVE: N_("a loss of more than {loss:size}"),
     Why.GAIN_ABOVE: N_("a gain of more than {gain:size}"),
     Why.CHANGE_OPEN: N_("a change of 2 % is neither shown nor excluded"),
-    Why.UNLIKE_ONCE_ONLY: N_("unlike in its first run, not in fresh pairs"),
+    Why.UNLIKE_ONCE_ONLY: N_("its first run differed, its fresh pairs do not"),
     Why.COMMITS_DIFFER: N_(
         "first runs of adjacent commits differ by {sigma:fine} (one standard deviation, "
         "changed loads hardly counted)"

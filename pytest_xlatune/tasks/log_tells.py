@@ -1,14 +1,33 @@
-"""What a log that a person has tells of the sweep that would run its job again."""
+"""What a log tells of the sweep that would run its job again: one that is there, or a trial's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 
-from pytest_xlatune.logs.patterns import step_pattern
-from pytest_xlatune.model.text import whole
-from pytest_xlatune.tasks.read_logs import UnreadableLogError, fitting, log_of, read_one
+from pytest_xlatune.executors.payload import log_name
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.logs.patterns import PRESETS, step_pattern
+from pytest_xlatune.logs.triage import ended_by, primary
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.redact import hide_quoted
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.model.text import begun, counted, duration, rate, whole
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.compilers import run_in
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.tasks.chunks import chunks_of
+from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, fitting, log_of, read_one
+from pytest_xlatune.tasks.write_sweep import read_command
+
+STEPS, LIMIT_S = 15, 600  # of a trial before there is a sweep: as many as the file then says
+_LINE_CHARS = 120
 
 # a cell's axis -> MaxText's name of it
 _AXES = {
@@ -28,17 +47,8 @@ def log_tells(path: Path) -> dict[str, str]:
     Raises:
         UnreadableLogError: it cannot be read, or it is the log of no trainer that is known.
     """
-    fit = ""
-    try:
-        read = read_one(path)
-    except UnreadableLogError:
-        fit = fitting(log_of(path)) if log_of(path).is_file() else ""
-        if not fit:
-            raise
-        read = read_one(path, pattern=step_pattern(fit))
+    read, fit = _read(path)
     report = read.report
-    if not report.steps and not fit:
-        fit = fitting(read.path)
     config = {**report.asked, **report.config}
     found = {
         "kind": "maxtext-slurm" if report.asked else "maxtext" if report.config else "trainer",
@@ -50,6 +60,110 @@ def log_tells(path: Path) -> dict[str, str]:
         "xla_flags": report.xla_flags or "",
     }
     return {name: said for name, said in found.items() if said}
+
+
+def _read(path: Path) -> tuple[Read, str]:
+    """Return a log, and the name of the format that reads its steps; "" is MaxText's.
+
+    Raises:
+        UnreadableLogError: as of `log_tells`.
+    """
+    try:
+        read = read_one(path)
+    except UnreadableLogError:
+        fit = fitting(log_of(path)) if log_of(path).is_file() else ""
+        if not fit:
+            raise
+        return read_one(path, pattern=step_pattern(fit)), fit
+    fit = "" if read.report.steps else fitting(read.path)
+    return (read_one(path, pattern=step_pattern(fit)) if fit else read), fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What one trial of a command printed, as far as it was read.
+
+    Attributes:
+        told: what a sweep file says of its step lines.
+        said: lines for a person.
+        problem: why no step was read; "" is none.
+    """
+
+    told: Mapping[str, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def tried(found: Mapping[str, str]) -> Tried:
+    """Run the trainer of these answers of `xlatune init` once, as a trial of the baseline.
+
+    Raises:
+        ConfigError: its program does not run here, or a trial could not be started with it.
+    """
+    if found["kind"] != "trainer" or found["nodelist"]:
+        raise ConfigError("--try runs a --command on this machine; leave it out with other kinds")
+    command = read_command(found["command"])
+    launcher = CommandLauncher(argv=command.words, cwd=command.cwd)
+    cell = Cell(
+        model_tag=found["model"],
+        parallelism=Parallelism.parse(found["parallelism"]),
+        deployed=dict(command.deployed),
+        protocol=Protocol(steps=STEPS),
+    )
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=cell.protocol,
+        study="init",
+        stage="try",
+    )
+    spec = replace(launcher.launch(trial, cell), deadline_s=LIMIT_S)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "trial"
+        outcome = run_in(folder, spec)
+        return _of_trial(folder / log_name(), outcome)
+
+
+def _of_trial(log: Path, outcome: Outcome) -> Tried:
+    if not outcome.is_started:
+        return Tried(problem=f"the trial did not start: {outcome.reason}")
+    took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
+    by = ended_by(outcome, ()) or f"{outcome.state} ({outcome.reason})"
+    head = f"one trial took {duration(took_s)}, ended by {by}"
+    try:
+        read, fit = _read(log)
+    except UnreadableLogError:
+        return Tried(problem=f"{head}, and {_unread(log)}")
+    steps = read.report.steps
+    cause = primary(read.findings)
+    failed = f"; {cause.cls}: {cause.text or sentence(cause.why)}" if cause is not None else ""
+    if not steps:
+        return Tried(problem=f"{head}, and printed no step{failed}")
+    timed = [each.step_s for each in steps[1:] if each.step_s is not None]  # the first compiles
+    losses = [each.loss for each in steps if each.loss is not None]
+    tgs = [each.tgs for each in steps[1:] if each.tgs is not None]
+    said = (
+        f"{head}{failed}",
+        f"  steps read       {len(steps)} of {STEPS}",
+        f"  seconds a step   {f'{median(timed):.4g} (median)' if timed else 'not read'}",
+        f"  Tokens/s/device  {rate(median(tgs)) if tgs else 'not read'}",
+        f"  loss             {f'{losses[-1]:.6g} at the last step' if losses else 'not read'}",
+        f"  format           {fit or 'completed step: N, seconds: ...'}",
+    )
+    return Tried(told={"step_pattern": fit} if fit else {}, said=said)
+
+
+def _unread(log: Path) -> str:
+    """Say that no step was read, with the last line that the trainer printed."""
+    lines = [each for each in b"".join(chunks_of(log, [])).splitlines() if each.strip()]
+    if not lines:
+        return "printed nothing"
+    last = begun(hide_quoted(lines[-1].decode("utf-8", "replace").strip()), _LINE_CHARS)
+    return (
+        f"none of its {counted(len(lines), 'line')} is read as a step; the last one is {last!r}. "
+        f"Set step_pattern in the file: one of {', '.join(PRESETS)}, or a regular expression with "
+        "(?P<step>\\d+) and (?P<seconds>[\\d.]+)"
+    )
 
 
 def _figure(said: str) -> str:

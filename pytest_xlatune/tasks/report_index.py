@@ -19,9 +19,11 @@ from pytest_xlatune.report.covered import read_cells
 from pytest_xlatune.report.document import literal, mapped, plain
 from pytest_xlatune.report.history import answer_of
 from pytest_xlatune.report.page import Link, Links, Page, html, index_page
+from pytest_xlatune.sweep.registry import KINDS, kind_of
 from pytest_xlatune.tasks.files import write_all
 
 INDEX = "index.html"
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError)
 _TUNING = "-tuning.json"
 _FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the first that is there
 
@@ -81,9 +83,13 @@ def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
         text = f"{path.parent.name}: {path.stem}"
         try:
             data = json.loads(path.read_text("utf-8"))
+            # what reads a study's record is loaded with it, and an index may be made by itself
+            kind = (data["conclusion"].get("record") or {}).get("kind")
+            if kind in KINDS:
+                _ = kind_of(kind).cls
             cell, found = Cell.from_json(data["cell"]), Conclusion.from_json(data["conclusion"])
             when = str(data["written"])
-        except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:
+        except (*_UNREADABLE, LedgerError) as error:
             yield "", _link(reports, path, text, f"cannot be read: {plain(repr(error))[:200]}")
             continue
         state = "complete" if found.complete else "preliminary"

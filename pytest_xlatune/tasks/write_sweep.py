@@ -8,14 +8,16 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import did_you_mean
 from pytest_xlatune.executors.named import one_of_ours
 from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.profile import parse_flags
+from pytest_xlatune.model.profile import Flag, parse_flags
 from pytest_xlatune.model.redact import is_secret
 
 
@@ -77,11 +79,24 @@ QUESTIONS: Mapping[str, ToSay] = {
         is_optional=True,
     ),
     "flags": ToSay(
-        text="XLA flags to try, blanks between them, each a profile",
+        text="XLA flags to try, blanks between them, each a profile; nothing is one flag of the "
+        "platform",
         example="--xla_gpu_enable_nccl_user_buffers",
-        default="--xla_gpu_enable_latency_hiding_scheduler=true",
+        is_optional=True,
     ),
 }
+_GPU_FLAG = "--xla_gpu_enable_latency_hiding_scheduler=true"
+_CPU_FLAG = "--xla_cpu_multi_thread_eigen=false"
+_GPUS = ("/dev/nvidiactl", "/dev/kfd")
+
+
+def default_flag(nodelist: str) -> str:
+    """Return the flag to try where none is named: a GPU's in Slurm, and where this machine has one.
+
+    A flag of a GPU on a machine without one would only show the noise.
+    """
+    has_gpu = bool(nodelist) or any(Path(each).exists() for each in _GPUS)
+    return _GPU_FLAG if has_gpu else _CPU_FLAG
 
 
 def answers(
@@ -101,14 +116,17 @@ def answers(
     """
     found: dict[str, str] = {}
     missing: list[str] = []
-    for name, each in QUESTIONS.items():
+    for name, question in QUESTIONS.items():
+        each = question
         if each.kinds and found.get("kind") not in each.kinds:
             if given.get(name):
                 raise ConfigError(f"--{name} belongs to --kind {' or '.join(each.kinds)}")
             continue
+        if name == "flags":
+            each = replace(each, default=default_flag(found["nodelist"]))
         said = given.get(name)
         if said is not None:
-            found[name] = str(said)
+            found[name] = str(said) or each.default
             _check(name, found[name])
         elif ask is None:
             found[name] = each.default
@@ -163,7 +181,7 @@ def _check(name: str, said: str) -> None:
         case "nodelist":
             expand(said)
         case "flags":
-            parse_flags(said)
+            _profiles(parse_flags(said))
         case _:
             pass
 
@@ -270,14 +288,9 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     if kind == "maxtext-slurm" and not nodes:
         raise ConfigError("maxtext-slurm: --nodelist must name the nodes of its jobs")
     launcher, needs = _LAUNCHERS[kind](found)
-    flags = parse_flags(found["flags"])
-    ids: list[str] = []
-    for at, flag in enumerate(flags, start=1):
-        short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
-        slugged = short.replace("_", "-")[:56].strip("-")
-        ids.append(slugged if slugged not in ids else f"{slugged}-{at}")
     profiles = [
-        f"        profile({each!r}, {str(flag)!r})," for each, flag in zip(ids, flags, strict=True)
+        f"        profile({each!r}, {str(flag)!r}),"
+        for each, flag in _profiles(parse_flags(found["flags"])).items()
     ]
     is_away = bool(nodes) and kind != "maxtext-slurm"
     executor = one_of_ours(lambda each: each.has_queue if is_away else each.is_here)
@@ -313,6 +326,37 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
             "",
         ]
     )
+
+
+_VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed
+
+
+def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
+    """Return id -> flag. An id has the flag's value: `multi-thread-eigen-false` turns it off.
+
+    Raises:
+        ConfigError: one of them is given twice.
+    """
+    found: dict[str, Flag] = {}
+    known: dict[tuple[str, str], Flag] = {}
+    for at, flag in enumerate(flags, start=1):
+        meant = flag.name, "true" if flag.value is None else flag.value  # as XLA reads `--name`
+        if meant in known:
+            raise ConfigError(
+                f"--flags names {known[meant]} and {flag}: that is one profile, given twice; leave "
+                "one of them out"
+            )
+        known[meant] = flag
+        short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
+        value = _slug(flag.value or "")[:_VALUE_CHARS].strip("-")
+        slug = _slug(short)[: _ID_CHARS - len(value) - 1].strip("-")
+        each = f"{slug}-{value}".strip("-")
+        found[f"{each}-{at}" if each in found else each] = flag
+    return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())
 
 
 def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
@@ -357,6 +401,15 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     "maxtext": _of_maxtext,
     "maxtext-slurm": _of_maxtext_slurm,
 }
+
+
+def about_flags(found: Mapping[str, str]) -> Iterator[str]:
+    """Tell of a flag that no known release of XLA has, where one with nearly its name is known."""
+    known = history().flags
+    for flag in parse_flags(found["flags"]):
+        hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
+        if hint:
+            yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
 
 
 def about_program(found: Mapping[str, str]) -> Iterator[str]:

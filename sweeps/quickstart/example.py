@@ -2,12 +2,12 @@
 
     python sweeps/quickstart/example.py
 
-From each run's JSON alone it writes the documents of reports/example and their pages as the code
-of today shows them: the quickstart, MaxText on this machine, and the studies of batch sizes,
-commits, nodes and a network. It puts the quickstart's finding and its table into README.md and the
-whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the positions of
-the page's own plot. A test compares all of them: a change of an example or of a page without them
-does not pass.
+From each run's JSON alone it writes the documents of reports/example, their pages and their index
+as the code of today shows them: the quickstart, MaxText on this machine, and the studies of batch
+sizes, commits, nodes and a network. It puts the quickstart's finding and its table into README.md
+and the whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the
+positions of the page's own plot. A test compares all of them: a change of an example or of a page
+without them does not pass.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.registry import kind_of
+from pytest_xlatune.tasks.report_index import INDEX, report_index
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
@@ -257,6 +258,7 @@ def made() -> Mapping[Path, str]:
         README: written(README.read_text(encoding="utf-8"), short_part_of(board)),
         TUTORIAL: written(TUTORIAL.read_text(encoding="utf-8"), part_of(board)),
         PICTURE: picture(plot, title=title),
+        EXAMPLE / INDEX: html(report_index(EXAMPLE)),
     }
 
 

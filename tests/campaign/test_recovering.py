@@ -21,6 +21,7 @@ from tests.helpers.scripted import (
     OK,
     PROFILES,
     UNKNOWN_FLAG,
+    Clock,
     ScriptedExecutor,
     campaign,
     failing,
@@ -175,14 +176,26 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
             r"run: signal-kill \(signal 11; its log: /\S+/log\.0\.txt\), 2 times in a row",
             id="another signal ends it",
         ),
+        pytest.param(
+            "",
+            Outcome(state=State.RUNNING),
+            r"run: hang-init \(.*\), 2 times in a row",
+            id="it stands still before its first line",
+        ),
+        pytest.param(
+            log(steps=3),
+            Outcome(state=State.RUNNING),
+            r"run: hang-mid-training \(.*\), 2 times in a row",
+            id="it stands still between two steps",
+        ),
     ],
 )
 def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt(
     tmp_path: Path, text: str, outcome: Outcome, why: str
 ) -> None:
     executor = ScriptedExecutor(failing(BASELINE_ID, text, outcome))
-    each = campaign(tmp_path, executor)
-    run(each)
+    each = campaign(tmp_path, executor, clocks={"ticks": Clock()})
+    run(each, turns=2000)
     assert re.match(f"the cell as deployed cannot {why}", sentence(each.view().stopped))
     with pytest.raises(CampaignStopped, match=why):
         awaiting.baseline(each, lambda: None)

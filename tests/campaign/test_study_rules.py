@@ -18,7 +18,7 @@ from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from tests.helpers.benchmarks import load
-from tests.helpers.scripted import CELL, FAILED, KILLED, ScriptedExecutor, failing, run
+from tests.helpers.scripted import CELL, FAILED, KILLED, Clock, ScriptedExecutor, failing, run
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
@@ -45,17 +45,6 @@ def campaign(
     made.open()
     run(made, turns=2000)
     return made
-
-
-class Clock:
-    """Ten seconds pass at each look."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        self.now_s += 10.0
-        return self.now_s
 
 
 def batch() -> Study:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_what_stands_before_the_program_is_deployed_and_a_module_here_is_found(
     command = ("--command", "NCCL_DEBUG=INFO python3 -m train {steps}")
     argv = ["init", "test_übung 1.py", *command, *CELL.split(), "--nodelist", ""]
     assert main(argv) == 0
-    assert "pytest 'test_übung 1.py' -n 2" in capsys.readouterr().out
+    assert "pytest 'test_übung 1.py'  " in capsys.readouterr().out
     assert main(["plan", "test_übung 1.py"]) == 0
     said = capsys.readouterr().out
     assert "NCCL_DEBUG=INFO \\" in said
@@ -141,6 +142,99 @@ def test_a_single_flag_is_no_option(tmp_path: Path) -> None:
     argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
     assert main([*argv, "--flags", "--xla_cpu_enable_fast_math"]) == 0
     assert "'--xla_cpu_enable_fast_math'" in path.read_text(encoding="utf-8")
+
+
+def test_an_id_has_the_value_and_a_flag_that_no_release_has_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
+    flags = "--xla_cpu_multi_thread_eigne=false --xla_a=1 --xla_a=2 --xla_b --xla_c=/A/b_c"
+    assert main([*argv, "--flags", flags]) == 0
+    text = path.read_text(encoding="utf-8")
+    for each in ("multi-thread-eigne-false", "a-1", "a-2", "b", "c-a-b-c"):
+        assert f"profile('{each}', '--xla_" in text
+    said = capsys.readouterr().out
+    assert said.count("did you mean") == 1
+    assert "--xla_cpu_multi_thread_eigne; did you mean --xla_cpu_multi_thread_eigen?" in said
+
+
+def test_the_longest_flags_have_ids_of_their_own(tmp_path: Path) -> None:
+    flags = " ".join(f"--xla_gpu_{'a' * 80}={'9' * 40}{end}" for end in "xy")
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
+    assert main([*argv, "--flags", flags]) == 0
+    ids = re.findall(r"profile\('([^']*)', ", path.read_text(encoding="utf-8"))
+    assert len({*ids}) == 2
+    assert max(map(len, ids)) <= 64
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has_gpu", "flag"),
+    [("", False, "--xla_cpu_"), ("", True, "--xla_gpu_"), ("node001", False, "--xla_gpu_")],
+    ids=["a machine without a GPU", "a machine with one", "nodes of Slurm"],
+)
+def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
+    nodes: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_gpu: bool
+) -> None:
+    device = tmp_path / "nvidiactl"
+    monkeypatch.setattr("pytest_xlatune.tasks.write_sweep._GPUS", (str(device),))
+    if has_gpu:
+        device.touch()
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", nodes]
+    assert main([*argv, "--flags", ""]) == 0
+    assert f"', '{flag}" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (
+            "print(f'completed step: {i}, seconds: 0.25, Tokens/s/device: 80.0, loss: {9 - i}')",
+            ("15 of 15", "0.25 (median)", "80.0", "-5 at the last step", "completed step: N"),
+            "# step_pattern=",
+        ),
+        (
+            'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
+            ("15 of 15", "0.5 (median)", "3.5 at the last step", "format           json"),
+            "        step_pattern='json',",
+        ),
+        (
+            "print('once more')",
+            ("none of its 15 lines is read as a step; the last one is 'once more'", "levanter"),
+            "# step_pattern=",
+        ),
+        ("raise SystemExit(3)", ("ended by itself (exit 3), and printed nothing",), "argv="),
+    ],
+    ids=["MaxText's lines", "JSON lines", "lines of no known format", "it ends at once"],
+)
+def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
+    case: tuple[str, tuple[str, ...], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    program, shown, written = case
+    monkeypatch.chdir(tmp_path)
+    text = f"import sys\nfor i in range(int(sys.argv[1])):\n    {program}\n"
+    Path("train.py").write_text(text, encoding="utf-8")
+    command = ("--command", f"{sys.executable} train.py {{steps}}", "--nodelist", "")
+    status = main(["init", "test_mine.py", "--try", *command, *CELL.split()])
+    said = capsys.readouterr()
+    assert status == (2 if said.err else 0)
+    assert bool(said.err) is ("15 of 15" not in shown)
+    for each in shown:
+        assert each in said.out + said.err
+    assert written in Path("test_mine.py").read_text(encoding="utf-8")
+
+
+def test_a_program_that_does_not_start_is_told_by_its_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "test_mine.py"
+    argv = ["init", str(path), "--try", "--command", "pyhton /t {steps}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 2
+    assert "the trial did not start: pyhton could not be started" in capsys.readouterr().err
+    assert path.exists()
 
 
 def test_a_script_beside_the_person_is_found_from_a_trials_folder(
@@ -222,6 +316,14 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=xla_a=1",
             "does not begin",
+        ),
+        (
+            "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=--xa${IFS}--xa",
+            "--xa and --xa: that is one profile, given twice",
+        ),
+        (
+            "test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n1 --try",
+            "--try runs a --command on this machine",
         ),
         ("test_a.py --command cd${IFS}/x&&t{steps} --model m --parallelism DP=4", "cd is for a"),
         ("test_a.py --command A_TOKEN=x${IFS}t{steps} --model m --parallelism DP=4", "of A_TOKEN"),

@@ -137,6 +137,17 @@ class ScriptedExecutor(Executor):
         return self.revival
 
 
+class Clock:
+    """Ten seconds pass at each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 10.0
+        return self.now_s
+
+
 def campaign(
     folder: Path,
     executor: ScriptedExecutor,

@@ -114,7 +114,7 @@ def test_a_users_own_pattern() -> None:
         (r"step (\d+)", r"found the groups none; expected \(\?P<step>"),
         (r"step (?P<step>\d+) (?P<speed>\d+)", "found the groups step, speed; expected"),
         (r"(?P<step>\d+", "missing \\)|unterminated"),
-        (r"(?P<step>\d+): (?P<ms>\d+)", "no word in it that each step line holds"),
+        (r"(?P<step>\d+): (?P<ms>\d+)", "has no fixed word by which step lines"),
     ],
 )
 def test_what_is_no_pattern_is_one_message(said: str, message: str) -> None:

@@ -78,6 +78,16 @@ def test_an_expression_that_selects_nothing_gets_a_hint(folder: Any) -> None:
     done.stdout.fnmatch_lines(["xlatune: -k fsat selects none of 6 tests; did you mean fast? *"])
 
 
+def test_the_hint_comes_from_workers_too_unless_they_have_another_test(folder: Any) -> None:
+    done = folder.run_with_workers("-k", "nothing")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["xlatune: -k nothing selects none of 6 tests (*"])
+    (folder.path / "test_other.py").write_text("def test_nothing(): pass\n", encoding="utf-8")
+    done = folder.run_with_workers("-k", "nothing", "test_sweep.py", "test_other.py")
+    assert done.ret == 0
+    assert "selects none" not in done.stdout.str()
+
+
 def test_one_reason_is_one_block_and_every_test_is_counted(folder: Any) -> None:
     text = folder.read("test_sweep.py").replace('"trainer.py")', '"nothing.py")')
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")

@@ -117,7 +117,7 @@ def test_the_slow_one_of_nine_commits_is_found(
     hashes = [trainer.commit(f"change {at}", speed=1000.0 if at < 6 else 950.0) for at in range(9)]
     span = ("--xlatune-commits", f"{hashes[0]}..HEAD")
     plan = folder.run(*span, "--xlatune-plan")
-    plan.stdout.fnmatch_lines(["*8 jobs: 4 interleaved pairs of the first and the last of 9*"])
+    plan.stdout.fnmatch_lines(["*8 jobs: 4 alternating pairs of the first and the last of 9*"])
     assert not folder.submitted
     done = folder.run(*span, "-m", "commits", "-v", "--junitxml=junit.xml")
     done.assert_outcomes(passed=1, failed=2)

@@ -151,6 +151,19 @@ def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) ->
         assert f"Cell: {told['cell_digest']}" in page.text
 
 
+def test_an_index_that_a_process_makes_first_of_all_reads_every_kind_of_study() -> None:
+    made = (
+        "from pathlib import Path; from pytest_xlatune.report.page import html; "
+        "from pytest_xlatune.tasks.report_index import report_index; "
+        "print(html(report_index(Path('reports/example'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", made], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "cannot be read" not in done.stdout
+    assert "1 DEGRADED, 3 HEALTHY" in done.stdout
+
+
 def test_the_picture_has_every_figure_of_the_committed_example() -> None:
     example = script()
     told = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))

@@ -199,7 +199,7 @@ def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> No
     ("cls", "said"),
     [
         (FailureClass.OOM_GPU, "too little memory"),
-        (FailureClass.OOM_HOST, "the host's memory"),
+        (FailureClass.OOM_HOST, "the host has too little memory"),
         (FailureClass.KILLED, "SIGKILL"),
         (FailureClass.OOM_RCCL_HEADROOM, "outside XLA's pool"),
     ],
@@ -248,7 +248,7 @@ def test_the_same_failure_three_times_first_is_the_configuration() -> None:
 
     concluded, history = drive(study_of(sizes=(4, 8, 12, 16, 20)), run)
     assert len(history) == 3
-    assert "the configuration, not the size" in sentence(record(concluded).objection[0])
+    assert "the configuration is wrong, not the size" in sentence(record(concluded).objection[0])
     _, history = drive(study_of(start=8), lambda trial, _: lost(trial, FailureClass.UNKNOWN_FLAG))
     assert len(history) == 1
 

@@ -74,7 +74,7 @@ def concluded(study: GateStudy, tgs: Tgs) -> Conclusion:
         pytest.param(noisy(0.0), "EQUIVALENT", "at worst, the margin is 1.0 %", id="level"),
         pytest.param(noisy(-0.05), "SLOWER", "regression: ", id="slower"),
         pytest.param(noisy(0.0, sigma=0.02), "INCONCLUSIVE", "cannot tell: ", id="too noisy"),
-        pytest.param(lambda *_: 1000.0, "INCONCLUSIVE", "do not vary at all", id="copies"),
+        pytest.param(lambda *_: 1000.0, "INCONCLUSIVE", "are exactly equal", id="copies"),
         pytest.param(
             lambda trial, at: math.nan if at == 3 else 1000.0 + at,
             "INCONCLUSIVE", "trials have no score", id="a score is not a number",

@@ -120,9 +120,9 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
         v.arm for v in renamed.conclude(other).verdicts
     ]
     found = whole.conclude(done)
-    # notes:  ... : so far reaches the interval of f, which was ...    a tie: e and f are both ...
+    # notes:  ... : the interval of f, which was ...    f has no score    a tie: e and f are both
     named = re.compile(
-        r"(?:(?<= of )|(?<=tie: )|(?<=out: )|(?<= and ))[a-f](?=,| and | are | has |$)"
+        r"(?:^|(?<= of )|(?<=tie: )|(?<= and ))[a-f](?=,| and | are | has | reaches | gains |$)"
     )
     notes = [named.sub(lambda m: of[m[0]].id, each) for each in told(found.notes)]
     assert agree(replace(found, notes=tuple(map(verbatim, notes))), renamed.conclude(other))

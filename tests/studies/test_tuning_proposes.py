@@ -460,7 +460,7 @@ def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_basel
     conclusion = again.conclude(later)
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
     assert sentence(conclusion.notes[0]).startswith(
-        "p1 would be confirmed by now, but the finalists were"
+        "p1 would be a finalist by now, but the finalists were"
     )
     assert "old trials ignored: p1" in " ".join(map(sentence, conclusion.notes))
     # the settings that were confirmed have their verdict back where they are declared again

@@ -134,7 +134,7 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     families = [each.text for each in found.facts if each.kind == "kernel family"]
     assert any("0.200 -> 0.100 ms per device and step (-0.100 ms)" in each for each in families)
     said = reason(covered(found))
-    assert said.startswith("The traces show the gain: a step's span changes by -10.0 %")
+    assert said.startswith("The traces show the gain: in them the time of a step changes by -10")
     _, table, *_ = why(covered(found), ENGLISH)
     assert isinstance(table, Table)
     assert len(table.rows) == len(found.facts)
@@ -143,7 +143,7 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
 def test_traces_that_do_not_move_explain_nothing(tmp_path: Path) -> None:
     found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 200.0))
     said = reason(covered(found))
-    assert said.endswith("The evidence does not explain why it wins.")
+    assert said.endswith("The evidence does not explain why the profile wins.")
     slower = explained(tmp_path, waits_us=(200.0, 300.0))
     assert "do not show the gain" in reason(covered(slower))
 

@@ -85,7 +85,7 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     assert conclusion.noise.sigma is None
     assert conclusion.noise.mde80 is None
     assert "its noise is not known" in sentence(conclusion.verdicts[0].reasons[0])
-    assert "one baseline run: every change has its error in it" in " ".join(
+    assert "the baseline ran once: its error is part of every change" in " ".join(
         map(sentence, conclusion.notes)
     )
 

@@ -7,7 +7,7 @@ result. `assess` asks here for all that other trials do not have; it decides the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
     RotationResult,
     StepRecord,
 )
-from pytest_xlatune.model.rotation import RotationRead, Turn, read_rotation
+from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
 from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import fit_turns, turns_of
@@ -61,7 +61,7 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     """Return what the journals of a trainer's processes say; None without any.
 
     The first process tells turns and programs. Whom to blame is told by the one that is furthest
-    behind in its compilations: the others went on while it died.
+    behind, in its compilations or else in its turns: the others went on while it died or hung.
 
     Args:
         texts: by rank.
@@ -76,9 +76,15 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     if raised and len(raised) < len(read):
         named = raised
     if named:
-        last = min(named, key=lambda each: len(each.compiled) + len(each.refused))
-        first = replace(first, suspects=last.suspects)
+        last = min(named, key=_got)
+        first = replace(first, suspects=last.suspects, is_compiling=last.is_compiling)
     return first
+
+
+def _got(read: RotationRead) -> tuple[int, int]:
+    """Return how far a process came: programs that it compiled, and the call of its last turn."""
+    turns = read.turns[-1].first_call if read.turns else 0
+    return len(read.compiled) + len(read.refused), turns
 
 
 def measured(
@@ -207,17 +213,13 @@ def blame(
     if not suspects:
         return None
     program = suspects[0]
-    at = BlamedAt.TURN if is_loss or _had_turn(program, read.turns) else BlamedAt.COMPILING
+    at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
     before = [each for each in earlier if each.at is at]
     if sum(not each.is_suspect for each in before) >= MOST_BLAMED[at]:
         return None
     is_again = any(each.program == program for each in before)
     is_suspect = decision.cls in _DOUBTFUL and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
-
-
-def _had_turn(program: str, turns: Collection[Turn]) -> bool:
-    return any(each.program == program for each in turns)
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.sweep.earlier import read_calibration
+    from pytest_xlatune.sweep.earlier import read_calibration, recorded_pace
     from pytest_xlatune.tasks.plan import plan_of
 
     options = options_of(arguments)
@@ -26,6 +26,8 @@ def _plan(arguments: argparse.Namespace) -> Output:
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     is_held = resolved.sweep.site.runs_by.holds_nodes
     sigma = known.sigma_for(is_held=is_held) if known else None
-    study = resolved.study(sigma=sigma, share=known.share if known else None)
+    share, folder = known.share if known else None, options.workdir / resolved.folder
+    pace = recorded_pace(folder, resolved.cell) if resolved.must_save else None
+    study = resolved.study(sigma=sigma, share=share, pace=pace)
     plan = plan_of(resolved, study, workdir=options.workdir)
     return Output(documents=(plan,))

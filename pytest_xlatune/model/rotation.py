@@ -296,6 +296,7 @@ class RotationRead(Record):
         turns: in order.
         suspects: whom to blame if the process ended badly: the program that was being compiled, or
             whose turn it was and its predecessor's; the baseline is never among them.
+        is_compiling: whether it ended while it compiled the first of them.
         is_over: whether the interpreter came to its end, be it by an exception.
         calls: of the step in all; None where it ended without a word.
         jax: release of the trainer's JAX; "" where it was never imported.
@@ -317,6 +318,7 @@ class RotationRead(Record):
     trouble: str = ""
     odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
     device: str = field(default="", metadata=LATER)
+    is_compiling: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -438,5 +440,6 @@ def read_rotation(text: str) -> RotationRead:
         turns=reading.turns(),
         suspects=reading.suspects(),
         odd_calls=tuple(reading.odd_calls),
+        is_compiling=bool(reading.compiling),
         **reading.read,
     )

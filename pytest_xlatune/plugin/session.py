@@ -28,7 +28,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of
-from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.earlier import read_calibration, recorded_pace
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.runs import Runs, look_at, site_of
@@ -54,20 +54,26 @@ class Selection:
     confirm: bool = False
     looked: preflight.Preflight | None = None
 
-    def study(self, workdir: Path) -> Study:
+    def study(self, workdir: Path, *, session: str) -> Study:
         """Return the study that answers this selection; `workdir` holds the cells' folders.
+
+        What `session` measures itself changes no plan of its own.
 
         Raises:
             ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
         """
-        calibration = read_calibration(workdir / self.sweep.folder, self.sweep.cell)
+        folder, cell = workdir / self.sweep.folder, self.sweep.cell
+        calibration = read_calibration(folder, cell)
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
         is_held = self.sweep.sweep.site.runs_by.holds_nodes
         sigma = calibration.sigma_for(is_held=is_held) if calibration else None
         share = calibration.share if calibration else None
-        return self.sweep.study(selected=selected, confirm=self.confirm, sigma=sigma, share=share)
+        pace = recorded_pace(folder, cell, session=session) if self.sweep.must_save else None
+        return self.sweep.study(
+            selected=selected, confirm=self.confirm, sigma=sigma, share=share, pace=pace
+        )
 
 
 class Session:
@@ -170,7 +176,9 @@ class Session:
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
         workdir = self.options.workdir
-        return [(each.sweep, each.study(workdir)) for each in self._selections.values()]
+        return [
+            (each.sweep, each.study(workdir, session=self.id)) for each in self._selections.values()
+        ]
 
     def campaign(self, sweep: Sweep) -> Campaign:
         """Return the campaign of a sweep, opened.
@@ -182,7 +190,7 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            study = selection.study(self.options.workdir)
+            study = selection.study(self.options.workdir, session=self.id)
             self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.text import counted, fine, percent, points, size
+from pytest_xlatune.model.text import counted, duration, fine, percent, points, size
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 
@@ -209,8 +209,8 @@ WORDS: Mapping[Why, str] = {
         "a sweep on several node slots runs each trial as a job of its own"
     ),
     Why.ROTATION_SAVES_NOTHING: N_(
-        "with rotations the plan takes {jobs:+job} and {steps} steps of the trainer at most, "
-        "without them {others:+job} and {other_steps} steps"
+        "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
+        "{others:+job} and {other_s:time}"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
     Why.ROTATES: N_(
@@ -1219,6 +1219,7 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "share": _share,
     "share1": _share1,
     "size": size,
+    "time": duration,
 }
 _MORE = N_("{names} and {more} more")
 _MORE_LINES = N_("{names} | and {more} further line"), N_("{names} | and {more} further lines")

@@ -18,6 +18,7 @@ from statistics import fmean, variance
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import Comparison, VerdictKind, relative
 from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
@@ -45,8 +46,61 @@ LOOK = 1  # job of the baseline alone, which shows whether programs can take tur
 COPIES = 3  # of the baseline in each rotation: about the root of the profiles
 WIDTH = 8  # profiles of the rotations that decide
 CHECKS = 4  # ordinary jobs that check the deployed form
+# guesses, where nothing was measured: of a job its start, and of that the compilation; pull, init
+# and compilation of a large model take about 2, 3 and 4 minutes, 15 of its steps 7
+START_SHARE, COMPILE_SHARE = 0.5, 0.4
 _LEAST = 3  # rotations that decide
 _MOST = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace(Record):
+    """What the time of a job is made of.
+
+    Attributes:
+        start_s: until its first step is over, with the one compilation of an ordinary job.
+        step_s: of a step.
+        compile_s: of each further program.
+        jobs: measured ones behind it; 0 is a guess.
+        compilations: measured ones; 0 is a guess.
+    """
+
+    start_s: float
+    step_s: float
+    compile_s: float
+    jobs: int = 0
+    compilations: int = 0
+
+    @classmethod
+    def guessed(cls, limit_s: float, steps: int) -> Pace:
+        """Return the pace of a job of so many steps that takes its whole time limit."""
+        start_s = START_SHARE * limit_s
+        return cls(
+            start_s=start_s,
+            step_s=(limit_s - start_s) / max(steps, 1),
+            compile_s=COMPILE_SHARE * start_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What jobs have to do: steps of the trainer, and programs beyond the one of each start."""
+
+    jobs: int
+    steps: int
+    compilations: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(
+            jobs=self.jobs + other.jobs,
+            steps=self.steps + other.steps,
+            compilations=self.compilations + other.compilations,
+        )
+
+    def seconds(self, pace: Pace) -> float:
+        """Return how long the jobs take, one after the other."""
+        compiling_s = self.compilations * pace.compile_s
+        return self.jobs * pace.start_s + self.steps * pace.step_s + compiling_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +140,15 @@ class RotationPlan:
     def deciding(self) -> int:
         """How many rotations decide: all but the first."""
         return len(self.widths) - 1
+
+    def load(self, turns: TurnLayout, *, first_steps: int) -> Load:
+        """Return what its rotations have to do; the first steps run before the first turn."""
+        programs = [width + self.copies for width in self.widths]
+        return Load(
+            jobs=len(programs),
+            steps=sum(map(turns.steps, programs)) + first_steps * len(programs),
+            compilations=sum(programs),
+        )
 
     @property
     def df(self) -> int:

@@ -22,6 +22,7 @@ from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.rotations import Load
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")
@@ -226,6 +227,11 @@ class Study(Record, ABC):
 
     def why_more(self, history: History) -> Reason | None:
         """Return which trials were added to those that were planned, and why; None: none were."""
+        del history
+        return None
+
+    def work(self, history: History) -> Load | None:
+        """Return what the trials to come have to do; None where they are alike, as in most."""
         del history
         return None
 

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from pytest_xlatune.model.cell import Cell, Protocol
@@ -31,6 +31,7 @@ from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialSta
 from pytest_xlatune.model.trial import ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, Pace
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
@@ -552,6 +553,38 @@ def rotated(
         trial,
         protocol=replace(protocol, steps=rotation.steps, profiler=""),
         rotation=replace(rotation, deadline_s=protocol.deadline_s + math.ceil(more_s)),
+    )
+
+
+def pace_of(results: Iterable[TrialResult]) -> Pace | None:
+    """Return what the time of a job is made of, as jobs of a cell had it; None where none tells.
+
+    Where no worker timed a compilation, a part of the start is taken.
+
+    Args:
+        results: of one cell; rotations among them tell how long a program compiles.
+    """
+    starts_s, steps_s, compiled_s = [], [], []
+    for each in results:
+        read_ = each.rotation.read if each.rotation is not None else None
+        own_s = [program.compile_s for program in read_.compiled] if read_ is not None else []
+        compiled_s += own_s
+        of, score = each.outcome, usable(each)
+        if score is None or not score.step_s or of is None or each.trial.protocol.dump:
+            continue
+        if of.start_s is not None and of.end_s is not None:
+            ran_s = each.trial.protocol.steps * score.step_s
+            starts_s.append(max(of.end_s - of.start_s - math.fsum(own_s) - ran_s, 0.0))
+            steps_s.append(score.step_s)
+    if not starts_s:
+        return None
+    start_s = fmean(starts_s)
+    return Pace(
+        start_s=start_s,
+        step_s=fmean(steps_s),
+        compile_s=fmean(compiled_s) if compiled_s else COMPILE_SHARE * start_s,
+        jobs=len(starts_s),
+        compilations=len(compiled_s),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, family_differences
@@ -24,7 +24,11 @@ from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
-from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.stats.rotations import Pace
+from pytest_xlatune.studies.trials import pace_of, usable
+
+if TYPE_CHECKING:
+    from pytest_xlatune.ledger import LedgerEntry
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
 SCHEMA = 1
@@ -152,6 +156,35 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
             case _:
                 pass
     return found
+
+
+def recorded_pace(folder: Path, cell: Cell, *, session: str = "") -> Pace | None:
+    """Return what the time of a job of a cell is made of; None where none of it has ended.
+
+    Args:
+        folder: of the campaign; need not exist.
+        cell: whose trials, of any study.
+        session: up to which its ledger is read; "" is all of it.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
+
+    entries = []
+    for entry in Ledger(folder / LEDGER).refresh():
+        if session and isinstance(entry.event, CampaignOpened) and entry.event.session == session:
+            break
+        entries.append(entry)
+    return pace_in(entries, cell)
+
+
+def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> Pace | None:
+    """Return the same of entries of a ledger."""
+    from pytest_xlatune.ledger.state import replay
+
+    found = (each.ended for each in replay(entries).trials.values())
+    return pace_of(each for each in found if each and each.trial.cell_digest == cell.digest)
 
 
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:

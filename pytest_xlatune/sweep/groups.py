@@ -445,7 +445,7 @@ class DesignSettings(Declared):
     rotate: Literal["auto", "on", "off"] = _option(
         "off",
         "Let profiles that differ in flags alone take turns in one job: on, off, or auto, which is "
-        "on where the launcher starts Python itself and it takes fewer jobs and no more steps",
+        "on where the launcher starts Python itself and it takes fewer jobs and no more time",
         metavar="HOW",
         choices=("auto", "on", "off"),
     )

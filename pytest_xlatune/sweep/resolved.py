@@ -25,6 +25,7 @@ from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
+from pytest_xlatune.stats.rotations import Pace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
@@ -103,6 +104,7 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
+        pace: Pace | None = None,
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
 
@@ -111,13 +113,16 @@ class ResolvedSweep:
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
             share: what of its variance programs of one process share, by a calibration.
+            pace: of the jobs that were measured before; None is a guess.
 
         Raises:
             ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
         """
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
-            return self.tuning(selected=selected, confirm=confirm, sigma=sigma, share=share)
+            return self.tuning(
+                selected=selected, confirm=confirm, sigma=sigma, share=share, pace=pace
+            )
         return declared.study(
             Asked(
                 cell=self.cell,
@@ -341,6 +346,7 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
+        pace: Pace | None = None,
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
@@ -357,12 +363,17 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            rotation=self._rule(share) if self.rotates else None,
+            rotation=self._rule(share, pace) if self.rotates else None,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
 
-    def _rule(self, share: float | None) -> RotationRule:
-        return RotationRule(share=share, must_save=self.sweep.design.rotate == "auto")
+    def _rule(self, share: float | None, pace: Pace | None) -> RotationRule:
+        return RotationRule(share=share, must_save=self.must_save, pace=pace)
+
+    @property
+    def must_save(self) -> bool:
+        """Whether profiles rotate only where that saves time."""
+        return self.sweep.design.rotate == "auto"
 
     @property
     def rotates(self) -> bool:

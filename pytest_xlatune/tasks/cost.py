@@ -21,6 +21,7 @@ from statistics import fmean
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Resources
@@ -28,9 +29,10 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
 from pytest_xlatune.report.document import Section, Table, bullets, columns, plain, section
 from pytest_xlatune.stats.noise import AllocationNoise
+from pytest_xlatune.stats.rotations import Load, Pace
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.cell_arms import waves_in
-from pytest_xlatune.sweep.earlier import Calibration
+from pytest_xlatune.sweep.earlier import Calibration, pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _HOUR_S = 3600.0
@@ -44,6 +46,7 @@ class Cost:
     Attributes:
         jobs: that are still to come as planned.
         at_most: that may come; 0 is as planned.
+        is_mixed: whether rotations are among them: `trial_s` is the mean of those to come.
         measured: trials that are over and are used again.
         nodes: of each job; the mean where jobs have nodes of their own.
         trial_s: seconds of a trial; None where not even a limit is known.
@@ -64,6 +67,7 @@ class Cost:
     rounds: int = 0
     slots: int = 1
     at_most: int = 0
+    is_mixed: bool = False
 
     @property
     def most(self) -> int:
@@ -85,9 +89,14 @@ class Cost:
         if fewest is None or most is None:
             return "unknown node-hours"
         if not self.known:
-            return f"at most {_ceiled(most)} node-hours"
+            return f"{self._bound} {_ceiled(most)} node-hours"
         to = f" to {_ceiled(most)}" if self.most > self.jobs else ""
         return f"about {_ceiled(fewest)}{to} node-hours"
+
+    @property
+    def _bound(self) -> str:
+        """How a figure is called that no trial is behind: of rotations a limit bounds none."""
+        return "perhaps" if self.is_mixed else "at most"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -108,7 +117,10 @@ class Cost:
             return tuple(said)
         if self.trial_s is None:
             return (*said, "how long a trial takes is not known: it has no limit")
-        if self.known:
+        if self.is_mixed:
+            how = f"as {self.known} here did" if self.known else "a guess"
+            basis = f"a job to come, rotations among them, takes {duration(self.trial_s)}, {how}"
+        elif self.known:
             basis = f"a trial takes {duration(self.trial_s)}, the mean of {self.known} here"
         else:
             basis = f"a trial takes {duration(self.trial_s)} at most, its limit; none has run here"
@@ -116,7 +128,7 @@ class Cost:
         rounds = self.rounds or self.jobs
         later = self.most / self.jobs
         wall_s = rounds * self.trial_s
-        about = "" if self.known else "at most "
+        about = "" if self.known else f"{self._bound} "
         how = "one after the other"
         if self.rounds:
             how = (
@@ -149,12 +161,15 @@ def cost_of(
     """Return what a study will still cost, given its results and the ledger of its cell."""
     site, protocol = resolved.sweep.site, resolved.cell.protocol
     runs_by, limits = site.runs_by, [protocol.deadline_s]
-    ran = _ran(entries, runs_by)
+    ran, load = _ran(entries, runs_by), study.work(tuple(history))
     took_s = [each.end_s - each.start_s for each in ran]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
     known = len(took_s)
     trial_s = sum(took_s) / known if known else min(limits, default=None)
+    if load is not None and load.jobs:
+        pace = pace_in(entries, resolved.cell) or Pace.guessed(protocol.deadline_s, protocol.steps)
+        trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
     waits = _waits_of(each for each in ran if each.is_job) if runs_by.has_queue else None
     left, slots = study.left(tuple(history)), len(resolved.slots) or 1
     rounds = study.rounds(tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
@@ -178,50 +193,45 @@ def cost_of(
         rounds=rounds,
         slots=slots,
         at_most=study.at_most(tuple(history)),
+        is_mixed=load is not None,
     )
 
 
 def hours_of_both(
-    outline: Sequence[Reason], history: Sequence[TrialResult], *, limit_s: float | None
+    outline: Sequence[Reason], entries: Sequence[LedgerEntry], *, cell: Cell
 ) -> tuple[str, ...]:
     """Say how long the plan of a study takes, and the one without rotation; () where it is one.
 
-    A job is its start-up, as jobs of this ledger had it, and its steps; where none has run, its
-    time limit bounds both. Programs that a rotation compiles beyond the first come on top.
-
     Args:
         outline: what a plan says of the study.
-        history: its results.
-        limit_s: of an ordinary job; None is none.
+        entries: of the ledger of its cell.
+        cell: the same.
     """
     both_of = next((each.fields for each in outline if each.kind is Why.JOBS_OF_BOTH_PLANS), None)
     if both_of is None:
         return ()
-    plans = [(both_of["jobs"], both_of["steps"]), (both_of["others"], both_of["other_steps"])]
-    ran = [
-        (took_s, each.score.step_s, each.trial.protocol.steps)
-        for each in history
-        if (took_s := _took_s(each)) is not None and each.score is not None and each.score.step_s
-    ]
-    if ran:
-        step_s = fmean(step for _, step, _ in ran)
-        start_s = max(fmean(took - step * steps for took, step, steps in ran), 0.0)
-        both = [jobs * start_s + steps * step_s for jobs, steps in plans]
-        about = "about"
-    elif limit_s is not None:
-        jobs, steps = plans[-1]
-        both = [limit_s * max(jobs_, of / (steps / jobs)) for jobs_, of in plans]
-        about = "at most"
-    else:
-        return ()
-    own, other = map(duration, both)
-    said = f"one job after the other: {about} {own} with rotation, {other} without it; the time "
-    return (f"{said}in which rotations compile comes on top",)
+    plans = (
+        Load(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
+        Load(jobs=both_of["others"], steps=both_of["other_steps"]),
+    )
+    protocol = cell.protocol
+    pace = pace_in(entries, cell) or Pace.guessed(protocol.deadline_s, protocol.steps)
+    own, other = (duration(each.seconds(pace)) for each in plans)
+    about = "about" if pace.jobs else "perhaps"
+    said = f"one job after the other: {about} {own} with rotation, {other} without it"
+    return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
 
 
-def _took_s(result: TrialResult) -> float | None:
-    of = result.outcome
-    return None if of is None or None in (of.start_s, of.end_s) else of.end_s - of.start_s  # type: ignore[operator]
+def _told(pace: Pace, *, limit_s: float) -> str:
+    """Say what the time of a job is made of, and how that is known."""
+    parts = (
+        f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
+        f"{duration(pace.compile_s)} to compile a further program"
+    )
+    if not pace.jobs:
+        return f"{parts}, a guess from the time limit of {duration(limit_s)}: no job has run here"
+    guess = "" if pace.compilations else ", the last a guess"
+    return f"{parts}{guess}, the mean of {counted(pace.jobs, 'job')} here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     outline = study.outline(recorded)
     capacity = [
         *map(sentence, outline),
-        *hours_of_both(outline, history, limit_s=resolved.cell.protocol.deadline_s),
+        *hours_of_both(outline, entries, cell=resolved.cell),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

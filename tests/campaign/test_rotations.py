@@ -408,7 +408,21 @@ def test_the_process_that_is_furthest_behind_tells_whom_to_blame() -> None:
     found = read_journals((ahead, behind))
     assert found is not None
     assert found.suspects == ("slow",)
+    assert found.is_compiling
     assert read_journals(()) is None
+
+
+def test_a_process_that_died_in_a_turn_which_the_first_had_not_begun_was_not_compiling() -> None:
+    turns = 1 + next(at for at, each in enumerate(SPEC.order) if SPEC.programs[each].options)
+    # the first process still runs the baseline
+    found = read_journals(
+        (journal(SPEC, turns=0, is_over=False), died := journal(SPEC, turns=turns, is_over=False))
+    )
+    assert found is not None
+    alone = read_journals((died,))
+    assert alone is not None
+    assert found.suspects == alone.suspects
+    assert not found.is_compiling
 
 
 def test_the_worker_and_the_spec_are_files_of_the_attempt(tmp_path: Path) -> None:

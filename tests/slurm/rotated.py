@@ -3,7 +3,8 @@
     python rotated.py FOLDER_OF_FLAGS
 
 It stands still, or dies, where a file of its flags says so: `stand-still NAME` and `die NAME` in a
-program's turn, `compile-slowly`. Each works once: the file is gone when it has.
+program's turn, `compile-slowly`. Each works once: the file is gone when it has. Processes wait for
+each other before each step.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ def is_asked(what: str) -> bool:
     return True
 
 
+def wait_for_others(call: int) -> None:
+    """Go on once every process has come to this call, as those of a step that communicates."""
+    Path(f"at.{RANK}").write_text(str(call), encoding="utf-8")
+    for rank in range(int(os.environ.get("SLURM_NTASKS", "1"))):
+        while not Path(f"at.{rank}").exists() or int(Path(f"at.{rank}").read_text() or -1) < call:
+            time.sleep(0.01)
+
+
 def log(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -61,6 +70,7 @@ def main() -> None:
             if is_asked(f"die {name}"):
                 log("F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)")
                 os.abort()
+        wait_for_others(call)
         step_s = STEP_S.get(name, 0.02)
         time.sleep(step_s)
         log(

@@ -15,6 +15,8 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
 from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
+    Outcome,
+    State,
     TrialResult,
     TrialStatus,
     VerdictKind,
@@ -22,10 +24,12 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
 from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, Load, Pace
 from pytest_xlatune.studies import Answered, Ask, Question
-from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS
+from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS, pace_of
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, RotationRule, Ways
+from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, RotationRule, Ways, both_plans
 from pytest_xlatune.studies.tuning.derived import Stacks
 from tests.helpers.answers import CELL, drive, knobs, study, verdict
 from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
@@ -337,6 +341,82 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     ahead = mixed().ahead(())
     assert [each.stage for each in ahead[:2]] == [LOOK, TURNS]
     assert {each.arm for each in ahead[2:]} == {"channels", "remat", BASELINE_ID}
+
+
+@pytest.mark.parametrize(
+    ("pace", "rotates"),
+    [
+        pytest.param(None, True, id="guessed from the limit"),
+        pytest.param(Pace(start_s=60, step_s=1, compile_s=5, jobs=2), True, id="quick to compile"),
+        pytest.param(
+            Pace(start_s=60, step_s=1, compile_s=600, jobs=2), False, id="slow to compile"
+        ),
+        pytest.param(Pace(start_s=0, step_s=1, compile_s=0, jobs=2), True, id="steps alone"),
+    ],
+)
+def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
+    pace: Pace | None, rotates: bool
+) -> None:
+    sweep = turning(rotation=RotationRule(must_save=True, pace=pace))
+    assert sweep.rotates is rotates
+    if not rotates:
+        assert sentence(sweep.outline(())[0]) == (
+            "no profile rotates: with rotations the plan takes 10 jobs and 12 h 32 min, without "
+            "them 50 jobs and 1 h 3 min"
+        )
+    # a session goes on with the pace that it began with
+    begun = turning(rotation=RotationRule(must_save=True, pace=pace)).to_json()
+    assert turning(rotation=RotationRule(must_save=True)).as_begun(begun).rotates is rotates
+
+
+def test_what_is_left_counts_rotations_by_their_steps_and_programs() -> None:
+    sweep = turning()
+    assert isinstance(sweep.ways, Ways)
+    own, _ = both_plans(sweep, sweep.ways)
+    left = sweep.work(())
+    assert left
+    assert (left.jobs, left.steps, left.compilations) == (own.jobs, own.steps, own.compilations)
+    done = drive(sweep, Machine({"p3": 0.03}))
+    for at in range(len(done)):
+        left = sweep.work(done[:at])
+        assert left
+        assert left.jobs == sweep.left(done[:at])
+    assert sweep.work(done) == Load(jobs=0, steps=0)
+    assert study(25).work(()) is None
+
+
+def test_profiles_that_stay_jobs_take_no_more_of_them_than_they_need() -> None:
+    sweep = mixed(budget=70)
+    assert isinstance(sweep.ways, Ways)
+    jobs = sweep.ways.jobs
+    assert jobs is not None
+    whole = replace(sweep, rotation=None).layout
+    assert isinstance(whole, Plan)
+    assert isinstance(jobs.layout, Plan)
+    assert jobs.budget < sweep.budget - sweep.ways.plan.jobs
+    assert jobs.layout.from_start80(0.006) <= whole.from_start80(0.006)
+    one_less = jobs.laid_out(jobs.count, jobs.budget - 1, None)
+    assert isinstance(one_less, Refusal) or one_less.from_start80(0.006) > whole.from_start80(0.006)
+
+
+def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
+    sweep = turning()
+    look, rotation, *_ = drive(sweep, Machine())
+    assert pace_of((rotation,)) is None, "no trainer ran alone"
+    assert look.score
+    step_s, steps = 2.0, look.trial.protocol.steps
+    ended = replace(
+        look,
+        score=replace(look.score, step_s=step_s),
+        outcome=Outcome(state=State.COMPLETED, start_s=100.0, end_s=100.0 + 50 + steps * step_s),
+    )
+    told = pace_of((ended,))
+    assert told == Pace(start_s=50, step_s=2, compile_s=COMPILE_SHARE * 50, jobs=1)
+    told = pace_of((ended, rotation))
+    assert told
+    assert (told.compile_s, told.compilations) == (1.0, 28)
+    load = Load(jobs=2, steps=30, compilations=4)
+    assert load.seconds(told) == 2 * 50 + 30 * 2 + 4
 
 
 def test_profiles_that_waves_derive_rotate_too() -> None:

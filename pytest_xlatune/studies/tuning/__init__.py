@@ -21,6 +21,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.stats.rotations import Load
 from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
 from pytest_xlatune.studies.staged import StagedStudy
 from pytest_xlatune.studies.trials import wave_order
@@ -86,13 +87,14 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         """Return the study with the noise, and the share of it, that its session began with."""
         own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
         if self.rotation is not None and isinstance(rule := declared.get("rotation"), dict):
-            share = RotationRule.from_json(rule).share
-            noise["rotation"] = replace(self.rotation, share=share).to_json()
+            begun = RotationRule.from_json(rule)
+            known = replace(self.rotation, share=begun.share, pace=begun.pace)
+            noise["rotation"] = known.to_json()
         if own | noise == own:
             return self
         # a declaration is kept without its secrets: all but the noise stays our own
-        begun = self.from_json(own | noise)
-        return replace(self, sigma_prior=begun.sigma_prior, rotation=begun.rotation)
+        before = self.from_json(own | noise)
+        return replace(self, sigma_prior=before.sigma_prior, rotation=before.rotation)
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""
@@ -227,6 +229,10 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         walk = self.walked(history)
         blocks = walk.confirmation if self.confirm and walk.is_ranked else None
         return blocks.added if blocks is not None else None
+
+    def work(self, history: History) -> Load | None:
+        """Return what the trials to come have to do, where rotations are among them."""
+        return self.turned(history).load if self.rotates else None
 
     def rounds(self, history: History) -> int:
         """Return how many of the trials that are left follow one another; others run beside."""

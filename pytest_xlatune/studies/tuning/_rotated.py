@@ -41,6 +41,7 @@ from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.rotations import (
     Checked,
     DeployedCheck,
+    Load,
     OrdinaryNoise,
     check_deployed,
     check_jobs,
@@ -63,7 +64,7 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.tuning._conclude import place_of
 from pytest_xlatune.studies.tuning._recipe import recipe
-from pytest_xlatune.studies.tuning._ways import Ways
+from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, Ways
 from pytest_xlatune.studies.verdicts import (
     beside,
     best,
@@ -573,21 +574,33 @@ class RotatedSweep(Walk["TuningStudy"]):
             stay=len(self.ways.stays),
         )
 
+    @cached_property
+    def load(self) -> Load:
+        """What the trials that are likely still to come have to do."""
+        steps = self.study.cell.protocol.steps
+        jobs = self.jobs.left(self.beside) if self.jobs is not None else 0
+        found = Load(jobs=jobs, steps=jobs * steps)
+        if not self.asks_rotations or self.why_not is not None:
+            return found
+        for each in self.turning:
+            programs = len(each.rotation.spec.programs) if each.rotation is not None else 0
+            found += Load(jobs=1, steps=each.protocol.steps, compilations=programs)
+        is_decided = self.rotated.confirm and not self.rotated.propose(self.laid_out)
+        if is_decided or not self.rotated.confirm:
+            return found
+        plan, turns = self.ways.plan, self.ways.turns
+        blocks = {each.trial.block for each in self.rotations}
+        blocks |= {each.block for each in self.turning}
+        later = max(plan.deciding - len(blocks - {0}), 0)
+        widths = plan.widths[: not self.rotations and self.look is None] + plan.widths[-1:] * later
+        rotations = replace(plan, widths=widths)
+        found += rotations.load(turns, first_steps=FIRST_STEPS)
+        return found + Load(jobs=plan.checks, steps=plan.checks * steps)
+
     @property
     def _left(self) -> int:
         """How many trials are likely still to come."""
-        jobs = self.jobs.left(self.beside) if self.jobs is not None else 0
-        if not self.asks_rotations or self.why_not is not None:
-            return jobs
-        plan, turning = self.ways.plan, len(self.turning)
-        later = 0
-        is_decided = self.rotated.confirm and not self.rotated.propose(self.laid_out)
-        if not is_decided and self.rotated.confirm:
-            blocks = {each.trial.block for each in self.rotations}
-            blocks |= {each.block for each in self.turning}
-            later = plan.checks + plan.deciding - len(blocks - {0})
-            later += not self.rotations and self.look is None
-        return jobs + turning + max(later, 0)
+        return self.load.jobs
 
     @property
     def ahead(self) -> tuple[Trial, ...]:

@@ -18,6 +18,8 @@ from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
 from pytest_xlatune.stats.rotations import (
     JOBS,
     LOOK,
+    Load,
+    Pace,
     RotationPlan,
     TurnLayout,
     plan_rotations,
@@ -41,15 +43,17 @@ class RotationRule(Record):
         jobs: of the rotations at most, the look before and the check behind them included.
         step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
             step.
-        must_save: whether it rotates only where that takes fewer jobs and no more steps.
+        must_save: whether it rotates only where that takes fewer jobs and no more time.
         share: of the variance of a job, what programs of one process have in common, as a
             calibration measured it; None is unknown.
+        pace: of the jobs that earlier sessions measured; None is a guess from the time limit.
     """
 
     jobs: int = JOBS
     step_function: str = ""
     share: float | None = field(default=None, metadata=LATER)
     must_save: bool = field(default=False, metadata=LATER)
+    pace: Pace | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +139,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
             budget=max(sweep.budget - layout.jobs, of_jobs + 1),
             alpha=SWEEP_ALPHA - alpha,
         )
+        others = replace(others, budget=_as_sharp(others, than=sweep))
     ways = Ways(
         options=options,
         stays=stays,
@@ -146,10 +151,12 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         rotated=rotated,
         jobs=others,
     )
-    (jobs, steps), (without, other_steps) = both_plans(sweep, ways)
-    if rule.must_save and not (jobs < without and steps <= other_steps):
-        both = {"jobs": jobs, "steps": steps, "others": without, "other_steps": other_steps}
-        return Refusal(why=Reason(Why.ROTATION_SAVES_NOTHING, **both))
+    own, without = both_plans(sweep, ways)
+    pace = pace_of_plan(sweep)
+    took_s, other_s = own.seconds(pace), without.seconds(pace)
+    if rule.must_save and not (own.jobs < without.jobs and took_s <= other_s):
+        spent = {"jobs": own.jobs, "others": without.jobs, "took_s": took_s, "other_s": other_s}
+        return Refusal(why=Reason(Why.ROTATION_SAVES_NOTHING, **spent))
     return ways
 
 
@@ -230,25 +237,46 @@ def outline_of_ways(
     for why in dict.fromkeys(ways.stays.values()):
         own = [name for name, each in ways.stays.items() if each == why]
         rows.append(Reason(Why.STAYS_A_JOB, arms=own, why=why))
-    (count, steps), (others, other_steps) = both_plans(sweep, ways)
-    both = {"jobs": count, "steps": steps, "others": others, "other_steps": other_steps}
+    with_, others = both_plans(sweep, ways)
+    both = {"jobs": with_.jobs, "steps": with_.steps, "compilations": with_.compilations}
+    both |= {"others": others.jobs, "other_steps": others.steps}
     rows.append(Reason(Why.JOBS_OF_BOTH_PLANS, **both))
     return (*rows, *(() if jobs is None else jobs.outline(history)))
 
 
-def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return jobs and steps of the trainer: of this plan at most, and of one without rotation."""
+def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[Load, Load]:
+    """Return what this plan has to do at most, and what one without rotation has."""
     beside = 0 if ways.jobs is None else _jobs(ways.jobs)
-    others, steps = _jobs(replace(sweep, rotation=None)), sweep.cell.protocol.steps
-    return (ways.plan.jobs + beside, steps_of(ways) + beside * steps), (others, others * steps)
+    steps = sweep.cell.protocol.steps
+    ordinary = beside + LOOK + ways.plan.checks
+    rotations = ways.plan.load(ways.turns, first_steps=FIRST_STEPS)
+    # the look compiles the baseline once more
+    own = rotations + Load(jobs=ordinary, steps=ordinary * steps, compilations=LOOK)
+    others = _jobs(replace(sweep, rotation=None))
+    return own, Load(jobs=others, steps=others * steps)
 
 
-def steps_of(ways: Ways) -> int:
-    """Return the steps of the trainer that look, rotations and check take at most."""
-    plan, job = ways.plan, ways.rotated.cell.protocol.steps
-    first = FIRST_STEPS * len(plan.widths)
-    of_turns = sum(ways.turns.steps(width + plan.copies) for width in plan.widths)
-    return of_turns + first + (LOOK + plan.checks) * job
+def pace_of_plan(sweep: TuningPlan) -> Pace:
+    """Return the pace of a sweep's jobs before it begins: as measured, or as guessed."""
+    rule, protocol = sweep.rotation, sweep.cell.protocol
+    known = None if rule is None else rule.pace
+    return known or Pace.guessed(protocol.deadline_s, protocol.steps)
+
+
+def _as_sharp(others: TuningPlan, *, than: TuningPlan) -> int:
+    """Return the fewest jobs in which some profiles see as much as the sweep without rotation.
+
+    All that is left of the budget, where no fewer are enough, or the sweep states its blocks.
+    """
+    whole, sigma = replace(than, rotation=None).layout, than.noise.value
+    if others.is_stated or isinstance(whole, Refusal):
+        return others.budget
+    least = whole.from_start80(sigma)
+    for jobs in range(others.count + 1, others.budget):
+        found = others.laid_out(others.count, jobs, others.sigma_prior)
+        if not isinstance(found, Refusal) and found.from_start80(sigma) <= least:
+            return jobs
+    return others.budget
 
 
 def _jobs(sweep: TuningPlan) -> int:

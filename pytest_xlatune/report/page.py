@@ -248,7 +248,7 @@ def tuning_page_of(
 ) -> Page:
     """Return the page of a tuning document of several cells: its text, forests, sign flips.
 
-    What is to be deployed stands second, where the document has it behind its evidence.
+    The deployment stands second on the page, and behind the evidence in the document.
     """
     found, others = document.sections[:1], document.sections[1:]
     deployed = [each for each in others if each.title == DEPLOYMENT]

@@ -314,7 +314,11 @@ def check_forest(views: Views, page: ReadPage) -> None:
     for arm in cannot if shown else ():
         assert page.forest[arm]["why"]
         assert "circle" not in page.marks[arm]
-    positions = [(0.0, float(each["zero"]["x1"].strip("%"))) for each in page.marks.values()]
+    positions = [
+        (0.0, float(each["zero"]["x1"].strip("%")))
+        for each in page.marks.values()
+        if "zero" in each
+    ]
     for arm, verdict in shown.items():
         expected, said, marks = views.cells(arm), page.forest[arm], page.marks[arm]
         assert said["delta"] == expected[f"delta % vs {BASE}"]
@@ -576,7 +580,7 @@ def check_gate(views: Views, text: str) -> None:
     plain = " ".join(text.replace("`", "").split())
     record = views.conclusion.record
     if isinstance(record, NoiseRecord) and record.sigma is not None:
-        assert f"noise of one job's score: {fine(record.sigma)}." in plain
+        assert f"Noise of one job's score (sigma): {fine(record.sigma)}." in plain
     for verdict in views.conclusion.verdicts:
         assert paragraph(verdict) in plain.replace("\\", ""), verdict.arm
     # one without a trial is counted as not measured yet

@@ -21,7 +21,7 @@ from pytest_xlatune.model.text import ABSENT, points, size, whole
 from pytest_xlatune.report._trainer_config import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 from pytest_xlatune.report.language import ENGLISH, Say
-from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.lines import words_beside
 
 MICROBATCHES = "num_pipeline_microbatches"
 LAYERS_PER_STAGE = "num_layers_per_pipeline_stage"
@@ -227,5 +227,5 @@ def _row(
     if conclusion is None:
         return literal(profile.id), *shape
     verdict = None if is_base else conclusion.verdict(profile.id)
-    measured = (points(verdict.delta), words(verdict)) if verdict else (ABSENT, ABSENT)
+    measured = (points(verdict.delta), words_beside(verdict)) if verdict else (ABSENT, ABSENT)
     return literal(profile.id), *shape, *measured

@@ -29,7 +29,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
-from pytest_xlatune.report.lines import figure, speed, words
+from pytest_xlatune.report.lines import figure, speed, words, words_beside
 from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
 from pytest_xlatune.report.words import joined, plainly, sentence
 from pytest_xlatune.studies.batch_size import BatchRecord
@@ -108,6 +108,7 @@ def network(subject: Subject) -> Document:
     )
     rows = verdict_table(
         subject,
+        [each for each in subject.conclusion.verdicts if each.arm != CONCLUSION],
         head="~Node",
         change=">change %",
         further=_use_columns(subject),
@@ -383,7 +384,7 @@ def verdict_table(
     rows = tuple(
         (
             name(each),
-            words(each),
+            words_beside(each),
             figure(each),
             points(each.delta),
             interval(each.ci95) if each.ci95 else ABSENT,

@@ -27,7 +27,7 @@ from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import Say
 from pytest_xlatune.report.leaderboard import CONFIRMED
-from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.report.words import sentence
 
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
@@ -389,7 +389,7 @@ def measured_on_several(
 def _figures(verdict: Verdict | None) -> tuple[str, ...]:
     if verdict is None:
         return (ABSENT,) * 3
-    return points(verdict.delta), interval(verdict.ci95), words(verdict)
+    return points(verdict.delta), interval(verdict.ci95), words_beside(verdict)
 
 
 def _identity(profile: Profile) -> str:

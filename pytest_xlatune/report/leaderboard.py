@@ -60,7 +60,7 @@ from pytest_xlatune.report.lines import (
     figure,
     is_pending,
     tally,
-    words,
+    words_beside,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 from pytest_xlatune.report.rotation_tables import (
@@ -128,7 +128,7 @@ def jobs(subject: Subject) -> Section:
 
 def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
     """Return the noise of the study's jobs, and its notes."""
-    sigma = f"Sigma, the noise of one job's score: {fine(conclusion.noise.sigma)}."
+    sigma = f"Noise of one job's score (sigma): {fine(conclusion.noise.sigma)}."
     return (sigma, *map(plainly, conclusion.notes))
 
 
@@ -491,7 +491,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
     )
     rows = (
         *(
-            [("M: no tested setting gains more than this (95 %)", size(conclusion.tuning.bound))]
+            [("Any larger gain is ruled out, at 95 % (M)", size(conclusion.tuning.bound))]
             if conclusion.winner is None
             else []
         ),
@@ -501,7 +501,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
             else []
         ),
         (
-            "MDE80: smallest gain of a finalist that the blocks find with 80 % power",
+            "Smallest effect that is found with 80 % power, of a finalist (MDE80)",
             size(conclusion.noise.mde80),
         ),
         *(
@@ -515,11 +515,11 @@ def sensitivity(conclusion: Conclusion) -> Table:
             else []
         ),
         (
-            "Sigma: noise, the standard deviation of a score from job to job",
+            "Noise: how much the score of one job differs from another's (sigma)",
             fine(conclusion.noise.sigma),
         ),
-        ("Alpha spent", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
-        ("Method", "; ".join(methods) or ABSENT),
+        ("Risk of a false winner that is spent (alpha)", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
+        ("How K profiles were compared with one baseline (method)", "; ".join(methods) or ABSENT),
         *(("Note", plainly(each)) for each in conclusion.notes),
     )
     return Table(columns=columns("~Figure", "~Value"), rows=rows)
@@ -647,7 +647,7 @@ def _row(
         ABSENT if is_reference else points(verdict.delta),
         ABSENT if is_reference else interval(verdict.ci95),
         str(verdict.n),
-        "baseline" if is_reference and verdict.n else words(verdict),
+        "baseline" if is_reference and verdict.n else words_beside(verdict),
     )
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, first
 from pytest_xlatune.model.result import (
@@ -48,9 +50,29 @@ def is_pending(verdict: Verdict) -> bool:
 
 def words(verdict: Verdict) -> str:
     """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
-    return (verdict.word or _kind(verdict)) + (
-        f", {plainly(verdict.lost.told)}" if verdict.lost else ""
-    )
+    return (verdict.word or _kind(verdict)) + _lost(verdict)
+
+
+def words_beside(verdict: Verdict) -> str:
+    """Say a verdict where its change and its n stand in columns beside it."""
+    if verdict.word or verdict.kind is not VerdictKind.SCREENED:
+        return words(verdict)
+    by = f" up to {verdict.up_to}" if verdict.up_to else ""
+    likely = ", very likely slower" if verdict.is_likely_slower else ""
+    return f"screened{by}{likely}{_lost(verdict)}"
+
+
+def words_in_short(verdict: Verdict) -> str:
+    """Say a verdict on a narrow screen: no figures, and no reason for the lost runs."""
+    lost = verdict.lost
+    said = f", {lost.lost} of {lost.runs} runs lost" if lost else ""
+    if verdict.kind is VerdictKind.INCONCLUSIVE and verdict.n and not verdict.word:
+        return f"inconclusive{said}"
+    return words_beside(replace(verdict, lost=None)) + said
+
+
+def _lost(verdict: Verdict) -> str:
+    return f", {plainly(verdict.lost.told)}" if verdict.lost else ""
 
 
 def _kind(verdict: Verdict) -> str:
@@ -292,6 +314,7 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
 
 def tally(verdicts: Sequence[Verdict]) -> str:
     """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
+    verdicts = [each for each in verdicts if each.arm != CONCLUSION]
     words_of = dict.fromkeys(each.word for each in verdicts if each.word)
     names = [*words_of, *VerdictKind, "not measured yet"]
     found = [

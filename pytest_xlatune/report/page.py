@@ -59,7 +59,7 @@ from pytest_xlatune.report.page_plots import (
     turn_strips,
 )
 from pytest_xlatune.report.study_plots import LimitsPlot, Matrix, RunsPlot
-from pytest_xlatune.report.tuning_document import WHY, why
+from pytest_xlatune.report.tuning_document import DEPLOYMENT, WHY, why
 from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def page_of(
     sections = [
         *((each.title, each.blocks) for each in found),
         *((each.title, (_known(each.plot),)) for each in document.drawn),
-        ("Changes and intervals", (forest(conclusion),)),
+        ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
         ("To deploy", tuple(_deploy(subject))),
         *((each.title, each.blocks) for each in rest),
         *([(WHY, tuple(_why(covered)))] if covered is not None and covered.best else []),
@@ -246,11 +246,17 @@ def index_page(
 def tuning_page_of(
     document: Document, cells: Sequence[Covered], *, files: Sequence[str] = ()
 ) -> Page:
-    """Return the page of a tuning document of several cells: its text, forests, sign flips."""
-    found, rest = document.sections[:1], document.sections[1:]
+    """Return the page of a tuning document of several cells: its text, forests, sign flips.
+
+    The deployment stands second on the page, and behind the evidence in the document.
+    """
+    found, others = document.sections[:1], document.sections[1:]
+    deployed = [each for each in others if each.title == DEPLOYMENT]
+    rest = [each for each in others if each.title != DEPLOYMENT]
     called = names(cells)
     forests: list[_Shown | None] = [
-        forest(each.conclusion, title=called[each.cell_digest]) for each in cells
+        forest(each.conclusion, title=called[each.cell_digest], profiles=each.profiles)
+        for each in cells
     ]
     flips = forest_of_cells(
         [
@@ -259,7 +265,7 @@ def tuning_page_of(
         ]
     )
     sections = [
-        *((each.title, each.blocks) for each in found),
+        *((each.title, each.blocks) for each in (*found, *deployed)),
         ("Changes and intervals", tuple(forests)),
         ("The same settings on several parallelisms", (flips,)),
         *((each.title, each.blocks) for each in rest),

@@ -8,12 +8,13 @@ size. `page.jinja` draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from pytest_xlatune.model.pairs import CONCLUSION
+from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -37,9 +38,9 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.report.document import Table, columns, literal, plain
-from pytest_xlatune.report.leaderboard import CONFIRMED
-from pytest_xlatune.report.lines import is_pending, speed, step, words
-from pytest_xlatune.report.words import plainly, sentence
+from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
+from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
+from pytest_xlatune.report.words import joined, plainly, sentence
 
 _TICKS = 7  # at most
 _MARGIN = 0.04  # of an axis, kept free at both of its ends
@@ -63,14 +64,15 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
-    """An arm of a forest plot; `at`, `low`, `high` are percent, None without an interval.
+    """An arm of a forest plot; `at`, `low`, `high` are percent, None without such a figure.
 
-    `looks` is the verdict's kind in small letters: a page gives it a colour and a shape. An arm
-    whose settings are not known to have been in effect is `hollow` too.
+    `what` are its settings, `why` the reason why it has no change. `looks` is the verdict's kind in
+    small letters: a page gives it a colour and a shape. An arm whose settings are not known to have
+    been in effect is `hollow` too.
     """
 
     name: str
-    at: float
+    at: float | None
     low: float | None
     high: float | None
     delta: str
@@ -79,6 +81,8 @@ class ForestRow:
     said: str
     looks: str
     is_best: bool = False
+    what: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,12 +289,18 @@ def _digits(value: float, digits: int, *, sign: bool) -> str:
 
 _SCREENED = "Screened: they rank, and prove nothing"
 _FIRST_RUNS = "By first runs alone, with the noise of a run"
+_NOT_RUN = "Not run: compiling decided them"
+_DROPPED = "Dropped: cannot run here"
 
 
-def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
+def forest(
+    conclusion: Conclusion, *, title: str = "", profiles: Iterable[Profile] = ()
+) -> Forest | None:
     """Return the forest plot of a conclusion; None where no arm has a change to show.
 
-    Confirmed arms and screened ones are parts of their own on one axis: they do not compare.
+    Confirmed arms and screened ones are parts of their own on one axis: they do not compare. Arms
+    that cannot run come last, with the reason in the place of a change. `profiles` say the settings
+    of their arms.
     """
     shown = [
         each
@@ -315,8 +325,8 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
     told = f" against {_name(usual)}" if usual else ""
 
     def named(verdict: Verdict) -> str:
-        own = held[verdict.arm]
-        return verdict.arm if own == usual else f"{verdict.arm} against {own}"
+        name, own = _whose(verdict, conclusion), held[verdict.arm]
+        return name if own == usual else f"{name} against {own}"
 
     best = conclusion.winner
     decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]
@@ -327,8 +337,15 @@ def forest(conclusion: Conclusion, *, title: str = "") -> Forest | None:
             (named(each), each) for each in ranked
         ],
     }
+    dropped = [
+        each
+        for each in conclusion.verdicts
+        if each.kind is VerdictKind.INVALID and not each.can_run
+    ]
     return _forest(
         parts,
+        dropped=dropped,
+        settings=settings_by_arm(profiles),
         title=title or f"Change of {plain(conclusion.metric.head)}{told}",
         caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
         best="" if best is None else best.arm,
@@ -367,6 +384,13 @@ def bars_plot(
     )
 
 
+def _whose(verdict: Verdict, conclusion: Conclusion) -> str:
+    """Return the name of an arm; of a verdict on a whole network the link, where it is one."""
+    if verdict.arm != CONCLUSION:
+        return verdict.arm
+    return "-".join(conclusion.found(NetworkRecord).link) or "the whole network"
+
+
 def _name(arm: str) -> str:
     """Return the id of an arm as code, the words for another reference as they are."""
     return plain(arm) if " " in arm else literal(arm)
@@ -402,8 +426,11 @@ def _forest(
     caption: str,
     best: str,
     head: str = "Arm",
+    dropped: Sequence[Verdict] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> Forest | None:
     every = [each for rows in parts.values() for _, each in rows]
+    told = settings or {}
     if not every:
         return None
     ends = [end for each in every for end in (*(each.ci95 or ()), each.delta or 0.0)]
@@ -418,17 +445,42 @@ def _forest(
         parts=tuple(
             ForestPart(
                 title=name,
-                rows=tuple(_forest_row(label, each, axis, best=best) for label, each in rows),
+                rows=tuple(
+                    _forest_row(label, each, axis, best=best, what=told.get(each.arm, ""))
+                    for label, each in rows
+                ),
             )
-            for name, rows in parts.items()
+            for name, rows in (*parts.items(), *_without(dropped))
             if rows
         ),
     )
 
 
-def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str) -> ForestRow:
+def _without(dropped: Sequence[Verdict]) -> Iterator[tuple[str, list[tuple[str, Verdict]]]]:
+    """Yield the parts of arms without a change, by why they have none."""
+    yield _NOT_RUN, [(each.arm, each) for each in dropped if each.not_run is not None]
+    yield _DROPPED, [(each.arm, each) for each in dropped if each.not_run is None]
+
+
+def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str, what: str) -> ForestRow:
+    what = "" if what == ABSENT else what
+    if verdict.kind is VerdictKind.INVALID:
+        return ForestRow(
+            name=plain(name),
+            at=None,
+            low=None,
+            high=None,
+            delta=ABSENT,
+            ends=ABSENT,
+            n=str(verdict.n),
+            said=words(verdict),
+            looks="invalid",
+            what=what,
+            why=joined(verdict.reasons),
+        )
     low, high = verdict.ci95 or (None, None)
     return ForestRow(
+        what=what,
         name=plain(name),
         at=axis.at(verdict.delta or 0.0),
         low=None if low is None else axis.at(low),
@@ -436,7 +488,7 @@ def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str) -> Fo
         delta=points(verdict.delta),
         ends=interval(verdict.ci95),
         n=str(verdict.n),
-        said=words(verdict),
+        said=words_beside(verdict),
         looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
         is_best=bool(best) and verdict.arm == best,
     )

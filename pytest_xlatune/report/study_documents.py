@@ -195,7 +195,7 @@ def imported(subject: Subject) -> Document:
             section(
                 "What this table can tell",
                 bullets(
-                    "Sigma, the noise of one job's score between jobs: "
+                    "Noise of one job's score, between jobs (sigma): "
                     f"{fine(conclusion.noise.sigma)}.",
                     f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
                     "power, in one comparison.",

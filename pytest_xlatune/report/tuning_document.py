@@ -64,6 +64,7 @@ from pytest_xlatune.report.words import plainly
 _ENOUGH = 0.5
 
 WHY = "Why the winning flag wins"
+DEPLOYMENT = "Recommended deployment"
 _COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
 _ARTIFACTS = columns("Artifact", "~Path", "Job")
 
@@ -243,7 +244,7 @@ def tuning(
         WHY: each_cell(why),
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
-        "Recommended deployment": _deployment(cells, say, rewrite=rewrite),
+        DEPLOYMENT: _deployment(cells, say, rewrite=rewrite),
         "Appendix: data sources": [
             jobs_table(
                 [(name, each.history, each.remarks) for name, each in _named(cells)],

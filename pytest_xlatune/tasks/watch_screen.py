@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.model.text import counted, interval, points
 from pytest_xlatune.report.document import Table, columns
-from pytest_xlatune.report.lines import words
+from pytest_xlatune.report.lines import words_in_short
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.watch import Seen
 
 ScreenLine = tuple[tuple[str, str], ...]
+_NAME = 12  # characters of a name at least
 _WHY, _RANKED, _EVENTS = 8, 6, 4  # lines of a cell that is shown in full
 _STYLE = {"running": "green", "complete": "cyan", "stopped": "red", "cannot be read": "red"}
 
@@ -73,7 +74,7 @@ def _cell(cell: Seen, width: int) -> Iterator[ScreenLine]:
         yield ((f"  {why}", "yellow"),)
     for each in cell.running:
         yield ((f"  {each.trial.profile.id} (job {each.job_id}) {each.words}", "bold"),)
-    head, *rows = compact_lines(_ranking(cell.ranking[:_RANKED], max(20, width - 44)))
+    head, *rows = compact_lines(_ranking(cell.ranking[:_RANKED], width - 2))
     if rows:
         yield ((f"  {head}", "dim"),)
         yield from (((f"  {row}", ""),) for row in rows)
@@ -82,18 +83,19 @@ def _cell(cell: Seen, width: int) -> Iterator[ScreenLine]:
 
 
 def _ranking(verdicts: Sequence[Verdict], width: int) -> Table:
-    """Return the best arms; a name that is longer than `width` is cut."""
+    """Return the best arms; where a line is longer than `width`, names are cut, not verdicts."""
+    titles = ("delta %", "95 %", "n", "verdict")
+    rows = [
+        (points(each.delta), interval(each.ci95), str(each.n), words_in_short(each))
+        for each in verdicts
+    ]
+    taken = sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
+    most = max(_NAME, width - taken)
     return Table(
-        columns=columns("profile", ">delta %", ">95 %", ">n", "verdict"),
+        columns=columns("profile", *(f">{each}" for each in titles[:3]), titles[3]),
         rows=tuple(
-            (
-                each.arm if len(each.arm) <= width else f"{each.arm[: width - 1]}…",
-                points(each.delta),
-                interval(each.ci95),
-                str(each.n),
-                words(each),
-            )
-            for each in verdicts
+            (each.arm if len(each.arm) <= most else f"{each.arm[: most - 1]}…", *row)
+            for each, row in zip(verdicts, rows, strict=True)
         ),
         compact=True,
     )

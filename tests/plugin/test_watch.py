@@ -91,7 +91,7 @@ def test_the_screen_shows_the_running_trial_the_ranking_and_the_last_events(
         said = capsys.readouterr().out
         assert all(len(line) <= 80 for line in said.splitlines())
         assert "fast" in said
-        assert "screened +" in said
+        assert "  screened" in said
     assert written(folder.path / ".xlatune") == before, "it looks on and changes nothing"
 
 

@@ -34,7 +34,13 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import fine, interval, percent, points, rate, significant, size
 from pytest_xlatune.plugin.controller import _in_short
-from pytest_xlatune.report.lines import best_lines, paragraph, summary_message, words
+from pytest_xlatune.report.lines import (
+    best_lines,
+    paragraph,
+    summary_message,
+    words,
+    words_beside,
+)
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.tasks.answers import Measured
@@ -190,7 +196,7 @@ class Views:
             f"delta % vs {BASE}": ABSENT if is_base else points(verdict.delta),
             "95 %": ABSENT if is_base else interval(verdict.ci95),
             "n": str(verdict.n),
-            "verdict": ("baseline" if verdict.n else words(verdict)) if is_base else words(verdict),
+            "verdict": "baseline" if is_base and verdict.n else words_beside(verdict),
         }
 
 
@@ -303,8 +309,16 @@ def check_forest(views: Views, page: ReadPage) -> None:
         for arm, each in views.verdicts.items()
         if each.delta is not None and each.kind != "INVALID" and each.n
     }
-    assert page.forest.keys() == shown.keys()
-    positions = [(0.0, float(each["zero"]["x1"].strip("%"))) for each in page.marks.values()]
+    cannot = {arm: each for arm, each in views.verdicts.items() if not each.can_run}
+    assert page.forest.keys() == (shown | cannot if shown else shown).keys()
+    for arm in cannot if shown else ():
+        assert page.forest[arm]["why"]
+        assert "circle" not in page.marks[arm]
+    positions = [
+        (0.0, float(each["zero"]["x1"].strip("%")))
+        for each in page.marks.values()
+        if "zero" in each
+    ]
     for arm, verdict in shown.items():
         expected, said, marks = views.cells(arm), page.forest[arm], page.marks[arm]
         assert said["delta"] == expected[f"delta % vs {BASE}"]
@@ -330,14 +344,14 @@ def check_forest(views: Views, page: ReadPage) -> None:
 
 def check_figures(views: Views, rows: Sequence[Sequence[str]]) -> None:
     """M, the power, the noise and alpha."""
-    said = {row[0].partition(":")[0]: row[1] for row in rows}
+    said = {re.findall(r"\((\w+)\)$", row[0])[0]: row[1] for row in rows if row[0][-1] == ")"}
     record = views.conclusion.tuning
     assert ("M" in said) == (views.conclusion.winner is None)
     if "M" in said:
         assert said["M"] == size(record.bound)
     assert said["MDE80"] == size(record.mde80)
-    assert said["Sigma"] == fine(record.sigma)
-    assert said["Alpha spent"] == f"{views.conclusion.alpha:.3g} of 0.05"
+    assert said["sigma"] == fine(record.sigma)
+    assert said["alpha"] == f"{views.conclusion.alpha:.3g} of 0.05"
 
 
 def check_sentences(views: Views, text: str) -> None:
@@ -566,7 +580,7 @@ def check_gate(views: Views, text: str) -> None:
     plain = " ".join(text.replace("`", "").split())
     record = views.conclusion.record
     if isinstance(record, NoiseRecord) and record.sigma is not None:
-        assert f"noise of one job's score: {fine(record.sigma)}." in plain
+        assert f"Noise of one job's score (sigma): {fine(record.sigma)}." in plain
     for verdict in views.conclusion.verdicts:
         assert paragraph(verdict) in plain.replace("\\", ""), verdict.arm
     # one without a trial is counted as not measured yet

@@ -164,7 +164,13 @@ def test_the_page_of_a_cell_says_why_the_winner_wins(tmp_path: Path) -> None:
 def test_single_runs_stand_apart_from_confirmed_arms() -> None:
     text = html(page_of(leaderboard(FINISHED), FINISHED))
     parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)
-    for part, is_single in zip(parts, (False, True), strict=True):
+    *measured, dropped = parts
+    assert "Dropped: cannot run here" in dropped
+    for arm in re.findall(r'data-arm="([^"]+)"', dropped):
+        verdict = CONCLUSION.verdict(arm)
+        assert verdict is not None
+        assert not verdict.can_run
+    for part, is_single in zip(measured, (False, True), strict=True):
         arms = re.findall(r'data-arm="([^"]+)"', part)
         assert arms
         for arm in arms:
@@ -209,7 +215,7 @@ def test_a_forest_of_next_to_nothing_does_not_look_like_one_of_much() -> None:
     )
     plot = forest(Conclusion(verdicts=verdicts))
     assert plot is not None
-    places = [each.at for part in plot.parts for each in part.rows]
+    places = [each.at for part in plot.parts for each in part.rows if each.at is not None]
     assert max(places) - min(places) < 1.0, "percent of the width"
     assert [each.text for each in plot.ticks if each.at in (0.0, 100.0)] == []
 
@@ -226,9 +232,9 @@ def test_a_link_is_in_the_forest_although_no_node_has_its_change() -> None:
         arm=CONCLUSION_ARM, kind=VerdictKind.SLOWER, delta=-0.23, ci95=(-0.24, -0.22), n=20
     )
     node = Verdict(arm="node002", kind=VerdictKind.EQUIVALENT, delta=0.0, n=13)
-    plot = forest(Conclusion(verdicts=(whole, node)))
+    plot = forest(Conclusion(verdicts=(whole, node), record=NetworkRecord(link=("n1", "n2"))))
     assert plot is not None
-    assert [each.name for part in plot.parts for each in part.rows] == [CONCLUSION_ARM, "node002"]
+    assert [each.name for part in plot.parts for each in part.rows] == ["n1-n2", "node002"]
     slow = replace(whole, arm="node002")
     plot = forest(Conclusion(verdicts=(whole, slow)))
     assert plot is not None

@@ -92,6 +92,12 @@ class NetworkRecord(CellsRecord):
         del trial
         return tuple(name.lower() for name in nodes)
 
+    def shown_name(self, arm: str) -> str:
+        """Return the link that the verdict on the whole accuses, or that it is on the whole."""
+        if arm != CONCLUSION:
+            return arm
+        return "-".join(self.link) or "the whole network"
+
     @property
     def objection(self) -> tuple[Reason, ...]:
         """Why the test of the conclusion fails; () where it passes."""

@@ -403,7 +403,7 @@ class TrialResult(Record):
     settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
     memory: CompiledMemory | None = field(default=None, metadata=LATER)
     rotation: RotationResult | None = field(default=None, metadata=LATER)
-    devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    devices: dict[str, str] = field(default_factory=dict, hash=False, metadata=LATER)
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
@@ -622,6 +622,10 @@ class StudyRecord(Record):
         """Return the arms whose use of a device a trial on `nodes` shows; () of settings."""
         del trial, nodes
         return ()
+
+    def shown_name(self, arm: str) -> str:
+        """Return how a plot calls an arm: by its id, where the study has no better name."""
+        return arm
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as builtins, its kind among them."""

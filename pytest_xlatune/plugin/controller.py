@@ -248,7 +248,10 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take the same from an xdist worker that has no test left: each collects the same."""
-        told = getattr(node, "workeroutput", {}).get(LEFT_OUT)
+        try:
+            told = node.workeroutput.get(LEFT_OUT)
+        except AttributeError:  # it ended before it said anything
+            return
         if told and not self._left_out:
             self._left_out = [str(each) for each in told]
 

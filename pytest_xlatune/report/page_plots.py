@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
+from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -325,7 +325,9 @@ def forest(
     told = f" against {_name(usual)}" if usual else ""
 
     def named(verdict: Verdict) -> str:
-        name, own = _whose(verdict, conclusion), held[verdict.arm]
+        record = conclusion.record
+        name = verdict.arm if record is None else record.shown_name(verdict.arm)
+        own = held[verdict.arm]
         return name if own == usual else f"{name} against {own}"
 
     best = conclusion.winner
@@ -382,13 +384,6 @@ def bars_plot(
         ),
         ticks=axis.ticks(),
     )
-
-
-def _whose(verdict: Verdict, conclusion: Conclusion) -> str:
-    """Return the name of an arm; of a verdict on a whole network the link, where it is one."""
-    if verdict.arm != CONCLUSION:
-        return verdict.arm
-    return "-".join(conclusion.found(NetworkRecord).link) or "the whole network"
 
 
 def _name(arm: str) -> str:

@@ -54,7 +54,7 @@ _MOST = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace(Record):
+class JobPace(Record):
     """What the time of a job is made of.
 
     Attributes:
@@ -72,7 +72,7 @@ class Pace(Record):
     compilations: int = 0
 
     @classmethod
-    def guessed(cls, limit_s: float, steps: int) -> Pace:
+    def guessed(cls, limit_s: float, steps: int) -> JobPace:
         """Return the pace of a job of so many steps that takes its whole time limit."""
         start_s = START_SHARE * limit_s
         return cls(
@@ -83,21 +83,21 @@ class Pace(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class JobWork:
     """What jobs have to do: steps of the trainer, and programs beyond the one of each start."""
 
     jobs: int
     steps: int
     compilations: int = 0
 
-    def __add__(self, other: Load) -> Load:
-        return Load(
+    def __add__(self, other: JobWork) -> JobWork:
+        return JobWork(
             jobs=self.jobs + other.jobs,
             steps=self.steps + other.steps,
             compilations=self.compilations + other.compilations,
         )
 
-    def seconds(self, pace: Pace) -> float:
+    def seconds(self, pace: JobPace) -> float:
         """Return how long the jobs take, one after the other."""
         compiling_s = self.compilations * pace.compile_s
         return self.jobs * pace.start_s + self.steps * pace.step_s + compiling_s
@@ -141,10 +141,10 @@ class RotationPlan:
         """How many rotations decide: all but the first."""
         return len(self.widths) - 1
 
-    def load(self, turns: TurnLayout, *, first_steps: int) -> Load:
+    def load(self, turns: TurnLayout, *, first_steps: int) -> JobWork:
         """Return what its rotations have to do; the first steps run before the first turn."""
         programs = [width + self.copies for width in self.widths]
-        return Load(
+        return JobWork(
             jobs=len(programs),
             steps=sum(map(turns.steps, programs)) + first_steps * len(programs),
             compilations=sum(programs),

@@ -22,7 +22,7 @@ from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.rotations import Load
+from pytest_xlatune.stats.rotations import JobWork
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")
@@ -230,7 +230,7 @@ class Study(Record, ABC):
         del history
         return None
 
-    def work(self, history: History) -> Load | None:
+    def work(self, history: History) -> JobWork | None:
         """Return what the trials to come have to do; None where they are alike, as in most."""
         del history
         return None

@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialSta
 from pytest_xlatune.model.trial import ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.rotations import COMPILE_SHARE, Pace
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
@@ -556,7 +556,7 @@ def rotated(
     )
 
 
-def pace_of(results: Iterable[TrialResult]) -> Pace | None:
+def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
     """Return what the time of a job is made of, as jobs of a cell had it; None where none tells.
 
     Where no worker timed a compilation, a part of the start is taken.
@@ -579,7 +579,7 @@ def pace_of(results: Iterable[TrialResult]) -> Pace | None:
     if not starts_s:
         return None
     start_s = fmean(starts_s)
-    return Pace(
+    return JobPace(
         start_s=start_s,
         step_s=fmean(steps_s),
         compile_s=fmean(compiled_s) if compiled_s else COMPILE_SHARE * start_s,

@@ -24,7 +24,7 @@ from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
-from pytest_xlatune.stats.rotations import Pace
+from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
     return found
 
 
-def recorded_pace(folder: Path, cell: Cell, *, session: str = "") -> Pace | None:
+def recorded_pace(folder: Path, cell: Cell, *, session: str = "") -> JobPace | None:
     """Return what the time of a job of a cell is made of; None where none of it has ended.
 
     Args:
@@ -179,7 +179,7 @@ def recorded_pace(folder: Path, cell: Cell, *, session: str = "") -> Pace | None
     return pace_in(entries, cell)
 
 
-def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> Pace | None:
+def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
     """Return the same of entries of a ledger."""
     from pytest_xlatune.ledger.state import replay
 

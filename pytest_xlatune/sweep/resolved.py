@@ -25,7 +25,7 @@ from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
-from pytest_xlatune.stats.rotations import Pace
+from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
@@ -104,7 +104,7 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
-        pace: Pace | None = None,
+        pace: JobPace | None = None,
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
 
@@ -346,7 +346,7 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
-        pace: Pace | None = None,
+        pace: JobPace | None = None,
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
@@ -367,7 +367,7 @@ class ResolvedSweep:
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
 
-    def _rule(self, share: float | None, pace: Pace | None) -> RotationRule:
+    def _rule(self, share: float | None, pace: JobPace | None) -> RotationRule:
         return RotationRule(share=share, must_save=self.must_save, pace=pace)
 
     @property

@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s
 from pytest_xlatune.report.document import Section, Table, bullets, columns, plain, section
 from pytest_xlatune.stats.noise import AllocationNoise
-from pytest_xlatune.stats.rotations import Load, Pace
+from pytest_xlatune.stats.rotations import JobPace, JobWork
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import Calibration, pace_in
@@ -168,7 +168,9 @@ def cost_of(
     known = len(took_s)
     trial_s = sum(took_s) / known if known else min(limits, default=None)
     if load is not None and load.jobs:
-        pace = pace_in(entries, resolved.cell) or Pace.guessed(protocol.deadline_s, protocol.steps)
+        pace = pace_in(entries, resolved.cell) or JobPace.guessed(
+            protocol.deadline_s, protocol.steps
+        )
         trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
     waits = _waits_of(each for each in ran if each.is_job) if runs_by.has_queue else None
     left, slots = study.left(tuple(history)), len(resolved.slots) or 1
@@ -211,18 +213,18 @@ def hours_of_both(
     if both_of is None:
         return ()
     plans = (
-        Load(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
-        Load(jobs=both_of["others"], steps=both_of["other_steps"]),
+        JobWork(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
+        JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
     )
     protocol = cell.protocol
-    pace = pace_in(entries, cell) or Pace.guessed(protocol.deadline_s, protocol.steps)
+    pace = pace_in(entries, cell) or JobPace.guessed(protocol.deadline_s, protocol.steps)
     own, other = (duration(each.seconds(pace)) for each in plans)
     about = "about" if pace.jobs else "perhaps"
     said = f"one job after the other: {about} {own} with rotation, {other} without it"
     return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
 
 
-def _told(pace: Pace, *, limit_s: float) -> str:
+def _told(pace: JobPace, *, limit_s: float) -> str:
     """Say what the time of a job is made of, and how that is known."""
     parts = (
         f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "

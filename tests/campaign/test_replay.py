@@ -233,7 +233,7 @@ def test_calibrate_as_a_command(
     )
     assert main(["plan", "test_pretend.py"]) == 0
     assert (
-        "0.6 % is assumed: this cell was not calibrated: xlatune calibrate SWEEP_FILE"
+        "0.6 % is assumed, because this cell was not calibrated: xlatune calibrate SWEEP_FILE"
         in " ".join(capsys.readouterr().out.split())
     )
     assert main(["calibrate", "test_pretend.py", "--jobs", "4"]) == 0

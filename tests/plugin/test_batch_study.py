@@ -228,6 +228,7 @@ def test_killed_and_resumed_it_loses_and_doubles_nothing(project: Any, tmp_path:
     assert _record(project)["value"] == "6"
 
 
+@pytest.mark.part("sweeps")
 @pytest.mark.skipif(sys.platform != "linux", reason="no limit of the address space, no /proc")
 @pytest.mark.jax
 def test_real_xla_says_where_memory_ends(folder: Any) -> None:

@@ -73,6 +73,7 @@ def compiled(folder: Any) -> int:
     return text.split().count("compiled")
 
 
+@pytest.mark.part("sweeps")
 def test_what_compiling_decides_is_not_run_and_not_compiled_again(
     sweep: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

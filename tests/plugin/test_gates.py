@@ -71,6 +71,7 @@ def gate(folder: Any) -> Any:
     return folder
 
 
+@pytest.mark.part("sweeps")
 def test_each_candidate_has_its_own_end(gate: Any) -> None:
     done = gate.run("-m", "gate", "-k", "good or slow", "--xlatune-negative=xfail")
     done.assert_outcomes(passed=1, failed=1, deselected=2)

@@ -106,6 +106,7 @@ def go_on(folder: Any, *args: str) -> None:
     assert_each_trial_once(folder)
 
 
+@pytest.mark.part("sweeps")
 def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: Any) -> None:
     hold(folder)
     session = start("-n2", *SCREEN)
@@ -247,6 +248,7 @@ def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:
     assert len(folder.submitted) == SCREENED
 
 
+@pytest.mark.part("sweeps")
 @pytest.mark.parametrize(
     ("waves", "trials"),
     [

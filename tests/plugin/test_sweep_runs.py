@@ -21,6 +21,7 @@ def test_a_sweep_measures_once_and_concludes_the_same_again(folder: Any) -> None
     assert_reused(folder)
 
 
+@pytest.mark.part("sweeps")
 def test_two_workers_share_what_is_left_and_one_process_reuses_it(
     folder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

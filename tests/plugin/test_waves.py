@@ -155,6 +155,7 @@ def of_wave(folder: Any, wave: str) -> set[str]:
     } - {"baseline-deployed"}
 
 
+@pytest.mark.part("sweeps")
 def test_all_waves_by_their_markers(waves: Any) -> None:
     waves.run("-m", "wave1").assert_outcomes(passed=1)
     waves.run("-m", "wave2").assert_outcomes(passed=4)

@@ -166,11 +166,11 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
     assert status == 0, out[-3000:] + err[-3000:]
     page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))
     told = json.loads((prepared / "reports/mine/leaderboard.json").read_text(encoding="utf-8"))
-    assert page.forest.keys() == {"backend-optimization-level", "multi-thread-eigen"}
+    assert page.forest.keys() == {"backend-optimization-level-0", "multi-thread-eigen-false"}
     for each in told["conclusion"]["verdicts"]:
         assert page.forest[each["arm"]]["delta"] == f"{100 * each['delta']:+.1f}"
     winner = told["conclusion"]["verdicts"][0]
-    assert (winner["arm"], winner["kind"]) == ("backend-optimization-level", "FASTER")
+    assert (winner["arm"], winner["kind"]) == ("backend-optimization-level-0", "FASTER")
 
 
 def test_there_are_blocks_of_several_pages() -> None:

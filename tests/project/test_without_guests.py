@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pytest_xlatune
 from tests.helpers.guests import install
 
@@ -48,6 +50,7 @@ def pytest_terminal_summary(terminalreporter):
 """
 
 
+@pytest.mark.part("sweeps")
 def test_the_tests_of_the_core_hold_without_guests(tmp_path: Path) -> None:
     there = tmp_path / "there"
     left_out = shutil.ignore_patterns("guests", "__pycache__")

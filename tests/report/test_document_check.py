@@ -296,6 +296,7 @@ def test_what_is_said_of_slots_is_compared(
 TWICE = {**ON_SLOTS, **AS_PLANNED, "slots": FIVE, "profiles": (*PROFILES[:2], *MANY)}
 
 
+@pytest.mark.part("sweeps")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -300,6 +300,7 @@ def test_the_controller_may_die_and_come_back(
     faults.assert_measured_once("victim")
 
 
+@pytest.mark.part("slurm")
 def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
     faults: Faults, lab: ModuleType
 ) -> None:

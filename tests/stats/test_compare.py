@@ -213,7 +213,7 @@ def test_an_arm_that_no_block_links_to_a_baseline_is_not_compared() -> None:
     ("scores", "words"),
     [
         pytest.param(blocks(arms={"a": 0.1}, n=1), "1 degrees of freedom", id="one block"),
-        pytest.param(blocks(arms={"a": 0.1}, noise=0.0), "do not vary", id="zero variance"),
+        pytest.param(blocks(arms={"a": 0.1}, noise=0.0), "exactly equal", id="zero variance"),
         pytest.param(
             [*blocks(arms={"a": 0.1}), BlockScore(block=0, arm=BASE, value=math.nan)],
             "not finite",

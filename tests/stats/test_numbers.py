@@ -144,7 +144,7 @@ def test_planner(profiles: int) -> None:
 def test_the_least_budget_that_a_refusal_names_is_enough(profiles: int, slots: int) -> None:
     refused = plan(profiles, 5, slots=slots)
     assert isinstance(refused, Refusal)
-    said = re.search(r"(\d+) jobs are the least, (\d+) are recommended", sentence(refused.why))
+    said = re.search(r"ask for (\d+) jobs at least, (\d+) are recommended", sentence(refused.why))
     assert said is not None
     least, recommended = map(int, said.groups())
     assert isinstance(plan(profiles, least, slots=slots), Plan)

@@ -36,6 +36,7 @@ def most(sweeps: int, rate: float) -> int:
     return int(scipy.stats.binom.ppf(0.999, sweeps, rate))
 
 
+@pytest.mark.part("sweeps")
 def test_false_winners_are_one_sweep_in_twenty() -> None:
     found = false_winners(simcluster.World(name="null"), SWEEPS)
     assert 0 < found <= most(SWEEPS, 0.055)

@@ -25,7 +25,7 @@ from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.stats.rotations import COMPILE_SHARE, Load, Pace
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace, JobWork
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS, pace_of
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -347,15 +347,17 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     ("pace", "rotates"),
     [
         pytest.param(None, True, id="guessed from the limit"),
-        pytest.param(Pace(start_s=60, step_s=1, compile_s=5, jobs=2), True, id="quick to compile"),
         pytest.param(
-            Pace(start_s=60, step_s=1, compile_s=600, jobs=2), False, id="slow to compile"
+            JobPace(start_s=60, step_s=1, compile_s=5, jobs=2), True, id="quick to compile"
         ),
-        pytest.param(Pace(start_s=0, step_s=1, compile_s=0, jobs=2), True, id="steps alone"),
+        pytest.param(
+            JobPace(start_s=60, step_s=1, compile_s=600, jobs=2), False, id="slow to compile"
+        ),
+        pytest.param(JobPace(start_s=0, step_s=1, compile_s=0, jobs=2), True, id="steps alone"),
     ],
 )
 def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
-    pace: Pace | None, rotates: bool
+    pace: JobPace | None, rotates: bool
 ) -> None:
     sweep = turning(rotation=RotationRule(must_save=True, pace=pace))
     assert sweep.rotates is rotates
@@ -381,7 +383,7 @@ def test_what_is_left_counts_rotations_by_their_steps_and_programs() -> None:
         left = sweep.work(done[:at])
         assert left
         assert left.jobs == sweep.left(done[:at])
-    assert sweep.work(done) == Load(jobs=0, steps=0)
+    assert sweep.work(done) == JobWork(jobs=0, steps=0)
     assert study(25).work(()) is None
 
 
@@ -411,11 +413,11 @@ def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
         outcome=Outcome(state=State.COMPLETED, start_s=100.0, end_s=100.0 + 50 + steps * step_s),
     )
     told = pace_of((ended,))
-    assert told == Pace(start_s=50, step_s=2, compile_s=COMPILE_SHARE * 50, jobs=1)
+    assert told == JobPace(start_s=50, step_s=2, compile_s=COMPILE_SHARE * 50, jobs=1)
     told = pace_of((ended, rotation))
     assert told
     assert (told.compile_s, told.compilations) == (1.0, 28)
-    load = Load(jobs=2, steps=30, compilations=4)
+    load = JobWork(jobs=2, steps=30, compilations=4)
     assert load.seconds(told) == 2 * 50 + 30 * 2 + 4
 
 

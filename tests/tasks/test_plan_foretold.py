@@ -60,9 +60,7 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     fewest = study.layout.jobs
     assert (study.left(()), study.at_most(())) == (fewest, 50)
     assert fewest < 50
-    assert f"{fewest} to 50 jobs, the more where nothing is faster" in sentence(
-        study.outline(())[0]
-    )
+    assert f"{fewest} jobs, up to 50 where nothing is faster" in sentence(study.outline(())[0])
     # a sweep that states its blocks has no others
     stated = replace(study, finalists=2, blocks=4)
     assert stated.at_most(()) == stated.left(())

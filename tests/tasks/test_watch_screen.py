@@ -32,7 +32,7 @@ def test_a_ranking_is_a_table_whose_figures_stand_under_their_titles() -> None:
         end = head.index(title) + len(title)
         for row, figure in zip((first, second), figures, strict=True):
             assert row[:end].endswith(figure), row
-    assert second.split()[0] == f"{LONG[:19]}…"
+    assert second.split()[0] == f"{LONG[:21]}…"
 
 
 @pytest.mark.parametrize(("height", "shown"), [(12, 2), (6, 2), (3, 1)])

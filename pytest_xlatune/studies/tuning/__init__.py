@@ -21,7 +21,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.stats.rotations import Load
+from pytest_xlatune.stats.rotations import JobWork
 from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
 from pytest_xlatune.studies.staged import StagedStudy
 from pytest_xlatune.studies.trials import wave_order
@@ -230,7 +230,7 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         blocks = walk.confirmation if self.confirm and walk.is_ranked else None
         return blocks.added if blocks is not None else None
 
-    def work(self, history: History) -> Load | None:
+    def work(self, history: History) -> JobWork | None:
         """Return what the trials to come have to do, where rotations are among them."""
         return self.turned(history).load if self.rotates else None
 

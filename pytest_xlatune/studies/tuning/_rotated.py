@@ -41,7 +41,7 @@ from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.rotations import (
     Checked,
     DeployedCheck,
-    Load,
+    JobWork,
     OrdinaryNoise,
     check_deployed,
     check_jobs,
@@ -575,16 +575,16 @@ class RotatedSweep(Walk["TuningStudy"]):
         )
 
     @cached_property
-    def load(self) -> Load:
+    def load(self) -> JobWork:
         """What the trials that are likely still to come have to do."""
         steps = self.study.cell.protocol.steps
         jobs = self.jobs.left(self.beside) if self.jobs is not None else 0
-        found = Load(jobs=jobs, steps=jobs * steps)
+        found = JobWork(jobs=jobs, steps=jobs * steps)
         if not self.asks_rotations or self.why_not is not None:
             return found
         for each in self.turning:
             programs = len(each.rotation.spec.programs) if each.rotation is not None else 0
-            found += Load(jobs=1, steps=each.protocol.steps, compilations=programs)
+            found += JobWork(jobs=1, steps=each.protocol.steps, compilations=programs)
         is_decided = self.rotated.confirm and not self.rotated.propose(self.laid_out)
         if is_decided or not self.rotated.confirm:
             return found
@@ -595,7 +595,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         widths = plan.widths[: not self.rotations and self.look is None] + plan.widths[-1:] * later
         rotations = replace(plan, widths=widths)
         found += rotations.load(turns, first_steps=FIRST_STEPS)
-        return found + Load(jobs=plan.checks, steps=plan.checks * steps)
+        return found + JobWork(jobs=plan.checks, steps=plan.checks * steps)
 
     @property
     def _left(self) -> int:

@@ -18,8 +18,8 @@ from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
 from pytest_xlatune.stats.rotations import (
     JOBS,
     LOOK,
-    Load,
-    Pace,
+    JobPace,
+    JobWork,
     RotationPlan,
     TurnLayout,
     plan_rotations,
@@ -53,7 +53,7 @@ class RotationRule(Record):
     step_function: str = ""
     share: float | None = field(default=None, metadata=LATER)
     must_save: bool = field(default=False, metadata=LATER)
-    pace: Pace | None = field(default=None, metadata=LATER)
+    pace: JobPace | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,23 +244,23 @@ def outline_of_ways(
     return (*rows, *(() if jobs is None else jobs.outline(history)))
 
 
-def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[Load, Load]:
+def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[JobWork, JobWork]:
     """Return what this plan has to do at most, and what one without rotation has."""
     beside = 0 if ways.jobs is None else _jobs(ways.jobs)
     steps = sweep.cell.protocol.steps
     ordinary = beside + LOOK + ways.plan.checks
     rotations = ways.plan.load(ways.turns, first_steps=FIRST_STEPS)
     # the look compiles the baseline once more
-    own = rotations + Load(jobs=ordinary, steps=ordinary * steps, compilations=LOOK)
+    own = rotations + JobWork(jobs=ordinary, steps=ordinary * steps, compilations=LOOK)
     others = _jobs(replace(sweep, rotation=None))
-    return own, Load(jobs=others, steps=others * steps)
+    return own, JobWork(jobs=others, steps=others * steps)
 
 
-def pace_of_plan(sweep: TuningPlan) -> Pace:
+def pace_of_plan(sweep: TuningPlan) -> JobPace:
     """Return the pace of a sweep's jobs before it begins: as measured, or as guessed."""
     rule, protocol = sweep.rotation, sweep.cell.protocol
     known = None if rule is None else rule.pace
-    return known or Pace.guessed(protocol.deadline_s, protocol.steps)
+    return known or JobPace.guessed(protocol.deadline_s, protocol.steps)
 
 
 def _as_sharp(others: TuningPlan, *, than: TuningPlan) -> int:

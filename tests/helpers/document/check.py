@@ -38,8 +38,8 @@ SHOWN_OF_THE_SCREEN = 8 + 5
 PERCENT = re.compile(rf"({NUMBER}) %|\[({NUMBER}), ({NUMBER})\]")
 # what a bullet of the header has to say:  14    `node001`    FASTER
 TOKEN = re.compile(r"`[^`]*`|\b[A-Z]{5,}\b|[0-9]+(?:[.:-][0-9]+)*")
-OF_NAMES = {"M": ["95"], "MDE80": ["80", "80"]}
-FROM_START = "The same of a whole sweep, which must also rank it well in its first run"
+FROM_START = "Smallest gain of one profile that the whole sweep finds with 80 % power"
+OF_NAMES = {"M": ["95"], "MDE80": ["80", "80"], FROM_START: ["80"]}
 # in the order in which a header counts them
 KINDS = ("FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE", "SCREENED", "INVALID")
 _DELTA = f"delta % vs {BASELINE}"

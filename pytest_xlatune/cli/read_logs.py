@@ -134,7 +134,7 @@ def _read_all(
     """Return the logs that can be read, and why each of the others cannot."""
     from pytest_xlatune.tasks.read_logs import logs_of, read_one
 
-    pattern = pattern_of(arguments)
+    read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
     for path in arguments.logs:
         try:
@@ -144,9 +144,7 @@ def _read_all(
             continue
         for log in logs:
             try:
-                read.append(
-                    read_one(log, pattern=pattern, tokens=arguments.tokens, has_ranks=has_ranks)
-                )
+                read.append(read_log(log, has_ranks=has_ranks))
             except ConfigError as error:
                 problems.append(str(error))
     return read, tuple(problems)

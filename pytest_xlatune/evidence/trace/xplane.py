@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ class _Loader(Protocol):
         """Have all up to a position and some behind it; return how far that can be followed."""
 
     def skip(self, at: int) -> None:
-        """Go on at a position; what is in between is not needed yet."""
+        """Go on at a position: the bytes before it are not needed yet."""
 
     def load(self, begin: int, end: int) -> None:
         """Have what lies between two positions."""
@@ -221,7 +222,7 @@ class _File:
         """Give whole pages between two positions of the memory back to the system."""
         begin = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
         size = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
-        if self._map is not None and size > 0 and hasattr(self._map, "madvise"):
+        if self._map is not None and size > 0 and sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED, begin, size)
 
 
@@ -583,7 +584,7 @@ class _XplaneReader:
                     for columns in decode(line, wanted, intern=texts.intern, first=True):
                         self._markers(line, columns)
                 return
-            # read as a whole, which says exactly what is wrong with it
+            # read as a whole: the error then says where the fault lies
             annotations, calls, self._events_read, self._origin_ns = kept
             del self._annotations[annotations:], self._launches[calls:]
         with self._loaded(begin, end):

@@ -1071,6 +1071,11 @@ WORDS: Mapping[Why, str] = {
     Why.RANK_IDLES: N_("its threads are idle, and those of the others compute"),
     Why.FEWER_COLLECTIVES: N_("NCCL counts {few} launched collectives of {many}; {doing}"),
     Why.FEWER_ENQUEUED: N_("it had enqueued {few} collectives, and others {many}"),
+    Why.FEWER_COMPLETED: N_("it had completed {few} collectives, and others {many}"),
+    Why.EARLIER_COLLECTIVE: N_("it timed out in collective {few}, and others in {many}"),
+    Why.NO_WATCHDOG: N_(
+        "its watchdog said nothing of the collective that timed out on the {others} other ranks"
+    ),
     Why.FEWER_STEPS: N_("others came to step {most}; its last line: {line:or none}"),
     Why.NAMED_BY: N_("named by the line `{said}`"),
     Why.RANK_SLOWER: N_(

@@ -273,16 +273,15 @@ def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Reason] | Non
     fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
     numbers far apart, or of a rank more than half, are of groups that share no name.
     """
-    for kind, of in (
-        (Why.FEWER_ENQUEUED, lambda each: each.enqueued),
-        (Why.FEWER_COMPLETED, lambda each: each.completed),
-        (Why.EARLIER_COLLECTIVE, lambda each: each.waits_for),
+    for kind, name in (
+        (Why.FEWER_ENQUEUED, "enqueued"),
+        (Why.FEWER_COMPLETED, "completed"),
+        (Why.EARLIER_COLLECTIVE, "waits_for"),
     ):
         best: tuple[int, int, set[int]] = (0, 0, set())
         for group in groups:
-            counts = {
-                rank: count for rank, each in group.items() if (count := of(each)) is not None
-            }
+            said = ((rank, each._asdict()[name]) for rank, each in group.items())
+            counts: dict[int, int] = {rank: count for rank, count in said if count is not None}
             few, many = min(counts.values(), default=0), max(counts.values(), default=0)
             found = {rank for rank, count in counts.items() if count == few}
             is_one = kind is Why.FEWER_ENQUEUED or (

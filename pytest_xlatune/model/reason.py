@@ -115,6 +115,7 @@ class Why(StrEnum):
     # bandwidth tests
     WRONG_VALUES = auto()
     SEVERAL_SIZES = auto()
+    NO_SUMMARY = auto()
 
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()

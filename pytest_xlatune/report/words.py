@@ -180,6 +180,10 @@ WORDS: Mapping[Why, str] = {
         "the test measured {sizes} sizes, and their average is no speed; measure one: give -b "
         "and -e the same size"
     ),
+    Why.NO_SUMMARY: N_(
+        "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : NUMBER` after "
+        "it: the test was cut, or its last lines were left out"
+    ),
     # rotations: their turns, what they decide, and the check of the deployed form
     Why.NO_TURN_BEGAN: N_("no turn began"),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),

@@ -17,7 +17,6 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
@@ -78,5 +77,7 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     documents = [document_of(campaign, found)]
     if allocations or on_slots:
         documents.append(ways_document(asked, found, folder=folder))
+    from pytest_xlatune.report.document import brief, lines
+
     written = brief("Files", lines(f"written: {os.path.relpath(folder / CALIBRATION)}"))
     return Output(documents=(*documents, written))

@@ -15,7 +15,6 @@ from pytest_xlatune.cli.parsers import (
     resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output, live
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck
@@ -74,6 +73,7 @@ def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> Compi
 
 def _compile_check(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.evidence.hlo.difference import finding_line, summary_lines
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.tasks.compile_profiles import compiled, without_each
 
     resolved = resolved_sweep(arguments.sweep, options_of(arguments))

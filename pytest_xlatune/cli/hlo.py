@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pytest_xlatune.cli.parsers import TRIAL, add_all, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
 
 
 def add_hlo(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +20,8 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
 
 
 def _hlo(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
+
     named = filter(None, [arguments.dump, arguments.other])
     programs, problems = read_programs([_dump(each, arguments) for each in named])
     return Output(

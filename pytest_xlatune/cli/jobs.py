@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.ledger import LEDGER, Ledger
-from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import Exit, LedgerError
-from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.measured import folders_of
+
+if TYPE_CHECKING:
+    from pytest_xlatune.ledger.state import LedgerState
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,11 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def _jobs(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.ledger import LEDGER, Ledger
+    from pytest_xlatune.ledger.state import replay
+    from pytest_xlatune.report.document import brief, lines
+    from pytest_xlatune.tasks.measured import folders_of
+
     told: list[str] = []
     ended: list[str] = []
     problems: list[str] = []

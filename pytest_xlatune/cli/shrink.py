@@ -19,7 +19,6 @@ from pytest_xlatune.cli.parsers import (
 )
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from pytest_xlatune.tasks.shrink import Shrunk
@@ -47,6 +46,7 @@ def add_shrink(parser: argparse.ArgumentParser) -> None:
 
 
 def _shrink(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.tasks.shrink import shrink_profile
 
     file, _, name = arguments.profile.rpartition(":")

@@ -14,7 +14,6 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -65,6 +64,8 @@ def _watch(arguments: argparse.Namespace) -> Output:
         shown = _texts(all_lines(watcher.look(time.time()), console.width))
         for line in shown:
             line.truncate(console.width, overflow="ellipsis")
+        from pytest_xlatune.report.document import brief, lines
+
         return Output(documents=(brief("Cells", lines(*(line.plain for line in shown))),))
     from rich.live import Live
 

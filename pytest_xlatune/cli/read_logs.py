@@ -70,7 +70,7 @@ def _steps(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.words import sentence
     from pytest_xlatune.tasks.read_logs import slower_of
 
-    read, problems = _read_all(arguments)
+    read, problems = _read_all(arguments, has_ranks=True)
     pattern = pattern_of(arguments)
     documents = (
         steps_of_log(
@@ -128,7 +128,9 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
 _EXITS = (("failed", 1), ("unfinished", 3))
 
 
-def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
+def _read_all(
+    arguments: argparse.Namespace, *, has_ranks: bool = False
+) -> tuple[list[Read], tuple[str, ...]]:
     """Return the logs that can be read, and why each of the others cannot."""
     from pytest_xlatune.tasks.read_logs import logs_of, read_one
 
@@ -142,7 +144,9 @@ def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...
             continue
         for log in logs:
             try:
-                read.append(read_one(log, pattern=pattern, tokens=arguments.tokens))
+                read.append(
+                    read_one(log, pattern=pattern, tokens=arguments.tokens, has_ranks=has_ranks)
+                )
             except ConfigError as error:
                 problems.append(str(error))
     return read, tuple(problems)

@@ -25,16 +25,16 @@ be a slower rank. Once two ranks were seen to print a step alike, going back beg
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._shapes import Fronts, Sieve, StepLines, StepRun, record
+from pytest_xlatune.logs._shapes import Fronts, KeptSteps, Sieve, StepLines, StepRun, record
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
@@ -43,6 +43,9 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import Action, Finding, StepRecord
 from pytest_xlatune.model.text import begun
+
+if TYPE_CHECKING:
+    from pytest_xlatune.logs.ranks import RankReader
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
@@ -62,6 +65,7 @@ _StepsOf = Callable[[str, str], Sequence[StepRecord]]
 
 _PART_MARKS = (b"stdout P ", b"stderr P ")
 _STEP_WORD = "completed "
+_STEP_BYTES = _STEP_WORD.encode()
 _ENVIRONMENT_WORDS = (
     "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",
 )  # fmt: skip
@@ -157,7 +161,7 @@ class _Start:
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None
-    steps: dict[int, StepRecord] = field(default_factory=dict)
+    steps: KeptSteps = field(default_factory=KeptSteps)
     last: int = -1  # highest step id; only read where `steps` is not empty
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
@@ -180,12 +184,15 @@ class _Start:
 class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
-    `pattern` is how another trainer than MaxText prints its steps.
+    `pattern` is how another trainer than MaxText prints its steps. `ranks` reads the steps of all
+    ranks in the same pass: of a log of its own it would search each byte again.
     """
 
-    def __init__(self, pattern: StepPattern | None = None) -> None:
+    def __init__(
+        self, pattern: StepPattern | None = None, *, ranks: RankReader | None = None
+    ) -> None:
         others = formats()
-        self._pattern = pattern
+        self._pattern, self._ranks = pattern, ranks
         self._blocks = [Blocks(each) for each in others]
         # the words of a line of a step, and what reads it: what the user says comes first
         self._others: list[tuple[Sequence[str], _StepsOf]] = [
@@ -200,6 +207,7 @@ class LogReader:
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
         self._step_lines = StepLines(self._fronts) if pattern is None else None
+        self._has_runs = False  # the block before had one, so that the next one may
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""
         self._lines = 0
@@ -284,6 +292,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         start = self._start
+        steps = start.steps.records()
         env = start.env.plain()
         told = self._told()
         troubled = [steps for each, steps in told if each.action is not Action.NONE]
@@ -293,7 +302,7 @@ class LogReader:
             if each.cls == FailureClass.CANCELLED and steps <= start.count
         ]
         return LogReport(
-            steps=(*start.steps.values(),)[-_MOST_STEPS:],
+            steps=tuple(steps[-_MOST_STEPS:]),
             findings=self.findings,
             xla_flags=env.pop("XLA_FLAGS", None),
             env=env,
@@ -308,7 +317,7 @@ class LogReader:
             is_cancelled=bool(cancelled),
             exit_code=start.exit_code,
             tail=self._last_lines(),
-            notes=self._notes(),
+            notes=self._notes(steps),
             libraries=start.libraries.plain(),
             memory_gb=start.memory_gb,
             asked=dict(self._asked),
@@ -328,20 +337,45 @@ class LogReader:
             # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
             if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):
                 block = self._without_parts(block)
-            number, seen = self._lines, self._step_lines
-            for run, part in seen.runs(block) if seen else ((None, block),):
-                if run is not None and seen is not None and self._take(run, seen):
-                    number += run.count
-                    continue
-                total, found = self._sieve.lines(part)
-                for index, line in found:
-                    self._examine(line, number + index + 1)
-                number += total
+            number = self._examine_block(block)
             for each in self._blocks:
                 each.feed(block, self._lines)
             self._lines = number
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
+
+    def _examine_block(self, block: bytes) -> int:
+        """Read a block of whole lines; return how many lines that makes in all."""
+        number, seen = self._lines, self._step_lines
+        if seen is None or not self._has_runs:
+            # most blocks hold no step: the sieve lets every line of one through
+            total, found = self._sieve.lines(block)
+            if seen is None or not any(_STEP_BYTES in line for _, line in found):
+                self._examine_found(found, number)
+                return number + total
+        self._has_runs = False
+        for run, part in seen.runs(block):
+            if run is not None:
+                self._has_runs = True
+                if self._ranks is not None:
+                    # where no prefix was learnt both would read the same run
+                    self._ranks.see(part, None if self._fronts.prefix else run)
+                if self._take(run, seen):
+                    number += run.count
+                    continue
+            total, found = self._sieve.lines(part)
+            self._examine_found(found, number, is_seen=run is not None)
+            number += total
+        return number
+
+    def _examine_found(
+        self, found: Iterable[tuple[int, bytes]], number: int, *, is_seen: bool = False
+    ) -> None:
+        """Read the lines of a part that may say something; `is_seen`: `ranks` has them."""
+        for index, line in found:
+            if self._ranks is not None and not is_seen:
+                self._ranks.see(line)
+            self._examine(line, number + index + 1)
 
     def _examine_step(self, line: bytes, number: int, seen: StepLines) -> bool:
         """Read a step line whose shape was read before; false where it has to be read in full."""
@@ -351,8 +385,7 @@ class LogReader:
         origin, start = seen.origin(line, layout), self._start
         if origin in start.others:
             return True
-        before = None if layout is start.layout else start.steps.get(start.last)
-        if before is not None and len(layout.fields) < grammar.told(before):
+        if layout is not start.layout and len(layout.fields) < start.steps.told(start.last):
             return False  # its writer may have been cut
         if not self._is_at_home(origin):
             return True
@@ -366,33 +399,31 @@ class LogReader:
         It changes what the lines would change one by one.
         """
         start, layout = self._start, run.layout
-        before = None if layout is start.layout else start.steps.get(start.last)
-        if not start.steps or (before and len(layout.fields) < grammar.told(before)):
+        if not start.steps or (
+            layout is not start.layout and len(layout.fields) < start.steps.told(start.last)
+        ):
             return False
         if len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS:
             return False  # which ones are left out must not depend on how lines come together
-        writers = run.writers
-        origins = {said: seen.origin_of(*said) for said in {*writers} or {(b"", b"")}}
+        origins = {said: seen.origin_of(*said) for said in {*run.writers} or {(b"", b"")}}
         if not all(each == start.home or each in start.others for each in origins.values()):
             return False
         if start.others and not start.others.isdisjoint(origins.values()):
-            run.keep([origins[said] == start.home for said in writers])
-        steps = run.steps()
+            at_home = {said for said, each in origins.items() if each == start.home}
+            run = run.chosen([*map(at_home.__contains__, run.writers)])
+        steps = run.steps
         if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
             first = self._first_of_each(steps, figures=len(layout.fields))
             if first is None:
                 return False
-            run.keep(first)
-            steps = run.steps()
+            run = run.chosen(first)
             start.repeated, start.layout = True, None
         elif steps:
             start.layout = layout
-        if steps:
-            label = start.home.label if start.home else ""
-            records = run.records(steps, label, start=start.index)
-            start.steps.update(zip(steps, records, strict=True))
-            start.phase, start.last = Phase.TRAINING, steps[-1]
-            self._count_steps(len(steps))
+        if run.steps:
+            start.steps.add(run, start.home.label if start.home else "", start=start.index)
+            start.phase, start.last = Phase.TRAINING, run.steps[-1]
+            self._count_steps(run.count)
         return True
 
     def _first_of_each(self, steps: Sequence[int], *, figures: int) -> list[bool] | None:
@@ -407,10 +438,10 @@ class LogReader:
                 fresh.add(step)
             elif last - step > _RANKS_APART and not start.repeated:
                 return None  # a new start
-            elif step not in fresh:
-                known = start.steps.get(step)
-                if known is None or grammar.told(known) < figures:
-                    return None
+            elif step not in fresh and (
+                step not in start.steps or start.steps.told(step) < figures
+            ):
+                return None
         return first
 
     def _examine(self, line: bytes, number: int, *, torn: bool = False) -> None:
@@ -633,20 +664,18 @@ class LogReader:
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self._fatal = None
         if len(start.steps) > _MOST_STEPS + _MORE_STEPS:
-            for first in [*itertools.islice(start.steps, _MORE_STEPS)]:
-                del start.steps[first]
+            start.steps.drop(_MORE_STEPS)
             start.dropped_steps += _MORE_STEPS
 
     def _is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
-        before = self._start.steps.get(self._start.last)
-        return before is not None and grammar.told(record) < grammar.told(before)
+        return grammar.told(record) < self._start.steps.told(self._start.last)
 
     def _repeat(self, record: StepRecord) -> None:
         """Keep the first line of a step, unless that one was cut short and this one tells more."""
         start = self._start
         start.repeated, start.layout = True, None
-        if grammar.told(record) > grammar.told(start.steps[record.step]):
+        if grammar.told(record) > start.steps.told(record.step):
             start.steps[record.step] = replace(record, start=start.index)
 
     def _is_at_home(self, origin: Origin) -> bool:
@@ -742,13 +771,11 @@ class LogReader:
         ]
         return tuple(texts[-_TAIL_LINES:])
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, steps: Sequence[StepRecord]) -> tuple[str, ...]:
         start = self._start
         dropped = start.dropped_steps + max(len(start.steps) - _MOST_STEPS, 0)
         whose = (start.home.label if start.home else "") or "the one without a label"
-        timeless = [
-            each for each in start.steps.values() if each.step_s is not None and each.step_s <= 0.0
-        ]
+        timeless = [each for each in steps if each.step_s is not None and each.step_s <= 0.0]
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),

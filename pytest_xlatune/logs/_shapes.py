@@ -215,73 +215,72 @@ def record(line: bytes, layout: StepLayout, label: str, *, start: int) -> StepRe
 
 
 class _Parts(NamedTuple):
-    """How lines of one shape are cut when their dots are taken out: the numbers are integers then.
+    """How lines of one shape are cut.
 
-    `per`: by what each of them is divided. Both are exact below 2^53, and so the quotient is the
-    float nearest to the text, as `float` gives it in twice the time.
+    Attributes:
+        head: the texts of `names` (rank, actor, step; those that a line has) in their order.
+        figures: once their dots are taken out, so that the numbers are integers.
+        seconds: of these the seconds alone; None where the lines tell none.
+        per: by what each figure is divided. Both are exact below 2^53, and so the quotient is the
+            float nearest to the text, as `float` gives it in twice the time.
     """
 
-    cut: struct.Struct
+    head: struct.Struct
+    names: tuple[str, ...]
+    figures: struct.Struct
+    seconds: struct.Struct | None
     per: dict[str, float]
 
 
 class StepRun:
-    """Step lines one after the other that differ in digits alone; read as columns."""
+    """Step lines one after the other that differ in digits alone; read as columns.
+
+    Who printed which step is read at once, the figures of a step when they are asked for: of a long
+    log most are never.
+    """
 
     def __init__(
         self, layout: StepLayout, parts: _Parts, lines: bytes, count: int, *, known: _Numbers
     ) -> None:
         self.layout = layout
         self.count = count
-        self._known = known
-        self._lines, self._size, self._per = lines, len(lines) // count, parts.per
+        self._parts, self._lines, self._known = parts, lines, known
         # no row outlives the next one, and the garbage collector has nothing to look through
-        rows = parts.cut.iter_unpack(lines.replace(b".", b""))
-        texts = [*itertools.chain.from_iterable(rows)]
-        width = len(parts.per)
-        self._columns = {name: texts[at::width] for at, name in enumerate(parts.per)}
+        texts = [*itertools.chain.from_iterable(parts.head.iter_unpack(lines))]
+        width = len(parts.names)
+        columns = {name: texts[at::width] for at, name in enumerate(parts.names)}
+        self.steps: Sequence[int] = [*map(int, columns.pop("step"))]
+        none = [b""] * count if columns else []
+        rank, actor = (columns.get(name, none) for name in ("rank", "actor"))
+        # the texts of rank and actor of each line; none where no line says them
+        self.writers: Sequence[tuple[bytes, bytes]] = [*zip(rank, actor, strict=True)]
 
-    @property
-    def writers(self) -> list[tuple[bytes, bytes]]:
-        """The texts of rank and actor of each line; none where no line says them."""
-        (rank, rank_end), (actor, actor_end) = (
-            (each.start, each.stop) for each in (self.layout.rank, self.layout.actor)
-        )
-        if rank_end == actor_end == 0:
-            return []
-        lines = self._lines
-        return [
-            (lines[at + rank : at + rank_end], lines[at + actor : at + actor_end])
-            for at in range(0, len(lines), self._size)
-        ]
+    def chosen(self, which: Sequence[bool]) -> StepRun:
+        """Return the run of the lines that are chosen."""
+        size = len(self._lines) // self.count if self.count else 0
+        found: StepRun = object.__new__(StepRun)
+        found.layout, found._parts, found._known = self.layout, self._parts, self._known
+        at = itertools.compress(range(0, len(self._lines), size or 1), which)
+        found._lines = b"".join([self._lines[begin : begin + size] for begin in at])
+        found.steps = [*itertools.compress(self.steps, which)]
+        found.writers = [*itertools.compress(self.writers, which)]
+        found.count = len(found.steps)
+        return found
 
-    def keep(self, chosen: Sequence[bool]) -> None:
-        """Leave out the lines that are not chosen."""
-        self._columns = {
-            name: [*itertools.compress(column, chosen)] for name, column in self._columns.items()
-        }
+    def seconds(self) -> Sequence[float | None]:
+        """Return the seconds that each line tells, None where it tells none."""
+        cut, per = self._parts.seconds, self._parts.per.get("step_s")
+        if cut is None or per is None:
+            return [None] * self.count
+        texts = [*itertools.chain.from_iterable(cut.iter_unpack(self._lines.replace(b".", b"")))]
+        return _floats(texts, per, self._known.setdefault(("step_s", per), {}))
 
-    def steps(self) -> list[int]:
-        """Return the step of each line."""
-        return [*map(int, self._columns["step"])]
-
-    def seconds(self) -> Iterable[float | None]:
-        """Return the seconds that each line tells; None again and again where none does."""
-        column, name = self._columns.get("step_s"), "step_s"
-        if column is None:
-            return itertools.repeat(None)
-        per = self._per[name]
-        return self._floats(column, per, self._known.setdefault((name, per), {}))
-
-    def records(self, steps: Sequence[int], label: str, *, start: int) -> list[StepRecord]:
+    def records(self, label: str, *, start: int) -> list[StepRecord]:
         """Return what `record` returns for each line."""
         told: dict[str, Iterable[float | None]] = dict.fromkeys(_FIGURES, itertools.repeat(None))
-        for name, column in self._columns.items():
-            if name != "step":
-                per = self._per[name]
-                told[name] = self._floats(column, per, self._known.setdefault((name, per), {}))
+        told |= self._figures()
         kind, made = self.layout.kind, list[StepRecord]()
-        for row in zip(steps, *told.values(), strict=False):
+        for row in zip(self.steps, *told.values(), strict=False):
             # a frozen class sets its fields one by one through a function, which takes longer than
             # all the rest: this one sets them itself, and is then what it looks like
             each = _Thawed()
@@ -291,16 +290,90 @@ class StepRun:
             made.append(each)  # type: ignore[arg-type]
         return made
 
-    @staticmethod
-    def _floats(column: Sequence[bytes], per: float, known: dict[bytes, float]) -> list[float]:
-        """Return the numbers of a column; most logs tell the same ones again and again."""
-        try:
-            return [*map(known.__getitem__, column)]
-        except KeyError:
-            found = [*map(operator.truediv, map(int, column), itertools.repeat(per))]
-            if len(known) < _MOST_NUMBERS:
-                known.update(zip(column, found, strict=True))
-            return found
+    def _figures(self) -> dict[str, list[float]]:
+        parts = self._parts
+        rows = parts.figures.iter_unpack(self._lines.replace(b".", b""))
+        texts = [*itertools.chain.from_iterable(rows)]
+        return {
+            name: _floats(texts[at :: len(parts.per)], per, self._known.setdefault((name, per), {}))
+            for at, (name, per) in enumerate(parts.per.items())
+        }
+
+
+def _floats(column: Sequence[bytes], per: float, known: dict[bytes, float]) -> list[float]:
+    """Return the numbers of a column; most logs tell the same ones again and again."""
+    try:
+        return [*map(known.__getitem__, column)]
+    except KeyError:
+        found = [*map(operator.truediv, map(int, column), itertools.repeat(per))]
+        if len(known) < _MOST_NUMBERS:
+            known.update(zip(column, found, strict=True))
+        return found
+
+
+class KeptSteps:
+    """Step id -> its record, in the order printed; those of a run are made when they are read."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, StepRecord | _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._found
+
+    def __setitem__(self, step: int, record: StepRecord) -> None:
+        self._found[step] = record
+
+    def get(self, step: int) -> StepRecord | None:
+        """Return the record of a step; None where it is not kept."""
+        found = self._found.get(step)
+        if isinstance(found, _Waiting):
+            self._make(found)
+            found = self._found[step]
+        return found if isinstance(found, StepRecord) else None
+
+    def told(self, step: int) -> int:
+        """Return how many figures the line of a step told; 0 where it is not kept."""
+        found = self._found.get(step)
+        if isinstance(found, _Waiting):
+            return len(found.run.layout.fields)
+        return 0 if found is None else grammar.told(found)
+
+    def add(self, run: StepRun, label: str, *, start: int) -> None:
+        """Keep a run of steps, none of which is kept yet."""
+        self._found.update(dict.fromkeys(run.steps, _Waiting(run, label, start)))
+
+    def drop(self, count: int) -> None:
+        """Leave out so many of the first."""
+        for first in [*itertools.islice(self._found, count)]:
+            del self._found[first]
+
+    def clear(self) -> None:
+        """Leave out all."""
+        self._found.clear()
+
+    def records(self) -> list[StepRecord]:
+        """Return the record of each step."""
+        waiting = {id(each): each for each in self._found.values() if isinstance(each, _Waiting)}
+        for each in waiting.values():
+            self._make(each)
+        return [each for each in self._found.values() if isinstance(each, StepRecord)]
+
+    def _make(self, of: _Waiting) -> None:
+        found = self._found
+        for step, made in zip(of.run.steps, of.run.records(of.label, start=of.start), strict=True):
+            if found.get(step) is of:  # not left out since
+                found[step] = made
+
+
+class _Waiting(NamedTuple):
+    """A run whose records are not made."""
+
+    run: StepRun
+    label: str
+    start: int
 
 
 _FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")  # of a step that a line may tell
@@ -324,16 +397,37 @@ class _Thawed(Record):
 @functools.lru_cache(maxsize=64)
 def _parts(layout: StepLayout, shape: bytes) -> _Parts | None:
     """Return how lines of a shape are cut; None where a number has a sign or many digits."""
-    at, said, per = 0, [], {}
-    for name, where in sorted((("step", layout.step), *layout.fields), key=lambda e: e[1].start):
+    per, spans = dict[str, float](), list[tuple[str, int, int]]()
+    for name, where in sorted(layout.fields, key=lambda each: each[1].start):
         digits, _, decimals = shape[where].partition(b".")
         if not digits.isdigit() or len(digits + decimals) > _MOST_DIGITS:
             return None
         begin = where.start - shape.count(b".", 0, where.start)
-        said.append(f"{begin - at}x{len(digits + decimals)}s")
-        at, per[name] = begin + len(digits + decimals), float(10 ** len(decimals))
-    size = len(shape) - shape.count(b".") + 1
-    return _Parts(struct.Struct("".join((*said, f"{size - at}x"))), per)
+        spans.append((name, begin, begin + len(digits + decimals)))
+        per[name] = float(10 ** len(decimals))
+    said = (("rank", layout.rank), ("actor", layout.actor), ("step", layout.step))
+    heads = sorted((each.start, each.stop, name) for name, each in said if each.stop > each.start)
+    if any(stop > begin for (_, stop, _), (begin, _, _) in itertools.pairwise(heads)):
+        return None
+    size = len(shape) + 1
+    short = size - shape.count(b".")
+    seconds = [(begin, stop) for name, begin, stop in spans if name == "step_s"]
+    return _Parts(
+        head=_cut([(begin, stop) for begin, stop, _ in heads], size),
+        names=tuple(name for _, _, name in heads),
+        figures=_cut([(begin, stop) for _, begin, stop in spans], short),
+        seconds=_cut(seconds, short) if seconds else None,
+        per=per,
+    )
+
+
+def _cut(spans: Iterable[tuple[int, int]], size: int) -> struct.Struct:
+    """Return what takes the texts between some positions out of lines of a size."""
+    at, said = 0, list[str]()
+    for begin, stop in spans:
+        said.append(f"{begin - at}x{stop - begin}s")
+        at = stop
+    return struct.Struct("".join((*said, f"{size - at}x")))
 
 
 class Sieve:

@@ -8,9 +8,10 @@ they run, which is slower. It keeps the last steps of each.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,18 +73,48 @@ class RankLog:
 
     Attributes:
         rank: whose.
-        steps: its last steps in the order printed, of its last start.
+        ids: of its last steps in the order printed, of its last start.
+        seconds: of each of them.
         last_line: of its log.
     """
 
     rank: int
-    steps: deque[RankStep] = field(default_factory=lambda: deque(maxlen=KEPT))
+    # a pair of its own for each step of each rank took as long as all the rest
+    ids: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))
+    seconds: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT))
     last_line: str = ""
+
+    @property
+    def steps(self) -> list[RankStep]:
+        """Its last steps in the order printed, of its last start."""
+        return [*map(RankStep, self.ids, self.seconds)]
 
     @property
     def last_step(self) -> int | None:
         """The highest step id; None before its first step."""
-        return max((each.step for each in self.steps), default=None)
+        return max(self.ids, default=None)
+
+    def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
+        """Take further steps, and return whether the program started again among them.
+
+        A line that tells a step again says nothing, one that goes back begins anew.
+        """
+        again = False
+        last = self.ids[-1] if self.ids else -1
+        if steps and not (last < steps[0] and all(map(operator.lt, steps, steps[1:]))):
+            for step, step_s in zip(steps, seconds, strict=True):
+                if step < last:  # the program started again
+                    again = True
+                    self.ids.clear()
+                    self.seconds.clear()
+                if step != last:
+                    self.ids.append(step)
+                    self.seconds.append(step_s)
+                last = step
+            return again
+        self.ids.extend(steps)
+        self.seconds.extend(seconds)
+        return again
 
 
 def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
@@ -141,13 +172,24 @@ class RankReader:
             for line in block.splitlines():
                 self._watchdog(line, rank)
         for run, part in self._step_lines.runs(block):
-            low = part.lower() if self._other_words else b""
-            if run is not None and not any(word in low for word in self._other_words):
-                self._take_run(run, rank)
-            else:
-                found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
-                for begin in sorted(found):
-                    self._line(part[begin : found[begin]], rank)
+            self._part(part, run, rank)
+
+    def see(self, part: bytes, run: StepRun | None = None) -> None:
+        """Take whole lines of a log whose lines name their rank, or a run that they are.
+
+        For who reads the log anyway, and knows which lines may be of steps: each such line has to
+        be seen, in their order; `standstill` then knows nothing.
+        """
+        self._part(part, run, None)
+
+    def _part(self, part: bytes, run: StepRun | None, rank: int | None) -> None:
+        low = part.lower() if self._other_words else b""
+        if run is not None and not any(word in low for word in self._other_words):
+            self._take_run(run, rank)
+            return
+        found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
+        for begin in sorted(found):
+            self._line(part[begin : found[begin]], rank)
 
     def _keep_tail(self, block: bytes, rank: int | None) -> None:
         """Keep the last blocks, so many that they hold _TAIL_BYTES."""
@@ -214,16 +256,17 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
-        ranks: Iterable[int | None]
+        steps, seconds = run.steps, run.seconds()
         if rank is not None:
-            ranks = itertools.repeat(rank)
-        else:
-            said = [rank for rank, _ in run.writers]
-            whose = {each: _whose(each.decode(), None) for each in {*said}}
-            ranks = map(whose.__getitem__, said)
-        for of, step, step_s in zip(ranks, run.steps(), run.seconds(), strict=False):
-            if of is not None:
-                self._take(of, step, step_s)
+            self._take(rank, steps, seconds)
+            return
+        said = [text for text, _ in run.writers]
+        order = sorted(range(len(said)), key=said.__getitem__)  # lines of one rank stay in order
+        for text, lines in itertools.groupby(order, said.__getitem__):
+            whose = _whose(text.decode(), None)
+            if whose is not None:
+                at = [*lines]
+                self._take(whose, [steps[each] for each in at], [seconds[each] for each in at])
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):
@@ -236,7 +279,7 @@ class RankReader:
             if whose is None:
                 continue
             for record in self._steps_of(text, origin.label):
-                self._take(whose, record.step, record.step_s)
+                self._take(whose, (record.step,), (record.step_s,))
 
     def _steps_of(self, text: str, label: str) -> Sequence[StepRecord]:
         low = text.lower()
@@ -245,17 +288,13 @@ class RankReader:
                 return found
         return grammar.parse_steps(text, label) if "completed " in low else ()
 
-    def _take(self, rank: int, step: int, step_s: float | None) -> None:
+    def _take(self, rank: int, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
         log = self._ranks.get(rank) or self._of(rank)
         if log is None:
             return
-        last = log.steps[-1].step if log.steps else -1
-        if step < last:
-            log.steps.clear()  # the program started again
+        if log.take(steps, seconds):  # the program started again
             for told in self._work.values():
                 told.pop(rank, None)
-        if step != last:
-            log.steps.append(RankStep(step, step_s))
 
     def _of(self, rank: int) -> RankLog | None:
         if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:

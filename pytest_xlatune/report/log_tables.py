@@ -6,7 +6,7 @@ This module reads no log and computes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +54,9 @@ def steps_of_log(
         ]
     else:
         figures = [f"no score: {plainly(score.reason)}"]
-    shown = shortened(steps, partial(_differs, score=score), shows_all=shows_all)
+    marked = {*score.window, *score.dropped} if isinstance(score, Score) else set[int]()
+    differs = partial(_differs, score=score, marked=marked)
+    shown = shortened(steps, differs, shows_all=shows_all)
     gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
     rows = tuple(gap if each is None else _step_row(each, score) for each in shown)
     return Document(
@@ -138,7 +140,7 @@ def _shown(lines: str) -> str:
 _FAR = 0.2  # of the score's seconds of a step
 
 
-def _differs(step: StepRecord, *, score: Score | NoScore) -> bool:
+def _differs(step: StepRecord, *, score: Score | NoScore, marked: Collection[int]) -> bool:
     """Whether a step is not like the others: what it did, its loss, or its time."""
     if step.kind != "step" or (step.loss is not None and not math.isfinite(step.loss)):
         return True
@@ -146,7 +148,7 @@ def _differs(step: StepRecord, *, score: Score | NoScore) -> bool:
         return False
     usual, own = score.step_s, step.step_s
     is_far = usual is not None and own is not None and not abs(own - usual) <= _FAR * usual
-    return is_far or step.step in (*score.window, *score.dropped)
+    return is_far or step.step in marked
 
 
 def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ class Read:
         findings: of log and end together.
         goal_step: the id of the last step that it was to take.
         whole: of the standard input, which cannot be read a second time, each format's reader.
+        ranks: the steps of all ranks of it, where they were asked for and no other log has them.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class Read:
     findings: tuple[Finding, ...]
     goal_step: int
     whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
+    ranks: RankReader | None = None
 
     @property
     def health(self) -> Health:
@@ -265,18 +267,24 @@ def _is_of(name: str, begin: str) -> bool:
 
 
 def read_one(
-    path: Path, *, pattern: StepPattern | None = None, tokens: float | None = None
+    path: Path,
+    *,
+    pattern: StepPattern | None = None,
+    tokens: float | None = None,
+    has_ranks: bool = False,
 ) -> Read:
     """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
 
     `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
-    where the log does not tell them.
+    where the log does not tell them; `has_ranks` reads the steps of all ranks in the same pass.
 
     Raises:
         UnreadableLogError: it cannot be opened, or it is not the log of a training job.
     """
-    reader = LogReader(pattern)
     path = path if path == STDIN else log_of(path)
+    is_alone = path.is_file() and len(_logs_by_rank(path)) == 1
+    ranks = RankReader(pattern) if has_ranks and is_alone else None
+    reader = LogReader(pattern, ranks=ranks)
     readers = [(each, each.whole()) for each in formats()] if path == STDIN else []
     notes: list[str] = []
     begin = end = b""
@@ -317,6 +325,7 @@ def read_one(
         ),
         goal_step=goal,
         whole=tuple(readers),
+        ranks=ranks,
     )
 
 
@@ -461,7 +470,7 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     """
     if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
         return ()
-    reader = ranks_of(read.path, pattern=pattern)
+    reader = read.ranks or ranks_of(read.path, pattern=pattern)
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
 
 

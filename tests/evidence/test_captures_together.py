@@ -270,7 +270,12 @@ def test_a_trace_of_another_profiler_or_device_is_named(
     assert name in left_out[0]
 
 
-def test_a_file_is_read_plane_by_plane_to_the_same_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [1, 100, 3_000, 1 << 23])
+def test_a_file_is_read_part_by_part_to_the_same_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(xplane, "_WINDOW", window)
+    monkeypatch.setattr(xplane, "_AHEAD", max(64, window))
     space = node(gpus=8, steps=80)
     space.extra = task(1_000, 2_000) + msg(4, b"node001")
     data = space.data()
@@ -280,6 +285,10 @@ def test_a_file_is_read_plane_by_plane_to_the_same_trace(tmp_path: Path) -> None
     one, other = read_xplane_file(str(path)), read_xplane(data, str(path))
     assert drill([one]) == drill([other])
     assert (one.host, one.names, one.stopped_unix_ns) == (other.host, other.names, 2_000)
+    assert one.annotations == other.annotations
+    assert len(one.launches.id)
+    assert (one.launches.id == other.launches.id).all()
+    assert (one.launches.start_ps == other.launches.start_ps).all()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,9 +23,11 @@ import numpy as np
 
 from pytest_xlatune.evidence.protobuf import (
     LENGTH,
+    VARINT,
     Bytes,
     WireError,
     fields,
+    signed,
     text,
 )
 from pytest_xlatune.evidence.trace import (
@@ -52,6 +54,7 @@ from pytest_xlatune.evidence.trace.columns import (
     decode,
     decode_whole,
     entries,
+    follow,
     name_of,
     one_by_one,
     read_line,
@@ -91,8 +94,10 @@ class Plane:
 _LINE, _EVENT_NAME, _STAT_NAME, _STAT = 3, 4, 5, 6
 
 
-def read_plane(data: Bytes, start: int, end: int) -> Plane:
+def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None) -> Plane:
     """Find the parts of the XPlane that lies from `start` to `end`.
+
+    With a `loader` its lines are not in memory yet.
 
     Raises:
         WireError: more lines or names than any profiler writes.
@@ -104,9 +109,10 @@ def read_plane(data: Bytes, start: int, end: int) -> Plane:
     tables = {_EVENT_NAME: [none], _STAT_NAME: [none]}
     at, count = start, 0
     while at < end:
+        ready = end if loader is None else loader.reach(at)
         number = data[at] >> 3
         if data[at] in TABLES:  # thousands of entries, one behind the other
-            tags, at = one_by_one(data, at, end, data[at])
+            tags, at = one_by_one(data, at, ready, data[at])
             tables[number].append(entries(data, tags))
             if at > end:
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")
@@ -116,6 +122,8 @@ def read_plane(data: Bytes, start: int, end: int) -> Plane:
             if tags.size:
                 continue
         number, kind, begin, stop = next(fields(data, at, end))
+        if loader is not None:
+            (loader.skip if (number, kind) == (_LINE, LENGTH) else loader.reach)(stop)
         if kind == LENGTH and number == 2:  # noqa: PLR2004
             name = text(data, begin, stop)
         elif kind == LENGTH and number in tables:
@@ -134,10 +142,29 @@ def read_plane(data: Bytes, start: int, end: int) -> Plane:
     )
 
 
+class _Loader(Protocol):
+    """What brings the parts of one plane into memory, each to its place."""
+
+    def reach(self, at: int) -> int:
+        """Have all up to a position and some behind it; return how far that can be followed."""
+
+    def skip(self, at: int) -> None:
+        """Go on at a position; what is in between is not needed yet."""
+
+    def load(self, begin: int, end: int) -> None:
+        """Have what lies between two positions."""
+
+    def forget(self, begin: int, end: int) -> None:
+        """Give the memory between two positions back."""
+
+
 class _Memory(Protocol):
     """Where the bytes of a file are."""
 
     size: int
+
+    def plane(self, begin: int, end: int) -> tuple[Bytes, _Loader | None]:
+        """Return where the bytes of a plane will be, and what loads them; None: they are there."""
 
     def part(self, begin: int, end: int) -> Bytes:
         """Return some of them; what was returned before is no more."""
@@ -153,6 +180,9 @@ class _Whole:
     def part(self, begin: int, end: int) -> Bytes:
         return self._data[begin:end]
 
+    def plane(self, begin: int, end: int) -> tuple[Bytes, None]:
+        return self.part(begin, end), None
+
 
 class _File:
     """A file of which a part is in memory, each in the place of the one before.
@@ -164,11 +194,21 @@ class _File:
     def __init__(self, file: int, size: int) -> None:
         self.size = size
         self._file = file
-        # as large as the file, but only as much of it takes memory as the largest part
-        self._space = memoryview(mmap.mmap(-1, size) if size else b"")
+        # as large as the file, but only as much of it takes memory as is loaded at once
+        self._map = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size else None
+        self._space = memoryview(b"" if self._map is None else self._map)
 
     def part(self, begin: int, end: int) -> Bytes:
-        view = self._space[: end - begin]
+        self.fill(0, begin, end - begin)
+        return self._space[: end - begin]
+
+    def plane(self, begin: int, end: int) -> tuple[Bytes, _Loader]:
+        self.give_back(0, self.size)
+        return self._space[: end - begin], _PlaneOfFile(self, begin, end - begin)
+
+    def fill(self, at: int, begin: int, size: int) -> None:
+        """Read so many bytes of the file from `begin` on to a position of the memory."""
+        view = self._space[at : at + size]
         found = 0
         while found < len(view):
             more = os.preadv(self._file, [view[found:]], begin + found)
@@ -176,12 +216,47 @@ class _File:
                 left = os.fstat(self._file).st_size
                 raise WireError(f"it became shorter while it was read, {left} bytes are left")
             found += more
-        return view
+
+    def give_back(self, at: int, end: int) -> None:
+        """Give whole pages between two positions of the memory back to the system."""
+        begin = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        if self._map is not None and size > 0 and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED, begin, size)
+
+
+class _PlaneOfFile:
+    """Loads a plane of a file."""
+
+    def __init__(self, file: _File, begin: int, size: int) -> None:
+        self._file, self._begin, self._size = file, begin, size
+        self._loaded = 0
+
+    def reach(self, at: int) -> int:
+        wanted = min(at + _AHEAD, self._size)
+        if min(at + _HEADER, self._size) > self._loaded:
+            self.load(self._loaded, wanted)
+            self._loaded = wanted
+        return self._size if self._loaded == self._size else self._loaded - _HEADER
+
+    def skip(self, at: int) -> None:
+        self._loaded = max(self._loaded, min(at, self._size))
+
+    def load(self, begin: int, end: int) -> None:
+        self._file.fill(begin, self._begin + begin, min(end, self._size) - begin)
+
+    def forget(self, begin: int, end: int) -> None:
+        self._file.give_back(begin, end)
 
 
 # the tables of kernels and families once left the time of such a kernel out
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
-_HEAD = 1 << 12  # bytes in which a plane's name stands
+_HEAD = 1 << 12  # bytes in which the name of a plane or a line stands
+_AHEAD = 1 << 18  # bytes that are read at once where many small parts follow each other
+_HEADER = 32  # bytes, more than two tags and lengths
+_WINDOW = 1 << 23  # bytes of a line that are in memory at once
+_LONGEST = 1 << 15  # bytes, more than an event that is found without a look at each
+_EVENT, _STAMP = 4, 3  # fields of an XLine
 
 
 def read_xplane(data: Bytes, source: str) -> Trace:
@@ -271,10 +346,15 @@ def _read(memory: _Memory, source: str) -> Trace:
         ) from None
 
 
+class _UnusualError(Exception):
+    """A line is not as a profiler writes it."""
+
+
 class _XplaneReader:
     def __init__(self, memory: _Memory, source: str) -> None:
         self._memory = memory
         self._data: Bytes = b""  # of the plane that is read: positions count from its begin
+        self._loader: _Loader | None = None  # of its lines; None where they are in memory
         self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
@@ -346,13 +426,22 @@ class _XplaneReader:
     def _with(self, at: Range, read: Callable[[Plane], Read]) -> Read:
         """Read a plane while it is in memory."""
         begin, end = at
-        self._data = self._memory.part(begin, end)
+        self._data, self._loader = self._memory.plane(begin, end)
         try:
-            return read(read_plane(self._data, 0, end - begin))
+            return read(read_plane(self._data, 0, end - begin, self._loader))
         except WireError as error:
             raise error.behind(begin) from None
         finally:
-            self._data = b""
+            self._data, self._loader = b"", None
+
+    @contextmanager
+    def _loaded(self, begin: int, end: int) -> Iterator[None]:
+        """Have a line of the plane in memory meanwhile."""
+        if self._loader is not None:
+            self._loader.load(begin, end)
+        yield
+        if self._loader is not None:
+            self._loader.forget(begin, end)
 
     def _space(self) -> tuple[list[tuple[str, Range]], list[str], list[str]]:
         """Return the planes by name and place, the profiler's errors and warnings, and hosts."""
@@ -407,10 +496,11 @@ class _XplaneReader:
         streams = []
         for begin, end in plane.lines:
             # summed with its derived lines, a real trace told 4.7 times its kernel time
-            if not name_of(self._data, begin, end).startswith(STREAM_LINE):
+            if not self._name_of(begin, end).startswith(STREAM_LINE):
                 continue
-            line = self._line(begin, end)
-            columns = decode_whole(line, wanted, intern=texts.intern)
+            with self._loaded(begin, end):
+                line = self._line(begin, end)
+                columns = decode_whole(line, wanted, intern=texts.intern)
             if len(columns.name):
                 events = self._events(line, columns, names, texts)
                 streams.append(Stream(name=line.name, events=events))
@@ -418,16 +508,88 @@ class _XplaneReader:
             return None
         return Device.of(plane.name, Backend.GPU, streams)
 
+    def _name_of(self, begin: int, end: int) -> str:
+        """Return the name of a line, which stands before its events; else look everywhere in it."""
+        if self._loader is None or end - begin <= _HEAD:
+            with self._loaded(begin, end):
+                return name_of(self._data, begin, end)
+        self._loader.load(begin, begin + _HEAD)
+        for number, kind, start, stop in fields(self._data, begin, end):
+            if stop > begin + _HEAD - _HEADER and number < _EVENT:
+                break
+            if kind == LENGTH and number == 2:  # noqa: PLR2004
+                return text(self._data, start, stop)
+            if number >= _EVENT:
+                return ""
+        with self._loaded(begin, end):
+            return name_of(self._data, begin, end)
+
     def _labels(self, where: Ints) -> _Labels:
         """Return the names of events, or the texts that they refer to."""
         return _Labels(read_table(self._data, where), self._names)
 
     def _line(self, begin: int, end: int) -> TraceLine:
         line = read_line(self._data, begin, end)
-        self._events_read += len(line.tags)
+        self._count(len(line.tags))
+        return line
+
+    def _count(self, events: int) -> None:
+        self._events_read += events
         if self._events_read > MAX_EVENTS:
             raise WireError(f"more than {MAX_EVENTS} events")
-        return line
+
+    def _windows(self, loader: _Loader, begin: int, end: int) -> Iterator[TraceLine]:
+        """Yield a line in parts, each with some of its events, of which one is in memory.
+
+        Raises:
+            _UnusualError: its time does not stand before its events.
+            WireError: an event does not end in it.
+        """
+        loader.load(begin, min(begin + _HEAD, end))
+        at, stamp_ns = begin, 0
+        for number, kind, start, stop in fields(self._data, begin, min(begin + _HEAD, end)):
+            if number == _EVENT:
+                break
+            stamp_ns = signed(start) if (number, kind) == (_STAMP, VARINT) else stamp_ns
+            at = stop
+        while at < end:
+            until = min(at + _WINDOW, end)
+            loader.load(at, min(until + _LONGEST, end))
+            tags, behind = follow(self._data, at, until)
+            if behind < until:  # an event that is longer, or no event
+                number, kind, start, stop = next(fields(self._data, behind, end))
+                if number == _STAMP:
+                    raise _UnusualError
+                if (number, kind) == (_EVENT, LENGTH):
+                    loader.load(start, stop)
+                    tags = np.append(tags, behind)
+                behind = stop
+            if behind > end:
+                raise WireError(f"an event that ends {behind - end} bytes behind its line")
+            self._count(len(tags))
+            if tags.size:
+                yield TraceLine(
+                    name="", timestamp_ns=stamp_ns, data=self._data, tags=tags, end=behind
+                )
+            loader.forget(at, behind)
+            at = behind
+
+    def _calls(self, begin: int, end: int, wanted: dict[str, int], texts: _Labels) -> None:
+        """Keep the step markers and launches of a line of the host beside a GPU."""
+        kept = len(self._annotations), len(self._launches), self._events_read, self._origin_ns
+        if self._loader is not None and end - begin > _WINDOW:
+            with suppress(_UnusualError, WireError):
+                for line in self._windows(self._loader, begin, end):
+                    for columns in decode(line, wanted, intern=texts.intern, first=True):
+                        self._markers(line, columns)
+                return
+            # read as a whole, which says exactly what is wrong with it
+            annotations, calls, self._events_read, self._origin_ns = kept
+            del self._annotations[annotations:], self._launches[calls:]
+        with self._loaded(begin, end):
+            line = self._line(begin, end)
+            for columns in decode(line, wanted, intern=texts.intern, first=True):
+                self._markers(line, columns)
 
     def _events(
         self,
@@ -469,17 +631,19 @@ class _XplaneReader:
         names = self._labels(plane.event_names[:0] if on_gpu else plane.event_names)
         kernels: dict[int, list[Stream]] = {}
         for begin, end in plane.lines:
-            line = self._line(begin, end)
+            if on_gpu:
+                self._calls(begin, end, wanted, texts)
+                continue
             found: dict[int, list[Events]] = {}
-            for columns in decode(line, wanted, intern=texts.intern, first=on_gpu):
-                self._markers(line, columns)
-                if on_gpu:
-                    continue
-                ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
-                for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
-                    mine = columns.where((ordinal == device) & operation)
-                    events = self._events(line, mine, names, texts)
-                    found.setdefault(int(device), []).append(events)
+            with self._loaded(begin, end):
+                line = self._line(begin, end)
+                for columns in decode(line, wanted, intern=texts.intern):
+                    self._markers(line, columns)
+                    ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
+                    for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
+                        mine = columns.where((ordinal == device) & operation)
+                        events = self._events(line, mine, names, texts)
+                        found.setdefault(int(device), []).append(events)
             for device, parts in found.items():
                 events = without_containers(joined(parts))
                 kernels.setdefault(device, []).append(Stream(name=line.name, events=events))

@@ -101,7 +101,10 @@ def tried(found: Mapping[str, str]) -> Tried:
         ConfigError: its program does not run here, or a trial could not be started with it.
     """
     if found["kind"] != "trainer" or found["nodelist"]:
-        raise ConfigError("--try runs a --command on this machine; leave it out with other kinds")
+        raise ConfigError(
+            "--try runs the --command of --kind trainer on this machine; leave it out with other "
+            "kinds"
+        )
     command = read_command(found["command"])
     launcher = CommandLauncher(argv=command.words, cwd=command.cwd)
     cell = Cell(

@@ -182,7 +182,7 @@ def gate_files(
     there = [name for name in found if (repository / name).exists()]
     if there:
         raise ConfigError(
-            f"{', '.join(there)} of {repository}: there already, and may be edited; nothing was "
-            "written. Move it away first"
+            f"{repository} has {', '.join(there)} already, perhaps edited by hand, so nothing was "
+            "written; move it away first"
         )
     return {repository / name: text for name, text in found.items()}

@@ -74,13 +74,13 @@ QUESTIONS: Mapping[str, ToSay] = {
     "model": ToSay(text="The model's tag", example="llama3.1-405b"),
     "parallelism": ToSay(text="The parallelism", example="PP=2,FSDP=4"),
     "nodelist": ToSay(
-        text="The nodes in Slurm; nothing is this machine",
+        text="The nodes in Slurm; empty: this machine",
         example="node[001-008]",
         is_optional=True,
     ),
     "flags": ToSay(
-        text="XLA flags to try, blanks between them, each a profile; nothing is one flag of the "
-        "platform",
+        text="XLA flags to try, separated by blanks; each becomes a profile; empty: one flag that "
+        "fits the platform",
         example="--xla_gpu_enable_nccl_user_buffers",
         is_optional=True,
     ),
@@ -151,7 +151,9 @@ def _asked(
         try:
             said = ask(shown).strip() or question.default
         except EOFError:
-            raise ConfigError("the answers ended before the last question; no file") from None
+            raise ConfigError(
+                "the input ended before the last question; no file was written"
+            ) from None
         try:
             _check(name, said)
         except ConfigError as error:
@@ -219,14 +221,17 @@ def read_command(command: str) -> Command:
         raise ConfigError(f"{where}: {error}; write it as in a shell") from None
     if not any("{steps}" in each for each in words):
         raise ConfigError(
-            f"{where} has no {{steps}}: a trial says how many steps it takes, e.g. "
+            f"{where} has no {{steps}}; put it where the trainer takes the number of steps, e.g. "
             f"{QUESTIONS['command'].example}"
         )
     deployed: dict[str, str] = {}
     while words and _VARIABLE.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         if is_secret(name):
-            raise ConfigError(f"{where}: the file would show the value of {name}; leave it out")
+            raise ConfigError(
+                f"{where}: the sweep file would show the value of {name}, which may be a secret; "
+                "leave it out"
+            )
         deployed[name] = value
     for each in words:
         if each in _OF_A_SHELL or each == "cd" or each.endswith(";"):
@@ -235,7 +240,7 @@ def read_command(command: str) -> Command:
                 "script, and name the script here"
             )
     if not words:
-        raise ConfigError(f"{where} has no program behind its variables")
+        raise ConfigError(f"{where} sets variables, but names no program after them")
     whole = tuple(map(_whole, words))
     for each in whole:
         if each.endswith((".py", ".sh")) and each[0] not in "/-" and "{" not in each:

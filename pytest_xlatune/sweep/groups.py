@@ -690,7 +690,7 @@ class RunSettings(Declared):
         xlatune_fresh="Start over, on other nodes too: move the ledger aside, measure all again",
     )
     rebuild: bool = _switch(
-        xlatune_rebuild="Begin a new ledger where one was lost; read the attempts' own files into it"
+        xlatune_rebuild="Begin a new ledger where one was lost, out of the attempts' own files"
     )
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"

@@ -96,9 +96,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             )
         if self.allocations and min(self.allocations, self.starts) < _PAIR:
             raise ConfigError(
-                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')} "
-                "are too few for a variance: 2 allocations of 2 starts are the least, 4 of 3 are "
-                "usual"
+                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')}: "
+                "too few for a variance; 2 allocations of 2 starts are the least, 4 of 3 are usual"
             )
         if self.rotations and (self.allocations or self.slots):
             raise ConfigError(
@@ -107,8 +106,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             )
         if 0 < self.rotations < MIN_SCORES:
             raise ConfigError(
-                f"{counted(self.rotations, 'rotation')} of copies are too few: {MIN_SCORES} are "
-                f"the least, {JOBS} are usual"
+                f"{counted(self.rotations, 'rotation')} of copies: too few; {MIN_SCORES} are the "
+                f"least, {JOBS} are usual"
             )
         if self.slots and self.starts < _PAIR:
             raise ConfigError(

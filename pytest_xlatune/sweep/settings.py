@@ -332,7 +332,7 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
             told = f"before this file is read: {each.flag} or {each.variable}"
         else:
             told = f"by another name: {each.name}"
-        return ConfigError(f"{place}: {key} cannot be set in this file; set it {told}")
+        return ConfigError(f"{place}: {key} is not read here; say it {told}")
     known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
     return ConfigError.unknown("setting", key, valid=known, where=place)
 

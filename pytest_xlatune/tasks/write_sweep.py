@@ -272,11 +272,14 @@ def _cwd_of(words: Sequence[str]) -> str:
 
 _TOLD = ("step_pattern", "per_device_batch_size", "max_target_length")  # by a log
 # as docs/how-to/trainer.md says; a person with another trainer has to find them here
+_OF_TOKENS = (
+    "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
+    "        # per_device_batch_size=8, max_target_length=64,",
+)
 _OF_STEP_LINES = (
     "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
     '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
-    "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
-    "        # per_device_batch_size=8, max_target_length=64,",
+    *_OF_TOKENS,
 )
 
 
@@ -373,6 +376,8 @@ def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
         yield from _OF_STEP_LINES
     for name, said in told.items():
         yield f"        {name}={said!r}," if name == "step_pattern" else f"        {name}={said},"
+    if told.keys() == {"step_pattern"}:
+        yield from _OF_TOKENS
 
 
 def _deployed(found: Mapping[str, str]) -> str:

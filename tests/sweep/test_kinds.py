@@ -166,12 +166,12 @@ def test_a_node_of_a_sweep_file_has_a_name_that_a_host_list_may_hold(
         pytest.param({"profiles": ()}, "declares no profile", id="a sweep that compares nothing"),
         pytest.param(
             {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
-            "a gate measures its profiles alone; leave derived out",
+            "a gate measures nothing but its profiles; leave derived out",
             id="a gate that derives profiles",
         ),
         pytest.param(
             {"gate": Gate(margin=0.01), "no_env": NoEnv()},
-            "a gate measures its profiles alone; leave no_env out",
+            "a gate measures nothing but its profiles; leave no_env out",
             id="a gate that restores defaults",
         ),
     ],

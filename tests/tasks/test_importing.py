@@ -492,7 +492,7 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert main([*command, "--no-op", "overlap3"]) == 2
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
-    assert "--model and --parallelism must say which cell this was" in capsys.readouterr().err
+    assert "which cell its jobs measured: add --model and --parallelism" in capsys.readouterr().err
 
 
 def test_what_the_command_shows_fits_80_columns_and_counts_one_degree(

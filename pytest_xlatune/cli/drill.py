@@ -78,8 +78,7 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="DUMP",
-        help="dump of the compiled program, for bytes and bandwidths of collectives; give it once "
-        "for each variant",
+        help="dump of the program, for bytes and bandwidths of collectives; once for each variant",
     )
     parser.add_argument(
         "--by-path", action="store_true", help="show time by the operation's path in the framework"
@@ -111,7 +110,7 @@ def _drill(arguments: argparse.Namespace) -> Output:
 
     if arguments.nodes and not arguments.gpus_per_node:
         raise ConfigError(
-            "--nodes needs --gpus-per-node beside it: together they say how many GPUs to expect"
+            "--nodes needs --gpus-per-node: together they say how many GPUs to expect"
         )
     window = CaptureWindow(
         nodes=arguments.nodes,

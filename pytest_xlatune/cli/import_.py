@@ -101,9 +101,9 @@ def _import(arguments: argparse.Namespace) -> Output:
     if arguments.jaxlib:
         if arguments.deployed is None:
             raise ConfigError(
-                f"--jaxlib {arguments.jaxlib} needs --deployed, because what is deployed decides "
-                "which flags do nothing: give the deployed XLA_FLAGS, or --deployed '' where "
-                "there are none"
+                f"--jaxlib {arguments.jaxlib} needs --deployed, because the deployed settings "
+                "decide which flags do nothing: give the deployed XLA_FLAGS, or --deployed '' "
+                "where there are none"
             )
         context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib)
     folder = import_table(

@@ -56,7 +56,7 @@ def add_context(parser: argparse.ArgumentParser) -> None:
         "--deployed",
         metavar="TEXT",
         default="",
-        help="what is deployed below the profiles: flags and NAME=value",
+        help="deployed settings below the profiles: flags and NAME=value",
     )
     parser.add_argument(
         "--jaxlib",

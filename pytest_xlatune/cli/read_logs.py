@@ -43,8 +43,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="LOG",
-        help="a log file (gzipped or not), a folder of one or more jobs, the number of a job whose "
-        "log lies here, or - for standard input",
+        help="a log (gzipped too), a folder of one job or more, a job's number, or - for stdin",
     )
     add_reading(parser)
     add_json(parser)
@@ -54,10 +53,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     """Add how the logs of other trainers are read."""
     add_options(parser, ("step-pattern",))
     parser.add_argument(
-        "--tokens",
-        type=float,
-        metavar="N",
-        help="tokens of a device in a step, where the log tells no Tokens/s/device",
+        "--tokens", type=float, metavar="N", help="tokens of a device in a step, if no rate is told"
     )
 
 

@@ -525,8 +525,8 @@ class Sweep(Declared):
             missing.append(_nodes_of(site))
         if missing:
             raise ConfigError(
-                f"sweep {self.name!r} is missing {'; '.join(missing)}. These say what is "
-                "measured, so none is guessed"
+                f"sweep {self.name!r} is missing {'; '.join(missing)}. They define the "
+                "measurement, so none is guessed"
             )
 
     def _compiled_first(self, asked: str | None) -> CompileCheck | None:

@@ -465,7 +465,7 @@ def test_train_compile_needs_a_maxtext_and_a_target() -> None:
     away = dataclasses.replace(MAXTEXT, python="/nowhere/python")
     with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
         compiler_of(check, launcher=away, cell=CELL, executor="local")
-    with pytest.raises(ConfigError, match="program 'train_compile': for which device"):
+    with pytest.raises(ConfigError, match="program 'train_compile' has no target"):
         CompileCheck(program="train_compile")
 
 

@@ -99,7 +99,7 @@ def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() ->
         pytest.param(
             4, "100% of the kernel time belongs to kernels whose number is no multiple", id="4"
         ),
-        pytest.param(7, "no multiple of 7", id="7"),
+        pytest.param(7, "no multiple of the 7", id="7"),
     ],
 )
 def test_a_number_of_steps_that_the_kernels_contradict_is_refused(steps: int, says: str) -> None:

@@ -159,7 +159,7 @@ def test_a_group_that_may_not_write_in_a_scratch_is_not_let_into_a_folder_there(
 
 
 @pytest.mark.parametrize(
-    ("owner", "why"), [("ben", "belongs to user"), ("root", "you may not write in")]
+    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not writable for you")]
 )
 def test_a_folder_that_we_may_not_enter_is_told_as_such(
     people: People, owner: str, why: str

@@ -171,7 +171,7 @@ def test_an_id_that_k_cannot_select_is_refused(bad: str) -> None:
     ("build", "message"),
     [
         (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace the deployed ones"),
-        (lambda: Profile(id="a", env={"1X": "y"}), "no name of a variable"),
+        (lambda: Profile(id="a", env={"1X": "y"}), "cannot name an environment variable"),
         (lambda: Profile(id="a", env={"X": "\0"}), "NUL"),
         (lambda: Flag(name="--xla_a"), "without dashes"),
         (lambda: profile("a", "--xla_a oops"), "profile 'a'"),

@@ -97,8 +97,8 @@ def test_a_profile_takes_texts_alone(where: str) -> None:
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [
-        (Protocol(steps=10), "5 of them, and a score needs 6; ask for steps=11 or more"),
-        (Protocol(steps=3), "0 of them, and a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=10), "leave 5 to score, .*, and a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=3), "leave 0 to score, .*, and a score needs 6; ask for steps=11 or more"),
         (Protocol(steps=15, first_step=12), "ask for steps=18 or more"),
     ],
     ids=["one step short", "before the window", "a late window"],

@@ -214,7 +214,7 @@ def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None
 
 def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
     (root / "xlatune.toml").write_bytes(b"model = \xff\n")
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(root)
 
 

@@ -100,7 +100,9 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         each.slots for each in sweep.rules if not isinstance(each, Singles) or of_rules[each]
     )
     count = len(options) + slots
-    layout = plan_rotations(count, min(rule.jobs, sweep.budget))
+    layout = plan_rotations(
+        count, min(rule.jobs, sweep.budget), best=sweep.finalists, deciding=sweep.blocks
+    )
     if isinstance(layout, Refusal):
         return layout
     of_jobs = sweep.count - count

@@ -124,7 +124,7 @@ def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> No
     assert find_target(str(config)).memory_bytes is None
     with pytest.raises(ConfigError, match="did you mean 'h200'"):
         find_target("h20")
-    with pytest.raises(ConfigError, match="gone.pbtxt is no target"):
+    with pytest.raises(ConfigError, match="is no target"):
         find_target("gone.pbtxt")
 
 

@@ -276,7 +276,7 @@ _OF_TOKENS = (
     "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
     "        # per_device_batch_size=8, max_target_length=64,",
 )
-_OF_STEP_LINES = (
+OF_STEP_LINES = (
     "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
     '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
     *_OF_TOKENS,
@@ -373,7 +373,7 @@ def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
         return
     told = {name: found[name] for name in _TOLD if found.get(name)}
     if not told:
-        yield from _OF_STEP_LINES
+        yield from OF_STEP_LINES
     for name, said in told.items():
         yield f"        {name}={said!r}," if name == "step_pattern" else f"        {name}={said},"
     if told.keys() == {"step_pattern"}:

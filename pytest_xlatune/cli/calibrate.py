@@ -21,27 +21,30 @@ from pytest_xlatune.model.errors import ConfigError
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
-    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
+    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs to run (12)")
     parser.add_argument(
         "--allocations",
         type=positive,
         metavar="N",
-        help="measure what trials of one allocation share, in N allocations of --starts trials; "
-        "with --slots N what slots differ by and cost each other, in --starts rounds of all slots",
+        help="measure how alike the trials of one allocation are: N allocations of --starts trials "
+        "each; with --slots N, how much slots differ and slow each other down: --starts "
+        "rounds of all slots",
     )
     parser.add_argument(
         "--starts",
         type=positive,
         metavar="N",
-        help="trials of an allocation, or rounds of all slots (3)",
+        help="trials in each allocation, or rounds of all slots (3)",
     )
     parser.add_argument(
         "--rotations",
         type=positive,
         metavar="N",
-        help="measure what programs of one process share, in N jobs in which copies of the "
-        "baseline take turns; in the place of --jobs",
+        help="measure how alike the programs of one process are: N jobs, in which copies of the "
+        "baseline take turns; replaces --jobs",
     )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
@@ -59,7 +62,10 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     on_slots = arguments.xlatune_slots not in (None, "1")
     allocations, starts = arguments.allocations or 0, arguments.starts or STARTS
     if arguments.starts and not (allocations or on_slots):
-        raise ConfigError("--starts says how many trials --allocations or --slots have: name one")
+        raise ConfigError(
+            "--starts counts the trials of --allocations or the rounds of --slots: add one of "
+            "them, or leave --starts out"
+        )
     study = resolved.calibration(
         arguments.jobs,
         allocations=allocations,

@@ -18,14 +18,14 @@ def add_history(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="FOLDER",
-        help="a work directory, or a folder above several; --workdir without one",
+        help="a work directory, or a folder that holds several (default: --workdir)",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--cell",
         metavar="CELL",
-        help="the course of one: its label or a part (`llama2-70b FSDP=8`, `FSDP=8`), its id, or "
-        "the sweep's name",
+        help="show how one cell changed over time: give its label, a part of it (`llama2-70b "
+        "FSDP=8`, `FSDP=8`), its id, or the sweep's name",
     )
     which.add_argument(
         "--by-load",

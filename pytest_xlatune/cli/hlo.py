@@ -11,8 +11,10 @@ from pytest_xlatune.cli.show import Output
 
 def add_hlo(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("dump", metavar="DUMP", help=f"a folder of --xla_dump_to; {TRIAL}")
-    parser.add_argument("other", nargs="?", metavar="DUMP2", help="shows what changed")
+    parser.add_argument("dump", metavar="DUMP", help=f"folder that --xla_dump_to wrote; {TRIAL}")
+    parser.add_argument(
+        "other", nargs="?", metavar="DUMP2", help="a second dump: show what changed"
+    )
     add_json(parser)
     add_all(parser)
     add_options(parser, only=("workdir", "config"))

@@ -19,7 +19,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cancel", action="store_true", help="end the jobs that no session waits for"
     )
-    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names of sweeps (default: all)")
     add_options(parser, only=("workdir", "config", "access"))
     parser.set_defaults(run=_jobs)
 
@@ -56,7 +56,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
     if not told and not problems:
         told.append("no job was submitted so far")
     elif arguments.cancel and not ended:
-        told.append("ended no job: none runs that no session waits for")
+        told.append("no job to end: each one that runs has a session that waits for it")
     return Output(
         documents=(brief("Jobs", lines(*told)),),
         problems=tuple(problems),

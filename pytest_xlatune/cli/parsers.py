@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 AGAINST = "--against"  # of `drill`
-TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `drill`, `hlo`
+TRIAL = (
+    "or, of a trial that `xlatune evidence` recorded, SWEEP:PROFILE or its id"  # of `drill`, `hlo`
+)
 
 # invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
@@ -49,7 +51,7 @@ class Commands(argparse.ArgumentParser):
             from pytest_xlatune.sweep.groups import GONE
 
             gone = GONE.get(wrong["said"].removeprefix("--").removeprefix("xlatune-"))
-            more = f": it is no more; {gone.replace('--xlatune-', '--')}" if gone else more
+            more = f": this option is gone; {gone.replace('--xlatune-', '--')}" if gone else more
         elif match is not None and self.command is None and not near:
             more = self.hint
         if message.endswith(("required: COMMAND", "required: ACTION")):
@@ -97,7 +99,10 @@ def add_options(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=said
             )
     if not only:
-        more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
+        more = (
+            f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
+            f"as {FLAG}NAME."
+        )
         parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
 
 
@@ -113,7 +118,7 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 
 def add_html(parser: argparse.ArgumentParser) -> None:
     """Add `--html` to a command."""
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as an HTML page too")
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +135,7 @@ def positive(text: str) -> int:
     """Read a count, of 1 or more."""
     count = int(text)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count; give 1 or more")
+        raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
     return count
 
 

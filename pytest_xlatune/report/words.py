@@ -35,9 +35,9 @@ WORDS: Mapping[Why, str] = {
     Why.NO_STEP: N_("no step was logged"),
     Why.LOSS_NOT_FINITE: N_("the loss is not finite from step {step} on"),
     Why.NO_TOKENS: N_(
-        "no step in the window prints Tokens/s/device as a positive number, and the tokens of "
-        "a step are not declared: a cell names per_device_batch_size and max_target_length, a "
-        "command that reads logs takes --tokens"
+        "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: "
+        "give the cell per_device_batch_size and max_target_length, or a command that reads logs "
+        "--tokens"
     ),
     Why.NO_FIGURE: N_("no line prints `{field}: NUMBER`"),
     Why.NO_FIRST_STEP: N_("the line of the first step prints no seconds"),

@@ -261,8 +261,8 @@ def read_reference(path: Path, cell: Cell) -> float:
         ) from None
     if not 0 < tgs < math.inf:
         raise ConfigError(
-            f"the reference {path} is no check of nodes that is over and has a median in TGS; name "
-            "another, or say reference_tgs=..."
+            f"the reference {path} is not the report of a finished check of nodes with a median "
+            "in TGS; name another report, or say reference_tgs=..."
         )
     now = shown_cell(cell)
     differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))

@@ -386,7 +386,7 @@ class ResolvedSweep:
         if asked == "on" and missing:
             place = self.settings.get("rotate", "the sweep file")
             raise ConfigError(
-                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; say off"
+                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; set it to off"
             )
         is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
         return not missing and (asked == "on" or (asked == "auto" and is_usual))
@@ -396,10 +396,10 @@ class ResolvedSweep:
         """What of the sweep keeps its profiles from rotating; "" where nothing does."""
         if self.sweep.launcher.rotates is Rotates.NO:
             name = type(self.sweep.launcher).__name__
-            return f"{name} starts no program in which others could take turns"
+            return f"{name} does not start Python itself, so programs cannot take turns in it"
         if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
             metric = self.cell.protocol.metric
-            return f"turns are told by the time of a step, and the metric is {metric!r}"
+            return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
 
 

@@ -63,7 +63,7 @@ MISTAKES = {
     "too few steps for a score": (
         ("Protocol(steps=12)", "Protocol(steps=8)"),
         (),
-        "*of 8 steps those from id 5 on count, 3 of them*ask for steps=11 or more*",
+        "*8 steps leave 3 to score, those from id 5 on*ask for steps=11 or more*",
     ),
     "a file where the reports are to lie": (
         (),
@@ -73,7 +73,7 @@ MISTAKES = {
     "a file where the ledgers are to lie": (
         (),
         ("--xlatune-workdir=test_sweep.py/below",),
-        "*--xlatune-workdir: *below cannot be made, for *test_sweep.py is a file*",
+        "*--xlatune-workdir: *below cannot be made, because *test_sweep.py is a file*",
     ),
     "a wave of -m that does not exist": (
         (),

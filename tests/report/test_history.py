@@ -228,7 +228,7 @@ def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["jobs", workdir, "--cancel"]) == 0
     *listed, last = capsys.readouterr().out.splitlines()
     assert listed == before
-    assert last == "ended no job: none runs that no session waits for"
+    assert last == "no job to end: each one that runs has a session that waits for it"
 
 
 def test_an_unknown_cell_names_those_that_are_there(

@@ -213,6 +213,19 @@ WORDS: Mapping[Why, str] = {
         "{others:+job} and {other_s:time}"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
+    Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),
+    Why.ROTATES_AS_BEGUN: N_(
+        "profiles take turns, as earlier sessions of this ledger let them; --xlatune-rotate off "
+        "with --xlatune-fresh makes all of them jobs"
+    ),
+    Why.BEGUN_AS_JOBS: N_(
+        "its ledger has {profiles:+profile} measured as jobs, which rotations would measure again: "
+        "up to {jobs:+job} more"
+    ),
+    Why.BEGUN_IN_ROTATIONS: N_(
+        "its ledger has {rotations:+rotation}, whose profiles jobs would measure again: up "
+        "to {jobs:+job} more"
+    ),
     Why.ROTATES: N_(
         "in rotations: {arms:, }; {shape}. A turn has {turn_steps:+step}, a rotation "
         "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"

@@ -118,6 +118,7 @@ class Why(StrEnum):
 
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()
+    CALLS_APART = auto()
     NO_TURN_OF_BASELINE = auto()
     ROTATION_LAYOUT = auto()
     FEW_JOBS_TO_ROTATE = auto()

@@ -182,6 +182,10 @@ WORDS: Mapping[Why, str] = {
     ),
     # rotations: their turns, what they decide, and the check of the deployed form
     Why.NO_TURN_BEGAN: N_("no turn began"),
+    Why.CALLS_APART: N_(
+        "the log has {lines:+step}, and the step's program was called {calls} times: whose turn a "
+        "step was cannot be told"
+    ),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
     Why.ROTATION_LAYOUT: N_(
         "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "

@@ -190,8 +190,9 @@ class TurnTaker:
     def is_step(self, step: _RotatedStep) -> bool:
         """Whether a function that was called often enough is the step.
 
-        Without a name it is the one with the largest arguments, as they hold the state, among those
-        that were called about as often: every process comes to the same.
+        Without a name it is the one with the largest arguments and results, as both hold the state,
+        among those that were called about as often: every process comes to the same. By arguments
+        alone an evaluation that runs once a step was taken for it.
         """
         if self.owner is None:
             called = [each for each in self.steps if each.calls + 1 >= step.calls]
@@ -418,8 +419,10 @@ class _RotatedStep(ABC):
                 self._turn_end = self.calls
             return self.run(*args, **kwargs)
         self.calls += 1
-        self.size_bytes = sum(getattr(each, "nbytes", 0) for each in leaves)
-        return self.plain(*args, **kwargs)
+        given_bytes = _size_bytes(leaves)
+        result = self.plain(*args, **kwargs)
+        self.size_bytes = given_bytes + _size_bytes(rotation.jax.tree_util.tree_leaves(result))
+        return result
 
     def _plainly(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -538,6 +541,10 @@ class _Needs:
             new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
             self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
             self.all_bytes = self.own_bytes + told.argument_size_in_bytes
+
+
+def _size_bytes(leaves: Sequence[Any]) -> int:
+    return sum(getattr(each, "nbytes", 0) for each in leaves)
 
 
 def _free_bytes(device: Any) -> int:

@@ -13,8 +13,9 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.studies import History, Study
+from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import TURNS
+from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -45,7 +46,7 @@ def history(name: str) -> History:
     if name == "nothing":
         return ()
     if name in ("jobs", "a job that was planned", "variables alone", "the baseline alone"):
-        done = drive(resolved("off").study(), Machine())
+        done = drive(resolved("off").tuning(), Machine())
         arms = {"variables alone": {NCCL.id}, "the baseline alone": {BASELINE_ID}}
         kept = tuple(each for each in done if each.trial.arm in arms.get(name, {each.trial.arm}))
         if name != "a job that was planned":
@@ -57,14 +58,14 @@ def history(name: str) -> History:
         return name == "a failed rotation" and trial.stage == TURNS
 
     machine = Machine(finds=name != "a failed look", fails=fails)
-    done = drive(resolved("on").study(), machine)
+    done = drive(resolved("on").tuning(), machine)
     ends = {"a look": 1, "a rotation": 2}
     if name == "a rotation that runs":
         return (done[0], TrialResult(trial=done[1].trial, status=TrialStatus.RUNNING))
     return tuple(done[: ends.get(name)])
 
 
-def left(study: Study, done: History) -> int:
+def left(study: TuningStudy, done: History) -> int:
     return len(drive(study, Machine(), done)) - len(done)
 
 
@@ -72,7 +73,7 @@ def left(study: Study, done: History) -> int:
 @pytest.mark.parametrize("how", ["", "auto", "on"])
 def test_a_sweep_that_began_with_rotations_goes_on_with_them(begun: str, how: str) -> None:
     done, sweep = history(begun), resolved(how)
-    study = sweep.study(earlier=done)
+    study = sweep.tuning(earlier=done)
     assert sweep.other_way(study, done) == ()
     assert [each.id for each in study.propose(done)] == [
         each.id for each in resolved("on").study().propose(done)
@@ -88,7 +89,7 @@ def test_a_sweep_that_began_with_rotations_goes_on_with_them(begun: str, how: st
 @pytest.mark.parametrize("how", ["", "auto", "on", "off"])
 def test_a_sweep_whose_profiles_became_jobs_goes_on_with_those(begun: str, how: str) -> None:
     done, sweep = history(begun), resolved(how)
-    study = sweep.study(earlier=done)
+    study = sweep.tuning(earlier=done)
     assert sweep.other_way(study, done) == ()
     assert how == "off" or left(study, done) == 0
 
@@ -96,7 +97,7 @@ def test_a_sweep_whose_profiles_became_jobs_goes_on_with_those(begun: str, how: 
 @pytest.mark.parametrize(("how", "in_file"), [("", "off"), ("", "auto"), ("auto", "on")])
 def test_a_sweep_of_jobs_stays_one(how: str, in_file: str) -> None:
     done, sweep = history("jobs"), resolved(how, in_file=in_file)
-    study = sweep.study(earlier=done)
+    study = sweep.tuning(earlier=done)
     assert sweep.other_way(study, done) == ()
     assert left(study, done) == 0
     told = [sentence(each) for each in study.goes_on()]
@@ -133,7 +134,7 @@ def test_what_measured_no_profile_either_way_holds_none_of_them(begun: str) -> N
     done = history(begun)
     for how, rotates in (("on", True), ("off", False), ("", False)):
         sweep = resolved(how)
-        study = sweep.study(earlier=done)
+        study = sweep.tuning(earlier=done)
         assert sweep.other_way(study, done) == ()
         assert study.goes_on() == ()
         assert any(each.rotation for each in study.propose(done)) is rotates
@@ -141,7 +142,7 @@ def test_what_measured_no_profile_either_way_holds_none_of_them(begun: str) -> N
 
 def test_a_look_alone_may_be_left_behind() -> None:
     done, sweep = history("a look"), resolved("off")
-    study = sweep.study(earlier=done)
+    study = sweep.tuning(earlier=done)
     assert sweep.other_way(study, done) == ()
     assert not any(each.rotation for each in study.propose(done))
 

@@ -299,11 +299,13 @@ def test_a_step_that_is_not_found_is_said_and_the_trainer_runs(
 def test_without_a_name_the_function_with_the_state_is_the_step(tmp_path: Path) -> None:
     step = (
         "small = jax.jit(lambda batch: batch * 1.0)\n"
-        "large = jax.jit(lambda state, batch: train_step(state, batch))\n"
-        "step = lambda state, batch: large(state, small(batch))"
+        "loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])\n"
+        "def step_of(state, batch): return train_step(state, batch)\n"
+        "large = jax.jit(step_of)\n"
+        "step = lambda state, batch: (loss_of(state, batch), large(state, small(batch)))[1]"
     )
     rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY, step_function=""))
-    assert (rotated.read.found, rotated.turns) == ("<lambda>", TURNS), rotated.said
+    assert (rotated.read.found, rotated.turns) == ("step_of", TURNS), rotated.said
 
 
 @programs

@@ -309,6 +309,39 @@ def test_without_a_name_the_function_with_the_state_is_the_step(tmp_path: Path) 
 
 
 @programs
+@pytest.mark.parametrize(
+    ("step", "named"),
+    [
+        pytest.param(
+            "grads = jax.jit(jax.value_and_grad(lambda s, b: train_step(s, b)[1]))\n"
+            "def applied(state, gradient): return [state['w'] - 0.1 * gradient['w'], 0.0]\n"
+            "apply = jax.jit(applied)\n"
+            "def step(state, batch):\n"
+            "    loss, gradient = grads(state, batch)\n"
+            "    return {'w': apply(state, gradient)[0]}, loss",
+            "<lambda>, applied",
+            id="gradients that another program applies",
+        ),
+        pytest.param(
+            "loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])\n"
+            "def applied(state, gradient): return {'w': state['w'] - 0.1 * gradient['w']}\n"
+            "apply = jax.jit(applied)\n"
+            "def step(state, batch):\n"
+            "    loss, gradient = jax.value_and_grad(loss_of)(state, batch)\n"
+            "    return apply(state, gradient), loss",
+            "<lambda>, applied",
+            id="a loss that is differentiated outside of any program",
+        ),
+    ],
+)
+def test_a_step_of_several_programs_is_left_alone(step: str, named: str, tmp_path: Path) -> None:
+    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY, step_function=""))
+    assert (rotated.status, len(rotated.losses)) == (0, 11), rotated.said
+    assert rotated.read.trouble == f"a step of the trainer is several programs: {named}"
+    assert (rotated.read.found, rotated.turns) == ("", [])
+
+
+@programs
 def test_each_rotation_compiles_anew_and_leaves_the_cache_alone(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     env = {

@@ -209,10 +209,20 @@ _TURN_STEPS = ((40, 8), (16, 6), (0, 4))
 _ROUNDS = (2, 16)
 
 
-def plan_rotations(profiles: int, jobs: int = JOBS) -> RotationPlan | Refusal:
-    """Lay out the rotations of so many profiles in so many jobs, look and check included."""
-    width = min(profiles, WIDTH)
-    deciding = min(jobs - LOOK - 1 - CHECKS, _MOST)
+def plan_rotations(
+    profiles: int, jobs: int = JOBS, *, best: int = 0, deciding: int = 0
+) -> RotationPlan | Refusal:
+    """Lay out the rotations of so many profiles in so many jobs, look and check included.
+
+    Args:
+        profiles: that rotate.
+        jobs: at most.
+        best: profiles of the rotations that decide; 0 is the usual number.
+        deciding: rotations that decide, three at least; 0 is what the jobs allow.
+    """
+    width = min(profiles, best or WIDTH)
+    stated = max(deciding, _LEAST) if deciding else _MOST
+    deciding = min(jobs - LOOK - 1 - CHECKS, stated)
     if profiles < 1 or deciding < _LEAST:
         needed = LOOK + 1 + _LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))

@@ -265,7 +265,7 @@ class Study(Record, ABC):
         return ()
 
     def other_way(self, history: History) -> Reason | None:
-        """Return why the study cannot go on with what is measured; None: it can.
+        """Return why the study cannot go on with the trials of a ledger; None: it can.
 
         Its trials would measure the same again, in another way.
         """

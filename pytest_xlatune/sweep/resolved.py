@@ -28,7 +28,7 @@ from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.trials import pace_of
-from pytest_xlatune.studies.tuning import RotationRule, TuningStudy, Way, way_begun
+from pytest_xlatune.studies.tuning import RotateWay, RotationRule, TuningStudy, way_begun
 from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
@@ -372,9 +372,9 @@ class ResolvedSweep:
     ) -> RotationRule | None:
         """Return how a sweep rotates: as its ledger began, unless a user says else; None is off."""
         chosen, way = self.rotates, way_begun(study, earlier)
-        if way is Way.ROTATIONS and self.may_rotate and not self._is_asked("on", "off"):
+        if way is RotateWay.ROTATIONS and self.may_rotate and not self._is_asked("on", "off"):
             return RotationRule(share=share, kept=way)
-        if way is Way.JOBS and chosen and self.must_save:
+        if way is RotateWay.JOBS and chosen and self.must_save:
             return RotationRule(share=share, kept=way)
         if not chosen:
             return None

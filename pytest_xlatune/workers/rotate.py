@@ -212,7 +212,7 @@ class TurnTaker:
         """Whether a function has a part of each step's work: flags would act on the rest alone.
 
         Such as gradients that another program applies, and a loss that is differentiated outside of
-        any program. What is traced into a program is traced once or twice. An evaluation returns
+        any program. A function inside a program is traced once or twice. An evaluation returns
         next to nothing, and what makes a batch has few leaves.
         """
         owner = self.owner

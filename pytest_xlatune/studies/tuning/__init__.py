@@ -31,8 +31,8 @@ from pytest_xlatune.studies.tuning._plan import TuningPlan, outline
 from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
 from pytest_xlatune.studies.tuning._ways import (
+    RotateWay,
     RotationRule,
-    Way,
     begun_ways,
     goes_on,
     outline_of_ways,
@@ -40,10 +40,10 @@ from pytest_xlatune.studies.tuning._ways import (
 )
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
 
-__all__ = ["RotationRule", "TuningStudy", "Way", "way_begun"]
+__all__ = ["RotateWay", "RotationRule", "TuningStudy", "way_begun"]
 
 
-def way_begun(study: TuningStudy, history: History) -> Way | None:
+def way_begun(study: TuningStudy, history: History) -> RotateWay | None:
     """Return the way that the trials of a ledger went; None where none of them tells."""
     return begun_ways(study, history).way
 
@@ -108,7 +108,7 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
     def other_way(self, history: History) -> Reason | None:
         """Return how much is measured of the profiles in the other way, with their alpha spent."""
         begun, jobs = begun_ways(self, history), self.whole().at_most(history)
-        if not begun.forbids(Way.ROTATIONS if self.rotates else Way.JOBS):
+        if not begun.forbids(RotateWay.ROTATIONS if self.rotates else RotateWay.JOBS):
             return None
         if self.rotates:
             return Reason(Why.BEGUN_AS_JOBS, profiles=len(begun.jobs), jobs=jobs)

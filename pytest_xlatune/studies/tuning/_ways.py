@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
 
 
-class Way(StrEnum):
+class RotateWay(StrEnum):
     """How the profiles of a sweep are measured that could rotate."""
 
     ROTATIONS = auto()
@@ -60,18 +60,18 @@ class Begun:
     jobs: tuple[str, ...] = ()
 
     @property
-    def way(self) -> Way | None:
+    def way(self) -> RotateWay | None:
         """The way that later sessions go; None where nothing has begun.
 
         A sweep whose look or first rotation failed went on with jobs, and does so again by itself.
         """
         if self.looks or self.rotations:
-            return Way.ROTATIONS
-        return Way.JOBS if self.jobs else None
+            return RotateWay.ROTATIONS
+        return RotateWay.JOBS if self.jobs else None
 
-    def forbids(self, way: Way) -> bool:
-        """Whether going this way would measure again what is measured, with the alpha spent."""
-        if way is Way.ROTATIONS:
+    def forbids(self, way: RotateWay) -> bool:
+        """Whether going this way would measure profiles again, with their alpha spent."""
+        if way is RotateWay.ROTATIONS:
             return bool(self.jobs) and not self.looks and not self.rotations
         return bool(self.rotations) and not self.jobs
 
@@ -127,7 +127,7 @@ class RotationRule(Record):
     share: float | None = field(default=None, metadata=LATER)
     must_save: bool = field(default=False, metadata=LATER)
     pace: JobPace | None = field(default=None, metadata=LATER)
-    kept: Way | None = field(default=None, metadata=LATER)
+    kept: RotateWay | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     rule = sweep.rotation
     if rule is None:
         return Refusal(why=Reason(Why.ROTATION_OFF))
-    if rule.kept is Way.JOBS:
+    if rule.kept is RotateWay.JOBS:
         return Refusal(why=Reason(Why.JOBS_AS_BEGUN))
     if sweep.slots:
         return Refusal(why=Reason(Why.NO_ROTATION_ON_SLOTS))
@@ -176,7 +176,9 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         each.slots for each in sweep.rules if not isinstance(each, Singles) or of_rules[each]
     )
     count = len(options) + slots
-    layout = plan_rotations(count, min(rule.jobs, sweep.budget))
+    layout = plan_rotations(
+        count, min(rule.jobs, sweep.budget), best=sweep.finalists, deciding=sweep.blocks
+    )
     if isinstance(layout, Refusal):
         return layout
     of_jobs = sweep.count - count

@@ -119,6 +119,7 @@ class Why(StrEnum):
 
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()
+    CALLS_APART = auto()
     NO_TURN_OF_BASELINE = auto()
     ROTATION_LAYOUT = auto()
     FEW_JOBS_TO_ROTATE = auto()
@@ -129,6 +130,10 @@ class Why(StrEnum):
     NO_ROTATION_ON_SLOTS = auto()
     ROTATION_SAVES_NOTHING = auto()
     NONE_ROTATES = auto()
+    JOBS_AS_BEGUN = auto()
+    ROTATES_AS_BEGUN = auto()
+    BEGUN_AS_JOBS = auto()
+    BEGUN_IN_ROTATIONS = auto()
     ROTATES = auto()
     FINDS_IN_ROTATION = auto()
     FINDS_BY_ROTATIONS = auto()

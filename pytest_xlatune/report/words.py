@@ -186,6 +186,10 @@ WORDS: Mapping[Why, str] = {
     ),
     # rotations: their turns, what they decide, and the check of the deployed form
     Why.NO_TURN_BEGAN: N_("no turn began"),
+    Why.CALLS_APART: N_(
+        "the log has {lines:+step}, and the step's program was called {calls} times: whose turn a "
+        "step was cannot be told"
+    ),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
     Why.ROTATION_LAYOUT: N_(
         "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "
@@ -217,6 +221,19 @@ WORDS: Mapping[Why, str] = {
         "{others:+job} and {other_s:time}"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
+    Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),
+    Why.ROTATES_AS_BEGUN: N_(
+        "profiles take turns, as earlier sessions of this ledger let them; --xlatune-rotate off "
+        "with --xlatune-fresh makes all of them jobs"
+    ),
+    Why.BEGUN_AS_JOBS: N_(
+        "its ledger has {profiles:+profile} measured as jobs, which rotations would measure again: "
+        "up to {jobs:+job} more"
+    ),
+    Why.BEGUN_IN_ROTATIONS: N_(
+        "its ledger has {rotations:+rotation}, whose profiles jobs would measure again: up "
+        "to {jobs:+job} more"
+    ),
     Why.ROTATES: N_(
         "in rotations: {arms:, }; {shape}. A turn has {turn_steps:+step}, a rotation "
         "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"

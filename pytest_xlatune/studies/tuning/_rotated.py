@@ -27,6 +27,7 @@ from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     Recipe,
+    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
@@ -225,12 +226,14 @@ class RotatedSweep(Walk["TuningStudy"]):
             design=trial.design,
         )
         # it begins when others of its rotation do, whatever was tried again
+        blamed = result.rotation.blamed if result.rotation else ()
         found = TrialResult(
             trial=job,
             status=TrialStatus.UNMEASURED,
             reason=Reason(Why.NO_TURN_OF_ITS_OWN),
             job_ids=result.job_ids,
             epoch=result.epoch,
+            rotation=RotationResult(blamed=tuple(e for e in blamed if e.program == program)),
         )
         score = _score(result)
         change = score.of(program) if score is not None else None

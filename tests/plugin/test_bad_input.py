@@ -38,7 +38,7 @@ MISTAKES = {
     "missing inputs, all of them": (
         ('        model_tag="pretend",\n        parallelism="FSDP=4",\n', ""),
         ("--xlatune-executor=slurm",),
-        "*is missing the model*; the parallelism*; the nodes in Slurm*never guessed*",
+        "*is missing the model*; the parallelism*; the nodes in Slurm*none is guessed*",
     ),
     "axes that do not multiply to the devices": (
         ('parallelism="FSDP=4"', 'parallelism="FSDP=4", devices=8'),

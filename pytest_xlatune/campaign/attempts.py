@@ -724,8 +724,8 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
     """Refuse a trial of an earlier session whose secret this one does not know."""
     if any(HIDDEN in text for text in (*spec.argv, *spec.env.values(), *spec.files.values())):
         raise SubmissionError(
-            f"{trial.id} needs a secret that an earlier session knew, and the ledger keeps none; "
-            f"declare the profile {trial.profile.id!r} and the cell with it in the sweep file again"
+            f"{trial.id} needs a secret, and the ledger keeps no secret; put it back into the "
+            f"profile {trial.profile.id!r} or the cell in the sweep file"
         )
 
 

@@ -6,6 +6,7 @@ result. `assess` asks here for all that other trials do not have; it decides the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,6 +55,8 @@ _DOUBTFUL = frozenset(
     }
 )
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
+_ENOUGH_LINES = 0.7  # of the calls, where a process ended without a word
+_SPARE_CALLS = 2  # beside those of the log's steps: a warm-up
 _ENOUGH = 0.5  # of the planned turns, where a time limit ended a rotation
 
 
@@ -128,6 +131,9 @@ def _turns(
     timed = timed_steps(steps, tokens_per_device_step=tokens)
     if not timed:
         return NoTurns(reason=Reason(Why.NO_STEP))
+    apart = _calls_apart(read, timed)
+    if apart is not None:
+        return NoTurns(reason=apart)
     first = timed[0].step  # its line is that of the first call
     every = protocol.eval_interval
     # the whole run, from its first step on: only evaluations drop out of a turn
@@ -143,6 +149,29 @@ def _turns(
         return turns
     in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
     return fit_turns(turns, tokens=median(in_step) if in_step else None)
+
+
+def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | None:
+    """Return why a step of the log is no call of the step's program; None where it is one.
+
+    A trainer that calls it twice a step, or has several steps in one call, would have the steps of
+    one program read as those of another. A call before the loop, and a line that is written now and
+    then, are no such thing.
+    """
+    if not read.turns:
+        return None
+    ids = [each.step for each in timed]
+    lines = ids[-1] - ids[0] + 1
+    last = read.turns[-1]
+    # the last lines of a process that was killed may never have been written
+    fewest, most = round(_ENOUGH_LINES * last.first_call), last.first_call + last.calls
+    if read.calls is not None:
+        fewest = most = read.calls
+    gaps = [after - before for before, after in itertools.pairwise(ids)]
+    spare = max(_SPARE_CALLS, *(round(median(gaps)) for _ in gaps[:1]))
+    if fewest - spare <= lines <= most + spare:
+        return None
+    return Reason(Why.CALLS_APART, calls=most, lines=lines)
 
 
 def is_enough(found: RotationResult, rotation: Rotation) -> bool:

@@ -462,17 +462,28 @@ def _library_value(case: Case) -> Iterator[str]:
         if name in _RANGES and number is not None and number != _UNSET:
             low, high = _RANGES[name]
             if not low <= number <= high:
-                yield f"{name}={value:.40} is outside of {low} to {high}"
+                yield f"{name}={value:.40} is outside of {low} to {high}{_hint_of_level(name)}"
+            elif number % _MULTIPLES.get(name, 1):
+                yield f"{name}={value:.40} is no multiple of {_MULTIPLES[name]}"
+
+
+def _hint_of_level(name: str) -> str:
+    return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _WORDS.get(name) is _LEVELS else ""
 
 
 _UNSET = -2  # what NCCL itself writes for a number that is not set
 _LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
+_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by number; a greater one is read as SYS
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("Simple", "LL", "LL128"),
     "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "ERROR", "NONE"),
     "NCCL_LAUNCH_MODE": ("PARALLEL", "GROUP"),
-    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL", "NCCL_P2P_PXN_LEVEL"), _LEVELS),
+    "NCCL_DEBUG_SUBSYS": (
+        *("ALL", "ALLOC", "BOOTSTRAP", "CALL", "COLL", "ENV", "GRAPH", "INIT", "NET", "NVLS"),
+        *("P2P", "PROFILE", "PROXY", "RAS", "REG", "SHM", "TUNING", "VERBS"),
+    ),
+    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"), _LEVELS),
 }
 # NVIDIA/nccl, docs of the environment: "Values accepted"; of InfiniBand the bits of a field
 _RANGES: Mapping[str, tuple[int, int]] = {
@@ -486,7 +497,11 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "NCCL_NTHREADS": (64, 640),
     "NCCL_SOCKET_NTHREADS": (0, 16),
     "NCCL_COMM_BLOCKING": (0, 1),
+    "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
+    "NCCL_P2P_PXN_LEVEL": (0, 2),
+    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"), (0, len(_OLD_LEVELS) - 1)),
 }
+_MULTIPLES: Mapping[str, int] = {"NCCL_NTHREADS": 32}  # a warp; src/graph/tuning.cc, getNthreads
 
 
 def _contradiction(case: Case) -> Iterator[str]:

@@ -98,10 +98,10 @@ COMMANDS = {
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
-    "shrink": ("shrink", "reduce a profile that fails to the fewest settings that still do"),
+    "shrink": ("shrink", "find the fewest settings of a failing profile that still fail"),
     "evidence": (
         "evidence",
-        "run profiles once more with profiler and dump; they are not scored",
+        ("run profiles once more, with profiler and dump and without a score"),
     ),
     "flags": ("flags", "explain settings, and find faults in profiles"),
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),

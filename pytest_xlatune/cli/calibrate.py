@@ -17,32 +17,34 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
-    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="how many (12)")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
+    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs to run (12)")
     parser.add_argument(
         "--allocations",
         type=positive,
         metavar="N",
-        help="measure what trials of one allocation share, in N allocations of --starts trials; "
-        "with --slots N what slots differ by and cost each other, in --starts rounds of all slots",
+        help="measure how alike the trials of one allocation are: N allocations of --starts trials "
+        "each; with --slots N, how much slots differ and slow each other down: --starts "
+        "rounds of all slots",
     )
     parser.add_argument(
         "--starts",
         type=positive,
         metavar="N",
-        help="trials of an allocation, or rounds of all slots (3)",
+        help="trials in each allocation, or rounds of all slots (3)",
     )
     parser.add_argument(
         "--rotations",
         type=positive,
         metavar="N",
-        help="measure what programs of one process share, in N jobs in which copies of the "
-        "baseline take turns; in the place of --jobs",
+        help="measure how alike the programs of one process are: N jobs, in which copies of the "
+        "baseline take turns; replaces --jobs",
     )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
@@ -60,7 +62,10 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     on_slots = arguments.xlatune_slots not in (None, "1")
     allocations, starts = arguments.allocations or 0, arguments.starts or STARTS
     if arguments.starts and not (allocations or on_slots):
-        raise ConfigError("--starts says how many trials --allocations or --slots have: name one")
+        raise ConfigError(
+            "--starts counts the trials of --allocations or the rounds of --slots: add one of "
+            "them, or leave --starts out"
+        )
     study = resolved.calibration(
         arguments.jobs,
         allocations=allocations,
@@ -78,5 +83,7 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     documents = [document_of(campaign, found)]
     if allocations or on_slots:
         documents.append(ways_document(asked, found, folder=folder))
+    from pytest_xlatune.report.document import brief, lines
+
     written = brief("Files", lines(f"written: {os.path.relpath(folder / CALIBRATION)}"))
     return Output(documents=(*documents, written))

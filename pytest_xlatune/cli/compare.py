@@ -13,15 +13,23 @@ from pytest_xlatune.model.errors import ConfigError, of_command
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("a", type=Path, metavar="A", help="the baseline's jobs; or a ledger")
-    parser.add_argument("b", type=Path, metavar="B", help="the others; or a later ledger")
+    parser.add_argument(
+        "a", type=Path, metavar="A", help="folder with the logs of the baseline's jobs, or a ledger"
+    )
+    parser.add_argument(
+        "b",
+        type=Path,
+        metavar="B",
+        help="folder with the logs of the other jobs, or a later ledger",
+    )
     add_reading(parser)
     add_json(parser)
     parser.add_argument(
         "--gate",
         type=float,
         metavar="MARGIN",
-        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), 10 where it cannot be told",
+        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), with 10 where these logs "
+        "cannot tell",
     )
     parser.set_defaults(run=_compare)
 
@@ -57,13 +65,13 @@ def _compare_sweeps(arguments: argparse.Namespace, *, are_ledgers: bool) -> Outp
 
     if not are_ledgers:
         raise ConfigError(
-            f"of {arguments.a} and {arguments.b} one is a ledger and the other is none; name two "
-            "ledgers (.xlatune/SWEEP/CELL), or two directories of logs"
+            f"{arguments.a} and {arguments.b}: one of them is a ledger, the other is not; name "
+            "two ledgers (.xlatune/SWEEP/CELL), or two directories of logs"
         )
     if arguments.gate is not None or arguments.tokens is not None:
         raise ConfigError(
-            "--gate and --tokens are of logs, and these are ledgers; a gate over an earlier ledger "
-            "is Gate(stored=...) in a sweep file"
+            "--gate and --tokens work on logs, and these are ledgers. For a gate against an "
+            "earlier ledger, write Gate(stored=...) in a sweep file"
         )
     found = compare_sweeps(arguments.a, arguments.b)
     return Output(documents=(then_now(found),), json=found.to_json)

@@ -15,7 +15,6 @@ from pytest_xlatune.cli.parsers import (
     resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output, live
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck
@@ -26,13 +25,15 @@ SCHEMA = 1
 
 def add_compile_check(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
     add_compiler(parser)
     parser.add_argument(
         "--without-each",
         metavar="PROFILE",
-        help="compile this profile, or several joined by +, whole and without each of its flags, "
-        "and say which of them acted",
+        help="compile this profile (or several joined by +) as a whole and once without each of "
+        "its flags, and show which flags changed the program",
     )
     add_json(parser)
     add_options(parser, leave_out=OF_A_RUN)
@@ -41,16 +42,31 @@ def add_compile_check(parser: argparse.ArgumentParser) -> None:
 
 def add_compiler(parser: argparse.ArgumentParser) -> None:
     """Add how profiles are compiled, which `compiler_of` reads."""
-    targets = "of the device: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"
+    targets = "the device to compile for: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"
     for name, metavar, what in (
-        ("program", "MODULE:FUNCTION", "compiled instead of the sweep's trainer; or train_compile"),
-        ("target", "NAME", f"{targets}; of train_compile cpu, or a name of MaxText's: v5e-256"),
+        (
+            "program",
+            "MODULE:FUNCTION",
+            "the function to compile instead of the sweep's trainer, or MaxText's train_compile",
+        ),
+        (
+            "target",
+            "NAME",
+            f"{targets}; with train_compile: cpu, or a name of MaxText's such as v5e-256",
+        ),
         ("topology", "PxHxD", "partitions x hosts x devices of the program (1x1x1)"),
         ("python", "PATH", "the interpreter whose JAX compiles it"),
     ):
         parser.add_argument(f"--{name}", metavar=metavar, help=what)
-    parser.add_argument("--memory-limit", type=float, metavar="GIB", help="of a device")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for logs and dumps")
+    parser.add_argument(
+        "--memory-limit",
+        type=float,
+        metavar="GIB",
+        help="memory of a device, in place of the target's own",
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="a new folder that keeps logs and dumps"
+    )
 
 
 def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> CompileCheck:
@@ -74,6 +90,7 @@ def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> Compi
 
 def _compile_check(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.evidence.hlo.difference import finding_line, summary_lines
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.tasks.compile_profiles import compiled, without_each
 
     resolved = resolved_sweep(arguments.sweep, options_of(arguments))

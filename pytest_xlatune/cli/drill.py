@@ -23,18 +23,23 @@ TOP = 10  # as `tasks.drill_document` has it, which loads numpy
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help=f"folders or captures; {TRIAL}")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help=f"captures, or folders of them; {TRIAL}"
+    )
     parser.add_argument(
         AGAINST,
         nargs="+",
         action="append",
         default=[],
         metavar="PATH",
-        help="a further variant, a column of its own; `--` says the same",
+        help="captures of a further variant, shown in a column of its own; `--` does the same",
     )
     for name in ("nodes", "gpus-per-node", "steps"):
         parser.add_argument(
-            f"--{name}", type=positive, metavar="N", help="refused where it differs"
+            f"--{name}",
+            type=positive,
+            metavar="N",
+            help="how many you expect; captures that show another number are refused",
         )
     parser.add_argument(
         "--step-time",
@@ -42,19 +47,30 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=[],
         metavar="SECONDS",
-        help="of a run without profiler; once per variant",
+        help="step time of a run without the profiler; give it once for each variant",
     )
-    parser.add_argument("--families", type=Path, metavar="FILE", help="JSON: name, kind, pattern")
     parser.add_argument(
-        "--top", type=positive, default=TOP, metavar="N", help=f"rows of a table of kernels ({TOP})"
+        "--families",
+        type=Path,
+        metavar="FILE",
+        help="your own families of kernels: a JSON list of name, kind, pattern",
     )
-    parser.add_argument("--full-names", action="store_true", help="cut no name of a kernel")
-    parser.add_argument("--per-gpu", action="store_true", help="a row for each device and step")
+    parser.add_argument(
+        "--top",
+        type=positive,
+        default=TOP,
+        metavar="N",
+        help=f"rows to show in a table of kernels ({TOP})",
+    )
+    parser.add_argument("--full-names", action="store_true", help="show names of kernels in full")
+    parser.add_argument(
+        "--per-gpu", action="store_true", help="show a row for each device and step"
+    )
     parser.add_argument(
         "--force", action="store_true", help="show captures that lost events, under a warning"
     )
     parser.add_argument(
-        "--collectives", action="store_true", help="bytes, waits and stragglers of collectives"
+        "--collectives", action="store_true", help="show bytes, waits and stragglers of collectives"
     )
     parser.add_argument(
         "--program",
@@ -62,10 +78,10 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="DUMP",
-        help="the compiled program, for bytes and bandwidths of collectives; once per variant",
+        help="dump of the program, for bytes and bandwidths of collectives; once for each variant",
     )
     parser.add_argument(
-        "--by-path", action="store_true", help="time by the operation's path in the framework"
+        "--by-path", action="store_true", help="show time by the operation's path in the framework"
     )
     parser.add_argument(
         "--timeline",
@@ -78,7 +94,9 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
     )
     add_json(parser)
     add_html(parser)
-    parser.add_argument("--csv", action="store_true", help="one CSV of all rows, nothing cut")
+    parser.add_argument(
+        "--csv", action="store_true", help="print all rows as one CSV, with nothing cut"
+    )
     add_options(parser, only=("workdir", "config"))
     parser.set_defaults(run=_drill)
 
@@ -91,7 +109,9 @@ def _drill(arguments: argparse.Namespace) -> Output:
         from pytest_xlatune.tasks.drill_document import NAME, drill_document, drill_json, drill_rows
 
     if arguments.nodes and not arguments.gpus_per_node:
-        raise ConfigError("--nodes says how many GPUs to expect only with --gpus-per-node; add it")
+        raise ConfigError(
+            "--nodes needs --gpus-per-node: together they say how many GPUs to expect"
+        )
     window = CaptureWindow(
         nodes=arguments.nodes,
         gpus_per_node=arguments.gpus_per_node,

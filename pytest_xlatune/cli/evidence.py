@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 def add_evidence(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
     parser.add_argument(
         "profiles",
         nargs="*",
         metavar="PROFILE",
-        help="ids; the baseline and, if there is one, the winner without any",
+        help="ids of profiles (default: the baseline and, if there is one, the winner)",
     )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)

@@ -29,10 +29,10 @@ from pytest_xlatune.tasks.known_settings import (
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     lines_of = {
-        "list": "list the catalog; of an axis, the profiles of a wave",
+        "list": "list the catalog, or with --axis the profiles that a wave would try",
         "show": "show everything known of settings",
         "lint": "show the faults of profiles; exit code 1 if there are any",
-        "diff": "show what two texts of XLA_FLAGS set otherwise",
+        "diff": "show which options two texts of XLA_FLAGS set differently",
     }
     kinds = add_commands(parser, lines_of, metavar="KIND")
 
@@ -41,7 +41,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
     )
     add_context(listed)
-    listed.add_argument("--markdown", action="store_true", help="as docs/reference/catalog.md")
+    listed.add_argument(
+        "--markdown", action="store_true", help="print Markdown, as in docs/reference/catalog.md"
+    )
     add_json(listed)
     listed.set_defaults(run=_list)
 

@@ -30,21 +30,38 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
         help="what starts the trainer in the repository; {steps} is the number of steps",
     )
     init.add_argument(
-        "--repository", type=Path, default=Path(), metavar="DIR", help="of the trainer (here)"
+        "--repository",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="git repository of the trainer (this folder)",
     )
     init.add_argument(
-        "--baseline", default="origin/main", metavar="COMMIT", help="the deployed one (origin/main)"
+        "--baseline",
+        default="origin/main",
+        metavar="COMMIT",
+        help="commit that is deployed (origin/main)",
     )
-    init.add_argument("--margin", type=float, default=0.01, metavar="N", help="0.01 is 1 %%")
-    init.add_argument("--blocks", type=int, default=4, metavar="N", help="trials of each commit")
-    init.add_argument("--steps", type=int, default=15, metavar="N", help="of each trial")
+    init.add_argument(
+        "--margin",
+        type=float,
+        default=0.01,
+        metavar="N",
+        help="how much slower is still accepted; 0.01 is 1 %%",
+    )
+    init.add_argument(
+        "--blocks", type=int, default=4, metavar="N", help="trials of each commit (4)"
+    )
+    init.add_argument("--steps", type=int, default=15, metavar="N", help="steps of each trial (15)")
     init.add_argument(
         "--executor",
         metavar="NAME",
         help="local, slurm, or allocation: the salloc or sbatch that pytest is started in (local)",
     )
-    init.add_argument("--nodelist", default="", metavar="LIST", help="of Slurm: 'node[001-008]'")
-    init.add_argument("--ci", choices=tuple(CI_FILES), help="write a job for it too")
+    init.add_argument(
+        "--nodelist", default="", metavar="LIST", help="nodes in Slurm, e.g. 'node[001-008]'"
+    )
+    init.add_argument("--ci", choices=tuple(CI_FILES), help="write a CI job that runs it too")
     init.set_defaults(run=_init)
 
 

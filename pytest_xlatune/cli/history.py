@@ -18,14 +18,14 @@ def add_history(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="FOLDER",
-        help="a work directory, or a folder above several; --workdir without one",
+        help="a work directory, or a folder that holds several (default: --workdir)",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--cell",
         metavar="CELL",
-        help="the course of one: its label or a part (`llama2-70b FSDP=8`, `FSDP=8`), its id, or "
-        "the sweep's name",
+        help="show how one cell changed over time: give its label, a part of it (`llama2-70b "
+        "FSDP=8`, `FSDP=8`), its id, or the sweep's name",
     )
     which.add_argument(
         "--by-load",
@@ -42,16 +42,16 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 def _history(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.tasks.measured import studies_below
 
-    found = studies_below(arguments.folder or options_of(arguments).workdir)
+    workdir = arguments.folder or options_of(arguments).workdir
+    found = studies_below(workdir, arguments.cell)
     from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
 
     past, notes = found.past, found.copies
-    if arguments.cell is not None:
-        past = tuple(each for each in past if each.is_called(arguments.cell))
-        if not past:
-            valid = {name for each in found.past for name in (each.cell.label, each.sweep)}
-            unknown = ConfigError.unknown("cell", arguments.cell, valid=valid, where="the ledgers")
-            return Output(notes=notes, problems=(*found.problems, str(unknown)))
+    if arguments.cell is not None and not past:
+        unknown = ConfigError.unknown(
+            "cell", arguments.cell, valid=found.names, where="the ledgers"
+        )
+        return Output(notes=notes, problems=(*found.problems, str(unknown)))
     make = by_load if arguments.by_load else course if arguments.cell is not None else history
     return Output(
         documents=(make(past),),

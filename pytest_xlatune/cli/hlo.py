@@ -7,13 +7,14 @@ from pathlib import Path
 
 from pytest_xlatune.cli.parsers import TRIAL, add_all, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
 
 
 def add_hlo(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("dump", metavar="DUMP", help=f"a folder of --xla_dump_to; {TRIAL}")
-    parser.add_argument("other", nargs="?", metavar="DUMP2", help="shows what changed")
+    parser.add_argument("dump", metavar="DUMP", help=f"folder that --xla_dump_to wrote; {TRIAL}")
+    parser.add_argument(
+        "other", nargs="?", metavar="DUMP2", help="a second dump: show what changed"
+    )
     add_json(parser)
     add_all(parser)
     add_options(parser, only=("workdir", "config"))
@@ -21,6 +22,8 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
 
 
 def _hlo(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
+
     named = filter(None, [arguments.dump, arguments.other])
     programs, problems = read_programs([_dump(each, arguments) for each in named])
     return Output(

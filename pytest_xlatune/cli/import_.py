@@ -23,23 +23,38 @@ _ACT = frozenset(
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("table", type=Path, metavar="TABLE", help="job,profile,flags,tgs,status")
-    parser.add_argument("--name", default="", metavar="NAME", help="of the sweep; the file's own")
+    parser.add_argument(
+        "table",
+        type=Path,
+        metavar="TABLE",
+        help="CSV file with the columns job,profile,flags,tgs,status",
+    )
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="name of the sweep (default: that of the file)"
+    )
     parser.add_argument(
         "--no-op",
         action="append",
         default=[],
         metavar="PROFILE",
-        help="a profile that is known to do nothing: a control",
+        help="profile that is known to do nothing: it becomes a control",
     )
-    parser.add_argument("--deployed", metavar="FLAGS", help="the XLA_FLAGS deployed; may be ''")
+    parser.add_argument(
+        "--deployed", metavar="FLAGS", help="XLA_FLAGS as deployed; '' where there are none"
+    )
     parser.add_argument(
         "--jaxlib",
         default="",
         metavar="VERSION",
-        help="the release; with --deployed, what the catalog knows to do nothing is a control",
+        help="jaxlib's version; with --deployed, profiles that the catalog knows to do nothing "
+        "become controls",
     )
-    parser.add_argument("--tokens", type=float, metavar="N", help="per device and step")
+    parser.add_argument(
+        "--tokens",
+        type=float,
+        metavar="N",
+        help="tokens of a device in a step, for rows without tgs",
+    )
     add_options(parser, only=_ACT)
     parser.set_defaults(run=_import)
 
@@ -61,7 +76,9 @@ def _import(arguments: argparse.Namespace) -> Output:
         if not value
     ]
     if missing or not said.model_tag or not said.parallelism:
-        raise ConfigError(f"{path}: {' and '.join(missing)} must say which cell this was")
+        raise ConfigError(
+            f"{path} does not say which cell its jobs measured: add {' and '.join(missing)}"
+        )
     try:
         raw = path.read_bytes()
         # a spreadsheet's "Unicode text" is UTF-16
@@ -84,8 +101,9 @@ def _import(arguments: argparse.Namespace) -> Output:
     if arguments.jaxlib:
         if arguments.deployed is None:
             raise ConfigError(
-                f"--jaxlib {arguments.jaxlib} without --deployed: what does nothing depends on "
-                "the deployed settings; give their XLA_FLAGS, or --deployed '' where there are none"
+                f"--jaxlib {arguments.jaxlib} needs --deployed, because the deployed settings "
+                "decide which flags do nothing: give the deployed XLA_FLAGS, or --deployed '' "
+                "where there are none"
             )
         context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib)
     folder = import_table(

@@ -29,7 +29,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         "--log",
         type=Path,
         metavar="FILE",
-        help="a log that you have: what it tells is not asked, and stands in the file",
+        help="a log of your trainer: init takes from it what it would ask otherwise",
     )
     parser.add_argument(
         "--try",
@@ -53,7 +53,9 @@ def _init(arguments: argparse.Namespace) -> Output:
     if path.exists():
         raise ConfigError(f"{path} exists; name a new file, nothing is overwritten")
     if not (path.name.startswith("test_") and path.suffix == ".py"):
-        raise ConfigError(f"{path}: pytest collects files such as test_{path.stem}.py; name it so")
+        raise ConfigError(
+            f"{path}: pytest reads only files that are named test_*.py; name it test_{path.stem}.py"
+        )
     ask = input if sys.stdin.isatty() else None
     told: dict[str, str] = {}
     if arguments.log is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.ledger import LEDGER, Ledger
-from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import Exit, LedgerError
-from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.measured import folders_of
+
+if TYPE_CHECKING:
+    from pytest_xlatune.ledger.state import LedgerState
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +19,17 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cancel", action="store_true", help="end the jobs that no session waits for"
     )
-    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names; all without one")
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names of sweeps (default: all)")
     add_options(parser, only=("workdir", "config", "access"))
     parser.set_defaults(run=_jobs)
 
 
 def _jobs(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.ledger import LEDGER, Ledger
+    from pytest_xlatune.ledger.state import replay
+    from pytest_xlatune.report.document import brief, lines
+    from pytest_xlatune.tasks.measured import folders_of
+
     told: list[str] = []
     ended: list[str] = []
     problems: list[str] = []
@@ -51,7 +56,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
     if not told and not problems:
         told.append("no job was submitted so far")
     elif arguments.cancel and not ended:
-        told.append("ended no job: none runs that no session waits for")
+        told.append("no job to end: each one that runs has a session that waits for it")
     return Output(
         documents=(brief("Jobs", lines(*told)),),
         problems=tuple(problems),

@@ -27,7 +27,12 @@ def add_lint(parser: argparse.ArgumentParser) -> None:
         "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
     )
     parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
-    parser.add_argument("--dump", type=Path, metavar="DUMP", help="of the program as deployed")
+    parser.add_argument(
+        "--dump",
+        type=Path,
+        metavar="DUMP",
+        help="dump of the program as deployed: finds flags that do nothing to it",
+    )
     add_context(parser)
     add_json(parser)
     add_options(parser)
@@ -36,7 +41,9 @@ def add_lint(parser: argparse.ArgumentParser) -> None:
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `diff`."""
-    parser.add_argument("a", metavar="A", help="'' is every default")
+    parser.add_argument(
+        "a", metavar="A", help="a text of XLA_FLAGS; '' leaves every option at its default"
+    )
     parser.add_argument("b", metavar="B")
     parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
     add_json(parser)
@@ -46,12 +53,20 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 def add_context(parser: argparse.ArgumentParser) -> None:
     """Add what lies below profiles: the deployed settings, the release, the device."""
     parser.add_argument(
-        "--deployed", metavar="TEXT", default="", help="flags and NAME=value below the profiles"
+        "--deployed",
+        metavar="TEXT",
+        default="",
+        help="deployed settings below the profiles: flags and NAME=value",
     )
     parser.add_argument(
-        "--jaxlib", metavar="VERSION", default="", help="of the target; asks no XLA"
+        "--jaxlib",
+        metavar="VERSION",
+        default="",
+        help="jaxlib's version on the target; the catalog's tables answer, and no XLA is asked",
     )
-    parser.add_argument("--device", metavar="NAME", default="", help="e.g. sm_90, gfx942, cpu")
+    parser.add_argument(
+        "--device", metavar="NAME", default="", help="device of the target, e.g. sm_90, gfx942, cpu"
+    )
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
@@ -59,7 +74,10 @@ def _lint(arguments: argparse.Namespace) -> Output:
 
     first, *more = arguments.what
     if arguments.python and arguments.jaxlib:
-        raise ConfigError("--python asks that XLA, --jaxlib asks none; give one of them")
+        raise ConfigError(
+            "--python asks the XLA of that interpreter, --jaxlib only the catalog's tables; give "
+            "one of the two"
+        )
     said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if not first.strip().endswith(".py"):
         found, profiles = lint_words(
@@ -67,8 +85,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
         )
     elif more:
         raise ConfigError(
-            f"{first} is a sweep file; its profiles are linted by themselves, without "
-            f"{more[0].strip()!r}"
+            f"{first} is a sweep file, whose own profiles are linted; leave out {more[0].strip()!r}"
         )
     else:
         resolved = resolved_sweep(Path(first), options_of(arguments))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 AGAINST = "--against"  # of `drill`
-TRIAL = "SWEEP:PROFILE or a trial's id for one that `evidence` recorded"  # of `drill`, `hlo`
+TRIAL = (
+    "or, of a trial that `xlatune evidence` recorded, SWEEP:PROFILE or its id"  # of `drill`, `hlo`
+)
 
 # invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
+
+
+_IN_PYTEST = "--xlatune-"  # begins the names of our options there
 
 
 class Commands(argparse.ArgumentParser):
@@ -33,6 +39,23 @@ class Commands(argparse.ArgumentParser):
 
     command: argparse.ArgumentParser | None = None  # the one that was asked for
     hint = ""  # behind a command that there is not
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Read the words, and the name that an option has in pytest for its own here."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        own = [*map(self._own, words[:end]), *words[end:]]
+        return super().parse_known_args(own, namespace)
+
+    def _own(self, word: str) -> str:
+        known = self._option_string_actions
+        name, is_valued, value = word.partition("=")
+        own = name.replace(_IN_PYTEST, "--", 1)
+        if not name.startswith(_IN_PYTEST) or name in known or own not in known:
+            return word
+        return f"{own}{is_valued}{value}"
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
@@ -49,7 +72,7 @@ class Commands(argparse.ArgumentParser):
             from pytest_xlatune.sweep.groups import GONE
 
             gone = GONE.get(wrong["said"].removeprefix("--").removeprefix("xlatune-"))
-            more = f": it is no more; {gone.replace('--xlatune-', '--')}" if gone else more
+            more = f": this option is gone; {gone.replace('--xlatune-', '--')}" if gone else more
         elif match is not None and self.command is None and not near:
             more = self.hint
         if message.endswith(("required: COMMAND", "required: ACTION")):
@@ -97,7 +120,10 @@ def add_options(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=said
             )
     if not only:
-        more = f"All other settings are options here too; `{EVERY}` lists them, as {FLAG}NAME."
+        more = (
+            f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
+            f"as {FLAG}NAME."
+        )
         parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
 
 
@@ -113,7 +139,7 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 
 def add_html(parser: argparse.ArgumentParser) -> None:
     """Add `--html` to a command."""
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as an HTML page too")
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +156,7 @@ def positive(text: str) -> int:
     """Read a count, of 1 or more."""
     count = int(text)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count; give 1 or more")
+        raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
     return count
 
 

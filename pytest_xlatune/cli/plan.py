@@ -11,13 +11,15 @@ from pytest_xlatune.cli.show import Output
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
     add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.sweep.earlier import read_calibration, recorded_pace
+    from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
     from pytest_xlatune.tasks.plan import plan_of
 
     options = options_of(arguments)
@@ -27,7 +29,7 @@ def _plan(arguments: argparse.Namespace) -> Output:
     is_held = resolved.sweep.site.runs_by.holds_nodes
     sigma = known.sigma_for(is_held=is_held) if known else None
     share, folder = known.share if known else None, options.workdir / resolved.folder
-    pace = recorded_pace(folder, resolved.cell) if resolved.must_save else None
-    study = resolved.study(sigma=sigma, share=share, pace=pace)
+    earlier = recorded_trials(folder) if resolved.may_rotate else ()
+    study = resolved.study(sigma=sigma, share=share, earlier=earlier)
     plan = plan_of(resolved, study, workdir=options.workdir)
     return Output(documents=(plan,))

@@ -32,8 +32,8 @@ def add_triage(parser: argparse.ArgumentParser) -> None:
     _add_logs(parser)
     parser.set_defaults(run=_triage)
     parser.epilog = (
-        "Exit status: 0 all jobs are healthy, 1 one failed, 3 none failed and one is unfinished, "
-        "2 a file is no log."
+        "Exit status: 0 all jobs are healthy, 1 a job failed, 3 no job failed but one is "
+        "unfinished, 2 a file is no log."
     )
 
 
@@ -43,7 +43,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="LOG",
-        help="a file, gzipped or not; a folder of one job or more; a job's number; or -",
+        help="a log (gzipped too), a folder of one job or more, a job's number, or - for stdin",
     )
     add_reading(parser)
     add_json(parser)
@@ -53,7 +53,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     """Add how the logs of other trainers are read."""
     add_options(parser, ("step-pattern",))
     parser.add_argument(
-        "--tokens", type=float, metavar="N", help="tokens of a device in a step, for such a trainer"
+        "--tokens", type=float, metavar="N", help="tokens of a device in a step, if no rate is told"
     )
 
 

@@ -26,9 +26,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "sweeps",
         nargs="*",
         metavar="SWEEP",
-        help="names of sweeps, or ledgers by their paths; all of the work directory without one",
+        help="names of sweeps, or paths of ledgers (default: all in the work directory)",
     )
-    parser.add_argument("--no-files", action="store_true", help="show them, and write no file")
+    parser.add_argument(
+        "--no-files", action="store_true", help="only show the reports, and write no file"
+    )
     parser.add_argument(
         "--zh",
         dest="xlatune_zh",
@@ -39,9 +41,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--rewrite",
         dest="xlatune_rewrite",
         action="store_true",
-        help="let the patch take out comments that a line it changes makes untrue",
+        help="let the patch remove comments that its changes make untrue",
     )
-    add_json(parser, "one JSON document of a ledger, a list of several; no file is written")
+    add_json(parser, "print JSON (a list where there are several ledgers), and write no file")
     add_options(parser, only=("workdir", "reports", "config", "export"))
     parser.set_defaults(run=_report)
 

@@ -19,7 +19,6 @@ from pytest_xlatune.cli.parsers import (
 )
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from pytest_xlatune.tasks.shrink import Shrunk
@@ -34,8 +33,8 @@ def add_shrink(parser: argparse.ArgumentParser) -> None:
         "--trials",
         type=positive,
         metavar="N",
-        help="run the trainer, N times at most, where compiling shows nothing; on Slurm if the "
-        "sweep does",
+        help="where compiling does not show the failure, run the trainer (N times at most; on "
+        "Slurm if the sweep runs there)",
     )
     parser.add_argument(
         "--tries", type=positive, default=64, metavar="N", help="compilations at most (64)"
@@ -47,6 +46,7 @@ def add_shrink(parser: argparse.ArgumentParser) -> None:
 
 
 def _shrink(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.tasks.shrink import shrink_profile
 
     file, _, name = arguments.profile.rpartition(":")
@@ -58,8 +58,8 @@ def _shrink(arguments: argparse.Namespace) -> Output:
     site = resolved.sweep.site
     if arguments.trials and not site.runs_by.is_here and arguments.keep is None:
         raise ConfigError(
-            f"trials by {site.runs_by.scheduler or site.executor} run in a folder that the "
-            "nodes see: name its --keep"
+            f"trials that run by {site.runs_by.scheduler or site.executor} need a folder that the "
+            "nodes see too: name one with --keep"
         )
     with TemporaryDirectory() as scratch:
         found = shrink_profile(
@@ -81,6 +81,6 @@ def _told(found: Shrunk) -> Iterator[str]:
     yield (
         f"  {len(found.settings)} of {found.of} settings still fail so, found by {found.by} in "
         f"{found.tries} tries"
-        + ("" if found.is_minimal else "; not all could be tried: a smaller set may do")
+        + ("" if found.is_minimal else "; not all sets could be tried: a smaller one may fail too")
     )
     yield from (f"  {each}" for each in found.settings)

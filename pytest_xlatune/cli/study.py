@@ -36,7 +36,9 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     others = {name for name, kind in KINDS.items() if not kind.is_declared}
     kinds = [each for each in kind_names() if each not in others]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
-    parser.add_argument("sweep", type=Path, metavar="SWEEP_FILE")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
     for name, (_, text) in SWITCHES.items():
         if name not in _OF_TUNING:
             parser.add_argument(

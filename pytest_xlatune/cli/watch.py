@@ -14,7 +14,6 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,20 +28,21 @@ _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "cells", nargs="*", metavar="CELL", help="names of sweeps or cells; all without one"
+        "cells", nargs="*", metavar="CELL", help="names of sweeps or cells (default: all)"
     )
     parser.add_argument(
         "--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)"
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="print how they stand now, and end")
+    how.add_argument("--once", action="store_true", help="print the state of now, and end")
     how.add_argument(
         "--page",
         nargs="?",
         type=int,
         const=-1,
         metavar="PORT",
-        help="serve them as pages on this machine's own address, for a browser or a tunnel (8421)",
+        help="serve them as web pages on 127.0.0.1, for a browser here or through an SSH tunnel "
+        "(port 8421)",
     )
     add_options(parser, only=("workdir", "reports", "config"))
     parser.set_defaults(run=_watch)
@@ -65,6 +65,8 @@ def _watch(arguments: argparse.Namespace) -> Output:
         shown = _texts(all_lines(watcher.look(time.time()), console.width))
         for line in shown:
             line.truncate(console.width, overflow="ellipsis")
+        from pytest_xlatune.report.document import brief, lines
+
         return Output(documents=(brief("Cells", lines(*(line.plain for line in shown))),))
     from rich.live import Live
 

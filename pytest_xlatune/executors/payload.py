@@ -279,8 +279,8 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
         kept = folder.read(SECRETS)
     if digest and digest_of(plain, kept) != digest:
         raise ValueError(
-            f"{SPEC} is not the one that this job was submitted with, and was not run; find out "
-            "what wrote it since"
+            f"{SPEC} was changed after this job was submitted, so it was not run; find out what "
+            "changed it"
         )
     secrets = json.loads(kept or b"[]")
 

@@ -105,7 +105,7 @@ class CommandLauncher(ProgramLauncher):
         if overrides and OVERRIDES not in self.argv:
             raise ConfigError(
                 f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
-                f"because the command has no argument {OVERRIDES}: "
+                f"because the command has no argument {OVERRIDES}; add it: "
                 f"{shlex.join(command_without_secrets(self.argv))}"
             )
         argv: list[str] = []

@@ -492,6 +492,7 @@ SCHEMA = 3
 _READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
 _KNOWN = " and ".join(map(str, _READ))
 _HEAD = b'{"schema":'  # how every line begins
+_OPENED = CampaignOpened.kind.encode()
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
 
@@ -553,6 +554,20 @@ class Ledger:
                 file.seek(self._offset_bytes)
                 return self._parse(file)
 
+    def opened(self) -> tuple[CampaignOpened, ...]:
+        """Return what its sessions opened; no other line is read, and `refresh` reads them all.
+
+        Raises:
+            LedgerError: one of these lines is unreadable, of another schema, or it is no ledger.
+        """
+        with self._explained(what="read"), os.fdopen(owned.open_file(self.path), "rb") as file:
+            found = [
+                _entry(line, number=number, path=self.path).event
+                for number, line in enumerate(file, start=1)
+                if self._is_whole(line, is_first=number == 1) and _OPENED in line
+            ]
+        return tuple(each for each in found if isinstance(each, CampaignOpened))
+
     def archive(self, *, at_s: float) -> Path | None:
         """Move the ledger aside under a name with the date; None where there is none.
 
@@ -573,22 +588,27 @@ class Ledger:
         entries = []
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
-            begun = line.removesuffix(_TORN)
-            if number == 0 and not (begun.startswith(_HEAD) or _HEAD.startswith(begun)):
-                raise UnreadableLedgerError(
-                    f"{self.path} is not a ledger: expected it to begin with {_HEAD.decode()}, "
-                    f"found {line[:40]!r}; choose another work directory, or "
-                    f"{UnreadableLedgerError.ADVICE}"
-                )
+            is_whole = self._is_whole(line, is_first=number == 0)
             # by its newline alone: a full disk once cut a line just behind its last brace
             if not line.endswith(b"\n"):
                 break  # torn, or another process is writing it now
             number += 1
             offset_bytes += len(line)
-            if begun == line:
+            if is_whole:
                 entries.append(_entry(line, number=number, path=self.path))
         self._number, self._offset_bytes = number, offset_bytes
         return tuple(entries)
+
+    def _is_whole(self, line: bytes, *, is_first: bool) -> bool:
+        """Whether a line is one that its writer ended; refuse the first line of another file."""
+        begun = line.removesuffix(_TORN)
+        if is_first and not (begun.startswith(_HEAD) or _HEAD.startswith(begun)):
+            raise UnreadableLedgerError(
+                f"{self.path} is not a ledger: expected it to begin with {_HEAD.decode()}, "
+                f"found {line[:40]!r}; choose another work directory, or "
+                f"{UnreadableLedgerError.ADVICE}"
+            )
+        return begun == line and line.endswith(b"\n")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

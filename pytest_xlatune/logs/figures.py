@@ -64,6 +64,8 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
                 sizes, wrong, failed = set(), 0, 0
     if wrong or failed:  # of a test that was cut, or of a summary in another order
         return Logged(values=found.values, problem=_problem(sizes, wrong or failed))
+    if sizes and not found.values:
+        return Logged(problem=Reason(Why.NO_SUMMARY, sizes=len(sizes)))
     return found
 
 

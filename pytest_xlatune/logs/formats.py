@@ -210,9 +210,9 @@ def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
         unfit = [each for each in made.words if len(_LETTERS.findall(each)) < LEAST_LETTERS]
         if unfit or {*made.openings} - {*made.words}:
             raise ConfigError(
-                f"log format {name!r} of {BROUGHT.source(name)}: words {made.words}, of which "
-                f"openings {made.openings}; expected each in lower case, with {LEAST_LETTERS} "
-                "letters of f to z or _, by which the lines worth reading are found"
+                f"log format {name!r} of {BROUGHT.source(name)}: found words {made.words} and "
+                f"openings {made.openings}. Lines are first searched for these words, so each "
+                f"must be in lower case and have {LEAST_LETTERS} letters of f to z (or _)"
             )
         found.append(made)
     return tuple(found)

@@ -120,6 +120,11 @@ _TOTALS: Mapping[str, tuple[str, str]] = {
     "torchtitan": ("total steps", r"\btotal steps (?P<total>\d+)"),
     #   Total optimization steps = 1,000
     "hf-trainer": ("total optimization steps", r"Total optimization steps = (?P<total>[\d,]+)"),
+    # [exiting program at iteration 12] datetime: ...      an end that was asked for
+    "megatron-lm": (
+        "exiting program at iteration",
+        r"\[exiting program at iteration (?P<total>\d+)\]",
+    ),
     # (max_step=1200)      max_step: 1200
     "axlearn": ("max_step", r"\bmax_step[=:] ?(?P<total>\d+)"),
 }

@@ -19,7 +19,7 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.logs.standstill import Standstill, said_by_logs
+from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
 from pytest_xlatune.model.result import StepRecord
 from pytest_xlatune.model.text import begun
 
@@ -41,10 +41,23 @@ _NAMES = re.compile(
 _TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
 # [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure detected by watchdog at work
 # sequence id: 5 PG status: last enqueued work: 5, last completed work: 4
-_ENQUEUED = re.compile(
-    r"\[(?P<group>PG ID \d+ [^\]]*?)Rank (?P<rank>\d{1,9})\].*"
-    r"last enqueued work: (?P<count>\d{1,15})"
+# [PG 2 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8
+# a rank that was not in a collective:  [PG 0 Rank 2] Received a dump signal due to a collective
+# timeout from  rank 7 and we will ... Last enqueued NCCL work: 8, last completed NCCL work: 8.
+_WORK = re.compile(
+    r"\[PG (?P<group>[^\]]{0,200}?) ?Rank (?P<rank>\d{1,9})\].*?"
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}).*?"
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
 )
+# [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, ...
+# [PG ID 0 PG GUID 0(default_pg) Rank 3] Watchdog caught ...
+_TIMED_OUT = re.compile(
+    r"\[(?:PG (?P<group>[^\]]{0,200}?) ?)?Rank (?P<rank>\d{1,9})\] Watchdog caught collective "
+    r"operation timeout: WorkNCCL\(SeqNum=(?P<number>\d{1,15})"
+)
+_OF_WATCHDOGS = (b"ast enqueued ", b"WorkNCCL(SeqNum=")
+# the group of all ranks:  ID 0 PG GUID 0(default_pg)    0 (default_pg)    ID 0
+_OF_ALL = frozenset({"", "0", "0(default_pg)"})
 
 
 class RankStep(NamedTuple):
@@ -81,21 +94,27 @@ class RankLog:
         """The highest step id; None before its first step."""
         return max(self.ids, default=None)
 
-    def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Take further steps: a line that tells one again says nothing, one that goes back all."""
+    def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
+        """Take further steps, and return whether the program started again among them.
+
+        A line that tells a step again says nothing, one that goes back begins anew.
+        """
+        again = False
         last = self.ids[-1] if self.ids else -1
         if steps and not (last < steps[0] and all(map(operator.lt, steps, steps[1:]))):
             for step, step_s in zip(steps, seconds, strict=True):
                 if step < last:  # the program started again
+                    again = True
                     self.ids.clear()
                     self.seconds.clear()
                 if step != last:
                     self.ids.append(step)
                     self.seconds.append(step_s)
                 last = step
-            return
+            return again
         self.ids.extend(steps)
         self.seconds.extend(seconds)
+        return again
 
 
 def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
@@ -127,6 +146,7 @@ class RankReader:
         self._held: dict[int | None, bytes] = {}
         self._tails: dict[int | None, deque[bytes]] = {}
         self._tail_sizes: dict[int | None, int] = {}
+        self._work: dict[str, dict[int, Work]] = {}  # by group and rank
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
@@ -148,6 +168,9 @@ class RankReader:
         self._held[rank] = piece[end : end + _LINE_BYTES]
         block = held + piece[:end]
         self._keep_tail(block, rank)
+        if any(word in block for word in _OF_WATCHDOGS):
+            for line in block.splitlines():
+                self._watchdog(line, rank)
         for run, part in self._step_lines.runs(block):
             self._part(part, run, rank)
 
@@ -183,7 +206,6 @@ class RankReader:
         """Say which rank is behind as far as the lines tell; None where they name none."""
         named: set[int] = set()
         said = ""
-        enqueued: dict[str, dict[int, int]] = {}
         goes_on = False
         for rank, blocks in self._tails.items():
             tail = b"".join(blocks)[-_TAIL_BYTES:]
@@ -197,17 +219,40 @@ class RankReader:
                     named |= {*map(int, tasks)}
                     said = said or begun(grammar.split_origin(line)[1].strip(), _CHARS)
                     goes_on = found["one"] is None
-                elif found := _ENQUEUED.search(line):
-                    enqueued.setdefault(found["group"], {})[int(found["rank"])] = int(
-                        found["count"]
-                    )
+            self._watchdog(self._held.get(rank, b""), rank)
             self._last_lines(tail, rank)
         steps = {rank: each.last_step for rank, each in self.ranks.items()}
         lines = {rank: each.last_line for rank, each in self.ranks.items()}
         known = {rank: step for rank, step in steps.items() if step is not None}
-        return said_by_logs(
-            lines, steps=known, named=named, said=said, enqueued=tuple(enqueued.values())
-        )
+        return said_by_logs(lines, steps=known, named=named, said=said, groups=self._work)
+
+    def _watchdog(self, line: bytes, rank: int | None) -> None:
+        """Take what a line of torch's watchdog counts."""
+        if not any(word in line for word in _OF_WATCHDOGS):
+            return
+        text = line[:_LINE_BYTES].decode("utf-8", "replace")
+        found = _WORK.search(text) or _TIMED_OUT.search(text)
+        if found is None:
+            return
+        # a name that all its ranks share: PG GUID, else what stands after PG
+        group = (found["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
+        whose = _whose(grammar.split_origin(text)[0].rank, rank)
+        if group in _OF_ALL:
+            group = OF_ALL
+            # elsewhere it is the rank's place in its group
+            whose = int(found["rank"]) if whose is None else whose
+        if whose is None or (whose not in self._ranks and len(self._ranks) >= _MOST_RANKS):
+            return
+        told = self._work.setdefault(group, {})
+        before = told.get(whose, Work())
+        if found.re is _WORK:
+            after = before._replace(
+                enqueued=max(int(found["enqueued"]), 0),  # -1 is none
+                completed=max(int(found["completed"]), 0),
+            )
+        else:
+            after = before._replace(waits_for=int(found["number"]))
+        told[whose] = after
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
@@ -245,8 +290,11 @@ class RankReader:
 
     def _take(self, rank: int, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
         log = self._ranks.get(rank) or self._of(rank)
-        if log is not None:
-            log.take(steps, seconds)
+        if log is None:
+            return
+        if log.take(steps, seconds):  # the program started again
+            for told in self._work.values():
+                told.pop(rank, None)
 
     def _of(self, rank: int) -> RankLog | None:
         if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+from typing import NamedTuple
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
+OF_ALL = ""
+_APART = 16  # collectives of one group, by which ranks can be apart
 _BUSY, _IDLE = 0.5, 0.1  # of a core
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # a wait for another thread or process, or for one of many descriptors
@@ -179,6 +182,17 @@ class Standstill:
     node: str = ""
 
 
+class Work(NamedTuple):
+    """What torch's watchdog of one rank counts of a group's collectives; None where it is unsaid.
+
+    `waits_for` is the number of the collective that timed out.
+    """
+
+    enqueued: int | None = None
+    completed: int | None = None
+    waits_for: int | None = None
+
+
 def standstill(
     looks: Iterable[HangLook],
     *,
@@ -212,7 +226,7 @@ def said_by_logs(
     steps: Mapping[int, int],
     named: Iterable[int] = (),
     said: str = "",
-    enqueued: Sequence[Mapping[int, int]] = (),
+    groups: Mapping[str, Mapping[int, Work]] | None = None,
 ) -> Standstill | None:
     """Say which rank is behind as the logs of a job tell it; None where they name none.
 
@@ -221,9 +235,12 @@ def said_by_logs(
         steps: rank -> its last step.
         named: the ranks that a coordination service did not hear of.
         said: its line.
-        enqueued: for each group of ranks that share collectives, how many each had enqueued.
+        groups: what torch's watchdogs count, by group of ranks that share collectives and rank;
+            OF_ALL is the group of all.
     """
-    ranks = sorted({*last_lines, *steps, *named, *(rank for each in enqueued for rank in each)})
+    counts = groups or {}
+    counted = (rank for each in counts.values() for rank in each)
+    ranks = sorted({*last_lines, *steps, *named, *counted})
     stands = tuple(
         Stand(
             rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
@@ -231,30 +248,66 @@ def said_by_logs(
         for rank in ranks
     )
     lost = {*named}
-    few, many, late = _fewest_enqueued(enqueued)
     if lost and (len(lost) < len(ranks) or len(ranks) == 1):
         doing = Reason(Why.NAMED_BY, said=said)
         behind = [each for each in stands if each.rank in lost]
-    elif late:
-        doing = Reason(Why.FEWER_ENQUEUED, few=few, many=many)
-        behind = [each for each in stands if each.rank in late]
+    elif late := _late([*counts.values()]):
+        doing = late[1]
+        behind = [each for each in stands if each.rank in late[0]]
     elif found := _fewer_steps([each for each in stands if each.step is not None]):
         behind = found[0]
         most = max(steps.values())
         doing = Reason(Why.FEWER_STEPS, most=most, line=behind[0].last_line or None)
+    elif unheard := _unheard(counts, ranks):
+        doing = unheard[1]
+        behind = [each for each in stands if each.rank in unheard[0]]
     else:
         return None
     return _named(stands, behind, doing, are_seen=False)
 
 
-def _fewest_enqueued(groups: Sequence[Mapping[int, int]]) -> tuple[int, int, set[int]]:
-    """Return the fewest and most collectives enqueued of the group farthest apart, and by whom."""
-    best: tuple[int, int, set[int]] = (0, 0, set())
-    for each in groups:
-        few, many = min(each.values()), max(each.values())
-        if many - few > best[1] - best[0]:
-            best = few, many, {rank for rank, count in each.items() if count == few}
-    return best
+def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Reason] | None:
+    """Return the ranks whose watchdogs count fewer collectives of a group, and how many.
+
+    First those that enqueued fewer: their program did not get there. Then those that completed
+    fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
+    numbers far apart, or of a rank more than half, are of groups that share no name.
+    """
+    for kind, name in (
+        (Why.FEWER_ENQUEUED, "enqueued"),
+        (Why.FEWER_COMPLETED, "completed"),
+        (Why.EARLIER_COLLECTIVE, "waits_for"),
+    ):
+        best: tuple[int, int, set[int]] = (0, 0, set())
+        for group in groups:
+            said = ((rank, each._asdict()[name]) for rank, each in group.items())
+            counts: dict[int, int] = {rank: count for rank, count in said if count is not None}
+            few, many = min(counts.values(), default=0), max(counts.values(), default=0)
+            found = {rank for rank, count in counts.items() if count == few}
+            is_one = kind is Why.FEWER_ENQUEUED or (
+                many - few <= _APART and 2 * len(found) < len(counts)
+            )
+            if many - few > best[1] - best[0] and is_one:
+                best = few, many, found
+        if best[2]:
+            return best[2], Reason(kind, few=best[0], many=best[1])
+    return None
+
+
+def _unheard(
+    groups: Mapping[str, Mapping[int, Work]], ranks: Sequence[int]
+) -> tuple[set[int], Reason] | None:
+    """Return the few ranks without a word of torch's watchdog, where the others' say one thing.
+
+    A rank that is not in the collective has nothing that could time out.
+    """
+    told = groups.get(OF_ALL, {})
+    if len(groups) != 1 or len({*told.values()}) != 1:
+        return None
+    found = {*ranks} - {*told}
+    if not found or 2 * len(found) >= len(ranks):
+        return None
+    return found, Reason(Why.NO_WATCHDOG, others=len(told))
 
 
 _Found = tuple[list[Stand], Reason] | None

@@ -166,14 +166,15 @@ class Protocol(Record):
                 )
         if self.compile_cache and not self.autotune_cache:
             raise ConfigError(
-                "protocol: compile_cache needs autotune_cache: a program that is kept keeps the "
-                "GPU kernels that its one compilation happened to choose, and arms would differ "
-                "by that"
+                "protocol: compile_cache is set and autotune_cache is not. A program that is kept "
+                "has the GPU kernels that its one compilation happened to choose, so arms would "
+                "differ by chance. Set autotune_cache too"
             )
         if self.compile_cache and self.metric == "first-step":
             raise ConfigError(
-                "protocol: compile_cache with metric 'first-step': only the first trial of an arm "
-                "would compile, and the others would measure how long loading takes"
+                "protocol: metric is 'first-step' and compile_cache is set. Only the first trial "
+                "of an arm would compile, and the others would measure how long loading takes. "
+                "Leave compile_cache out"
             )
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
@@ -198,8 +199,8 @@ class Protocol(Record):
             )
         if not is_field and (self.metric_is_better or self.metric_unit):
             raise ConfigError(
-                f"protocol: metric_is_better and metric_unit are for 'field:NAME'; what they are "
-                f"of {self.metric!r} is known: leave them out"
+                "protocol: metric_is_better and metric_unit belong to 'field:NAME'. The metric is "
+                f"{self.metric!r}, of which both are known: leave them out"
             )
 
     @property
@@ -268,9 +269,9 @@ class Protocol(Record):
         usable = self.steps - self.first_step
         if self.needs_window and usable < self.min_steps:
             raise ConfigError(
-                f"protocol: of {self.steps} steps those from id {self.first_step} on count, "
-                f"{max(usable, 0)} of them, and a score needs {self.min_steps}; "
-                f"ask for steps={self.first_step + self.min_steps} or more"
+                f"protocol: {self.steps} steps leave {max(usable, 0)} to score, those from id "
+                f"{self.first_step} on, and a score needs {self.min_steps}; ask for "
+                f"steps={self.first_step + self.min_steps} or more"
             )
 
 

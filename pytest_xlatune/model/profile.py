@@ -189,8 +189,9 @@ def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Fl
     stuck = [name for name in names if name in APPENDING]
     if stuck:
         raise ConfigError(
-            f"--{stuck[0]} is deployed and cannot be restored by appending: XLA adds its "
-            "values up. Take it out of the deployed XLA_FLAGS to measure the default."
+            f"--{stuck[0]} is deployed, and XLA adds its values up: a flag that is appended "
+            "cannot put the default back. Take it out of the deployed XLA_FLAGS to measure the "
+            "default."
         )
     missing = [name for name in names if name not in defaults]
     if missing:
@@ -247,7 +248,10 @@ class Profile(Record):
                     "deployed ones; put the flags into `flags`, they are appended"
                 )
             if not _VARIABLE.fullmatch(name):
-                raise ConfigError(f"profile {self.id!r}: {name!r} is no name of a variable")
+                raise ConfigError(
+                    f"profile {self.id!r}: {name!r} cannot name an environment variable; expected "
+                    "letters, digits and _, no digit first"
+                )
             if "\0" in value:
                 raise ConfigError(f"profile {self.id!r}: {name} holds a NUL character")
 
@@ -381,8 +385,8 @@ def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
             continue
         if flag.value is not None and len(flag.value.split()) != 1:
             raise ConfigError(
-                f"--{flag.name}={flag.value!r}: {variable} is split at blanks and knows no quotes; "
-                "give a value without any"
+                f"--{flag.name}={flag.value!r}: XLA splits {variable} at blanks and knows no "
+                "quotes; give a value without blanks and quotes"
             )
         word = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
         texts[variable] = appended(texts.get(variable, ""), word)

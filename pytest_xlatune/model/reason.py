@@ -115,9 +115,11 @@ class Why(StrEnum):
     # bandwidth tests
     WRONG_VALUES = auto()
     SEVERAL_SIZES = auto()
+    NO_SUMMARY = auto()
 
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()
+    CALLS_APART = auto()
     NO_TURN_OF_BASELINE = auto()
     ROTATION_LAYOUT = auto()
     FEW_JOBS_TO_ROTATE = auto()
@@ -128,6 +130,10 @@ class Why(StrEnum):
     NO_ROTATION_ON_SLOTS = auto()
     ROTATION_SAVES_NOTHING = auto()
     NONE_ROTATES = auto()
+    JOBS_AS_BEGUN = auto()
+    ROTATES_AS_BEGUN = auto()
+    BEGUN_AS_JOBS = auto()
+    BEGUN_IN_ROTATIONS = auto()
     ROTATES = auto()
     FINDS_IN_ROTATION = auto()
     FINDS_BY_ROTATIONS = auto()
@@ -597,6 +603,9 @@ class Why(StrEnum):
     RANK_IDLES = auto()
     FEWER_COLLECTIVES = auto()
     FEWER_ENQUEUED = auto()
+    FEWER_COMPLETED = auto()
+    EARLIER_COLLECTIVE = auto()
+    NO_WATCHDOG = auto()
     FEWER_STEPS = auto()
     NAMED_BY = auto()
     ALL_STAND_ALIKE = auto()

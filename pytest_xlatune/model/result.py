@@ -367,8 +367,13 @@ class RotationResult(Record):
 
     @property
     def is_found(self) -> bool:
-        """Whether the worker found the step's program, so that programs can take turns."""
-        return self.read is not None and bool(self.read.found) and not self.read.trouble
+        """Whether the worker found the step's program, so that programs can take turns.
+
+        One that is not called once a step is not the one.
+        """
+        is_apart = self.reason is not None and self.reason.kind is Why.CALLS_APART
+        found = self.read is not None and bool(self.read.found) and not self.read.trouble
+        return found and not is_apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options; those with a value are ini keys too."""
     count = len(OPTIONS) + len(SWITCHES)
-    says = f"the {len(DAILY)} of every day; all {count}: {EVERY}"
+    says = f"{len(DAILY)} for daily use; `{EVERY}` lists all {count}"
     group = parser.getgroup("xlatune", f"sweeps of XLA flags and NCCL variables ({says})")
     for option in OPTIONS:
         shown = option.help if is_daily(option.flag) else argparse.SUPPRESS
@@ -232,8 +232,8 @@ def pytest_pycollect_makeitem(
         raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
     if own is not obj.sweep:
         raise ConfigError(
-            f"{line}(...) is of another sweep than SWEEP, and a module has one: put the other into "
-            f"a file of its own, or write {line}(SWEEP)"
+            f"{line}(...) names another sweep than SWEEP, and a module has one sweep: move the "
+            f"other into a file of its own, or write {line}(SWEEP)"
         )
     found: list[pytest.Item | pytest.Collector] = []
     for each, test in obj.tests.items():
@@ -282,8 +282,8 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
     # "ranking only" once stood at the end of such a run, when its jobs were spent
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
-            f"sweep {sweep.name!r} could only rank its profiles: {why}. Give it the jobs "
-            "(--xlatune-budget), take profiles out, or have it rank them: --xlatune-yes"
+            f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
+            "take profiles out, or say --xlatune-yes to get no more than a ranking"
         )
     check_sweep(resolved)
 

@@ -299,7 +299,7 @@ class Controller:
                 line = textwrap.shorten(
                     told.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
                 )
-                report.longrepr = f"{line} (said in full for {first})"
+                report.longrepr = f"{line} (in full at {first})"
                 self._repeats.setdefault(told, []).append(report)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)

@@ -28,7 +28,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of
-from pytest_xlatune.sweep.earlier import read_calibration, recorded_pace
+from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.runs import Runs, look_at, site_of
@@ -54,10 +54,11 @@ class Selection:
     confirm: bool = False
     looked: preflight.Preflight | None = None
 
-    def study(self, workdir: Path, *, session: str) -> Study:
+    def study(self, workdir: Path, *, session: str, fresh: bool = False) -> Study:
         """Return the study that answers this selection; `workdir` holds the cells' folders.
 
-        What `session` measures itself changes no plan of its own.
+        What `session` measures itself changes no plan of its own. With `fresh` nothing holds that
+        was measured before.
 
         Raises:
             ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
@@ -70,9 +71,13 @@ class Selection:
         is_held = self.sweep.sweep.site.runs_by.holds_nodes
         sigma = calibration.sigma_for(is_held=is_held) if calibration else None
         share = calibration.share if calibration else None
-        pace = recorded_pace(folder, cell, session=session) if self.sweep.must_save else None
+        asks = self.sweep.may_rotate and not fresh
         return self.sweep.study(
-            selected=selected, confirm=self.confirm, sigma=sigma, share=share, pace=pace
+            selected=selected,
+            confirm=self.confirm,
+            sigma=sigma,
+            share=share,
+            earlier=recorded_trials(folder, session=session) if asks else (),
         )
 
 
@@ -175,10 +180,11 @@ class Session:
 
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
-        workdir = self.options.workdir
-        return [
-            (each.sweep, each.study(workdir, session=self.id)) for each in self._selections.values()
-        ]
+        return [(each.sweep, self._study(each)) for each in self._selections.values()]
+
+    def _study(self, selection: Selection) -> Study:
+        options = self.options
+        return selection.study(options.workdir, session=self.id, fresh=options.fresh)
 
     def campaign(self, sweep: Sweep) -> Campaign:
         """Return the campaign of a sweep, opened.
@@ -190,8 +196,7 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            study = selection.study(self.options.workdir, session=self.id)
-            self._campaigns[sweep.name] = self.run(selection.sweep, study)
+            self._campaigns[sweep.name] = self.run(selection.sweep, self._study(selection))
         return self._campaigns[sweep.name]
 
     def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:

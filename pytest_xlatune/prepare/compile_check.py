@@ -224,10 +224,10 @@ class Step:
 
     def _cannot(self, said: ProfileCompiled) -> Need:
         if said.cls is CompileClass.FAILED and self._compiler.target is not None:
-            why = "measured: without its device a compiler may fail where it would not beside it"
+            why = "measured: without the device a compiler may fail where it would not with it"
             return Need(is_left_out=False, why=why)
         if said.cls is CompileClass.MEMORY and said.later:
-            why = "measured: a setting of the run time may give it the memory"
+            why = "measured: a run-time setting may give it the memory that it needs"
             return Need(is_left_out=False, why=why)
         return Need(is_left_out=True, why=f"{said.cls.meaning}: {said.sentence}")
 

@@ -102,8 +102,8 @@ def find_target(said: str) -> CompileTarget:
         if re.fullmatch(r"\w+", said):
             raise ConfigError.unknown("target", said, valid=known, where="compile check")
         raise ConfigError(
-            f"{said}: no such target configuration; keep a *.gpu_target_config.pbtxt of a dump, or "
-            f"name one of {', '.join(known)}"
+            f"{said} is no target: name one of {', '.join(known)}, or the "
+            "*.gpu_target_config.pbtxt of a dump"
         )
     return CompileTarget(
         name=said, path=path.absolute(), text=path.read_text(encoding="utf-8", errors="replace")
@@ -213,9 +213,9 @@ def compiler_of(
     if not check.program:
         if not class_named(executor).is_here:
             raise ConfigError(
-                "compile check: only a trainer of this machine compiles by running; these trials "
-                f"run by {executor}. Name a program, module:function, and the target to compile it "
-                "for"
+                f"compile check: these trials run by {executor}, and only a trainer on this "
+                "machine is compiled by running it. Name a program (module:function) and the "
+                "target to compile it for"
             )
         named = (Path(each) for each in launcher.files(cell))
         interpreter = launcher.interpreter
@@ -281,8 +281,8 @@ def _by_train_compile(
     """
     if not isinstance(launcher, MaxTextLauncher) or not launcher.package:
         raise ConfigError(
-            f"compile check: {TRAIN_COMPILE} is a program of MaxText; the trainer of this sweep is "
-            f"started by {launcher.describe()}"
+            f"compile check: {TRAIN_COMPILE} is a program of MaxText, and this sweep starts its "
+            f"trainer by {launcher.describe()}; name a program of its own (module:function)"
         )
     python = _on_this_machine(check.python or launcher.python)
     slices = int(check.topology.partition("x")[0])
@@ -576,7 +576,7 @@ def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outco
         ConfigError: the folder is used already.
     """
     if folder.exists():
-        raise ConfigError(f"{folder} exists; give a folder of its own to every compile check")
+        raise ConfigError(f"{folder} exists; name a new folder for each compile check")
     held = lock or machine_lock()
     digest = write_spec(folder, spec)
     # inside an allocation of Slurm the payload would take itself for one of its ranks

@@ -258,7 +258,11 @@ def look_at_flags(
     refused = {each.profile for each in linted.objections if each.rule in _REFUSED}
     if flagged and {each.id for each in flagged} <= refused:
         return Preflight(
-            faults=(f"{python} knows the flags of no profile", *found.faults, *found.notes)
+            faults=(
+                (f"the XLA of {python} refuses the flags of every profile"),
+                *found.faults,
+                *found.notes,
+            )
         )
     return found
 

@@ -90,6 +90,7 @@ def _sha256(path: Path, known: Path) -> str:
     return found
 
 
+_UNCHECKED = "the keys of the configuration were not checked"
 MIN_FREE_BYTES = 1 << 30
 _LEFTOVER = "TUNE_PROFILE"
 _CHECK_TIMEOUT_S = 60.0
@@ -168,7 +169,7 @@ def look(site: Site) -> Preflight:
         faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
         # whether the nodes see a file that is not here, only they can say
-        notes += [f"not looked for on the nodes: {fault}" for fault in _absent(needed)]
+        notes += [f"the nodes were not asked, and here {fault}" for fault in _absent(needed)]
     return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
 
 
@@ -180,12 +181,16 @@ def _folder_faults(folder: Path) -> Iterator[str]:
         marker.unlink(missing_ok=True)  # another host may have a process of our id
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        yield f"work directory {folder} cannot be written: {error.strerror or error}"
+        yield (
+            f"work directory {folder} cannot be written: {error.strerror or error}; name another "
+            "with --xlatune-workdir"
+        )
         return
     if free_bytes < MIN_FREE_BYTES:
         yield (
             f"work directory {folder} has {free_bytes / 2**20:.0f} MiB free, expected at least "
-            f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut"
+            f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut. Free some space, or name "
+            "another with --xlatune-workdir"
         )
 
 
@@ -275,7 +280,10 @@ def _from_the_nodes(
     finally:
         marker.unlink()
     if sight.why_not:
-        return [], [f"no look from the nodes: {sight.why_not}", *_absent(needed)]
+        return [], [
+            (f"the nodes could not be asked what they see: {sight.why_not}"),
+            *_absent(needed),
+        ]
     unseen = [
         f"{', '.join(nodes)} cannot see "
         + (f"the work directory {site.folder}" if path == str(marker) else path)
@@ -365,15 +373,15 @@ def look_at_keys(
     """
     inside = launcher.inside
     if isinstance(launcher, CheckoutLauncher):
-        why = ("keys were not checked: each commit has its own",)
+        why = (f"{_UNCHECKED}: each commit has its own",)
         return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
     if inside is not launcher and isinstance(inside, Keyed) and inside.package:
-        return Preflight(notes=(f"keys were not checked: {inside.package} is in an image",))
+        return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
     found = ask(launcher, cell, environ=environ)
     if isinstance(found, str):
-        return Preflight(notes=(f"keys were not checked: {found}",))
+        return Preflight(notes=(f"{_UNCHECKED}: {found}",))
     faults = [
         _fault(found, key, f"{file}:{line}")
         for key, file, line in found.said

@@ -89,13 +89,6 @@ class PastStudy:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
         return answer_of(self.conclusion)
 
-    def is_called(self, name: str) -> bool:
-        """Whether a name may mean its cell: label, model, sweep, folder, or the head of its id."""
-        folder = self.folder.rpartition("/")[2]
-        return name in (
-            self.cell.label, self.cell.variant, self.cell.model_tag, self.sweep, folder, self.folder
-        ) or (len(name) >= _LEAST_DIGEST and self.digest.startswith(name))  # fmt: skip
-
     def to_json(self) -> Json:
         """Return it for programs, without the verdicts: `xlatune report --json` has them."""
         best = self.best
@@ -114,6 +107,12 @@ class PastStudy:
             "jobs": self.jobs,
             "node_hours": self.node_hours,
         }
+
+
+def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
+    """Whether a name may mean a cell: label, model, sweep, folder, or the head of its id."""
+    names = (cell.label, cell.variant, cell.model_tag, sweep, folder.rpartition("/")[2], folder)
+    return name in names or (len(name) >= _LEAST_DIGEST and cell.digest.startswith(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,9 +35,9 @@ WORDS: Mapping[Why, str] = {
     Why.NO_STEP: N_("no step was logged"),
     Why.LOSS_NOT_FINITE: N_("the loss is not finite from step {step} on"),
     Why.NO_TOKENS: N_(
-        "no step in the window prints Tokens/s/device as a positive number, and the tokens of "
-        "a step are not declared: a cell names per_device_batch_size and max_target_length, a "
-        "command that reads logs takes --tokens"
+        "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: "
+        "give the cell per_device_batch_size and max_target_length, or a command that reads logs "
+        "--tokens"
     ),
     Why.NO_FIGURE: N_("no line prints `{field}: NUMBER`"),
     Why.NO_FIRST_STEP: N_("the line of the first step prints no seconds"),
@@ -180,8 +180,16 @@ WORDS: Mapping[Why, str] = {
         "the test measured {sizes} sizes, and their average is no speed; measure one: give -b "
         "and -e the same size"
     ),
+    Why.NO_SUMMARY: N_(
+        "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : NUMBER` after "
+        "it: the test was cut, or its last lines were left out"
+    ),
     # rotations: their turns, what they decide, and the check of the deployed form
     Why.NO_TURN_BEGAN: N_("no turn began"),
+    Why.CALLS_APART: N_(
+        "the log has {lines:+step}, and the step's program was called {calls} times: whose turn a "
+        "step was cannot be told"
+    ),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
     Why.ROTATION_LAYOUT: N_(
         "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "
@@ -213,6 +221,19 @@ WORDS: Mapping[Why, str] = {
         "{others:+job} and {other_s:time}"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
+    Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),
+    Why.ROTATES_AS_BEGUN: N_(
+        "profiles take turns, as earlier sessions of this ledger let them; --xlatune-rotate off "
+        "with --xlatune-fresh makes all of them jobs"
+    ),
+    Why.BEGUN_AS_JOBS: N_(
+        "its ledger has {profiles:+profile} measured as jobs, which rotations would measure again: "
+        "up to {jobs:+job} more"
+    ),
+    Why.BEGUN_IN_ROTATIONS: N_(
+        "its ledger has {rotations:+rotation}, whose profiles jobs would measure again: up "
+        "to {jobs:+job} more"
+    ),
     Why.ROTATES: N_(
         "in rotations: {arms:, }; {shape}. A turn has {turn_steps:+step}, a rotation "
         "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"
@@ -1071,6 +1092,11 @@ WORDS: Mapping[Why, str] = {
     Why.RANK_IDLES: N_("its threads are idle, and those of the others compute"),
     Why.FEWER_COLLECTIVES: N_("NCCL counts {few} launched collectives of {many}; {doing}"),
     Why.FEWER_ENQUEUED: N_("it had enqueued {few} collectives, and others {many}"),
+    Why.FEWER_COMPLETED: N_("it had completed {few} collectives, and others {many}"),
+    Why.EARLIER_COLLECTIVE: N_("it timed out in collective {few}, and others in {many}"),
+    Why.NO_WATCHDOG: N_(
+        "its watchdog said nothing of the collective that timed out on the {others} other ranks"
+    ),
     Why.FEWER_STEPS: N_("others came to step {most}; its last line: {line:or none}"),
     Why.NAMED_BY: N_("named by the line `{said}`"),
     Why.RANK_SLOWER: N_(

@@ -260,6 +260,18 @@ class Study(Record, ABC):
         """Return the study with nothing deselected: what a report is about."""
         return self
 
+    def goes_on(self) -> tuple[Reason, ...]:
+        """Say what the study does as an earlier session of its ledger did; () in most."""
+        return ()
+
+    def other_way(self, history: History) -> Reason | None:
+        """Return why the study cannot go on with the trials of a ledger; None: it can.
+
+        Its trials would measure the same again, in another way.
+        """
+        del history
+        return None
+
     def as_begun(self, declared: Mapping[str, Json]) -> Study:
         """Return the study as its session began, `declared` then by whichever process came first.
 

@@ -87,28 +87,27 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:
             raise ConfigError(
-                f"a calibration of {self.jobs} jobs says nothing: {MIN_SCORES} are the least, "
+                f"a calibration of {self.jobs} jobs is too small: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
             )
         if self.allocations and self.slots:
             raise ConfigError(
-                "a calibration measures allocations or slots: say --allocations or --slots, one "
-                "after the other"
+                "--allocations and --slots are two calibrations; run one after the other"
             )
         if self.allocations and min(self.allocations, self.starts) < _PAIR:
             raise ConfigError(
-                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')} "
-                "tell no variance: two allocations of two starts are the least, 4 of 3 are usual"
+                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')}: "
+                "too few for a variance; 2 allocations of 2 starts are the least, 4 of 3 are usual"
             )
         if self.rotations and (self.allocations or self.slots):
             raise ConfigError(
-                "a calibration measures rotations, or allocations, or slots: say --rotations, "
-                "--allocations or --slots, one after the other"
+                "--rotations, --allocations and --slots are calibrations of their own; run one "
+                "after the other"
             )
         if 0 < self.rotations < MIN_SCORES:
             raise ConfigError(
-                f"{counted(self.rotations, 'rotation')} of copies say nothing: {MIN_SCORES} "
-                f"are the least, {JOBS} are usual"
+                f"{counted(self.rotations, 'rotation')} of copies: too few; {MIN_SCORES} are the "
+                f"least, {JOBS} are usual"
             )
         if self.slots and self.starts < _PAIR:
             raise ConfigError(

@@ -91,11 +91,11 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
     Of a rotation these are the attempts that the arm is blamed for.
     """
-    own = [each for each in trials if each.trial.rotation is None]
+    own = [each for each in trials if each.rotation is None]
     blamed = [
         each
         for of in trials
-        for each in (of.rotation.blamed if of.trial.rotation and of.rotation else ())
+        for each in (of.rotation.blamed if of.rotation else ())
         if each.program == base.arm
     ]
     return replace(

@@ -61,7 +61,9 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
     common = _git(repository, "rev-parse", inside, "--git-common-dir").strip()
     top = Path(_git(repository, "rev-parse", inside, "--show-toplevel").strip())
     if top.resolve() != Path(repository).resolve():
-        raise ConfigError(f"repository {repository} lies inside the repository {top}; name that")
+        raise ConfigError(
+            f"repository {repository} is a folder inside the repository {top}; name {top}"
+        )
     return launcher if launcher.folder else replace(launcher, folder=f"{common}/xlatune")
 
 
@@ -83,7 +85,10 @@ def code_of(
     """
     repository = launcher.repository
     if not commit:
-        raise ConfigError(f"{where} names no commit, and {repository} is measured by commits")
+        raise ConfigError(
+            f"{where} names no commit, and its launcher checks out commits of {repository}; name "
+            "one, e.g. CellSettings(code='main')"
+        )
     changed = _changed(repository, untracked=commit == UNCOMMITTED)
     if commit == UNCOMMITTED:
         if not changed:
@@ -98,9 +103,9 @@ def code_of(
     if changed and not is_compared and found == _git(repository, "rev-parse", "HEAD").strip():
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise ConfigError(
-            f"{where}: {commit} is what {repository} has checked out, and "
-            f"{', '.join(changed[:_SHOWN])}{more} changed since: a gate of {commit} would not "
-            f"measure that. Commit or stash it, or ask for it: code={UNCOMMITTED!r}"
+            f"{where}: {repository} has {commit} checked out, with changes that are not committed: "
+            f"{', '.join(changed[:_SHOWN])}{more}. A gate of {commit} would not measure them. "
+            f"Commit or stash them, or ask for them: code={UNCOMMITTED!r}"
         )
     return found
 
@@ -127,8 +132,7 @@ def commits_of(
         )
     if not text:
         raise ConfigError(
-            f"{where} compares commits and is missing them (--xlatune-commits main..HEAD); they "
-            "are never guessed"
+            f"{where} compares commits, so it needs their names (--xlatune-commits main..HEAD)"
         )
     launcher = placed(launcher)
     if ".." not in text:
@@ -164,8 +168,8 @@ def _range(launcher: CheckoutLauncher, first: str, last: str, *, where: str) -> 
         )
     if _git(repository, "rev-parse", f"{after[0]}^1").strip() != base:
         raise ConfigError(
-            f"{where}: {first} is on no first-parent line to {last}, but in a branch that was "
-            "merged; name the commit of the line after which it was merged"
+            f"{where}: {first} lies in a branch that was merged, not on the first-parent line to "
+            f"{last}; name the last commit of that line before the merge"
         )
     if len(after) >= _MOST_COMMITS:
         raise ConfigError(
@@ -233,8 +237,8 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
             _remove_old(own.repository, folder, used=paths)
     except filelock.Timeout:
         raise ConfigError(
-            f"{folder}/making.lock has been held for {_LOCK_S:.0f} s by another session that makes "
-            "a checkout; look at it, and run again"
+            f"another session has held {folder}/making.lock for {_LOCK_S:.0f} s to make a "
+            "checkout; end it if it hangs, then run again"
         ) from None
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
@@ -267,9 +271,9 @@ def refuse_aliased(launcher: Launcher, cell: Cell) -> None:
             (each,) for each in (*kept, ".git")
         }:
             raise ConfigError(
-                f"checkout launcher: {word} leads to {found}, in the repository by another name, "
-                f"so that every commit would run the files there; write {own.repository}"
-                f"/{found.relative_to(top)}"
+                f"checkout launcher: {word} leads to {found}, which is inside the repository, by "
+                "another name. Every commit would run that file; write "
+                f"{own.repository}/{found.relative_to(top)}"
             )
 
 
@@ -304,9 +308,8 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
         raise ConfigError(
             f"{launcher.interpreter} has {names} installed from {own.repository} itself (pip "
             "install): every commit would run the files there, or a copy of them. Put the folder "
-            "that holds the "
-            f"package first: CellSettings(deployed={{'PYTHONPATH': '{own.repository}'}}), or its "
-            "src; in a trial it is the checkout's"
+            "that holds the package first: CellSettings(deployed={'PYTHONPATH': "
+            f"'{own.repository}'}}), or its src; in a trial that path becomes the checkout's"
         )
 
 

@@ -123,13 +123,13 @@ class CompileCheck:
             )
         if self.program and not self.target:
             raise ConfigError(
-                f"program {self.program!r}: for which device is it compiled? Name a target, e.g. "
-                f"h100, or {CPU}: the program of a CPU says nothing of a GPU's"
+                f"program {self.program!r} has no target: name the device to compile for, e.g. "
+                f"h100, or {CPU} (which says nothing about a GPU's program)"
             )
         if self.target and not self.program:
             raise ConfigError(
-                f"target {self.target!r}: only a trainer of this machine compiles by running; for "
-                "another device name a program, module:function"
+                f"target {self.target!r}: without a program the trainer is run, which compiles "
+                "for this machine alone; for another device name a program (module:function)"
             )
         if self.controls < 0:
             raise ConfigError(f"controls is {self.controls}, expected 0 or more")
@@ -273,7 +273,7 @@ class Sweep(Declared):
         for extra in ("derived", "no_env"):
             if getattr(self, extra):
                 raise ConfigError(
-                    f"{what}: a {self.kind} measures its profiles alone; leave {extra} out"
+                    f"{what}: a {self.kind} measures nothing but its profiles; leave {extra} out"
                 )
 
     @property
@@ -430,8 +430,8 @@ class Sweep(Declared):
         per_cell = self.traits.cell_nodes
         if per_cell and not nodelist:
             raise ConfigError(
-                f"sweep {self.name!r} compares nodes and is missing their names "
-                "(--xlatune-nodelist 'node[001-008]'); they are never guessed"
+                f"sweep {self.name!r} compares nodes, so it needs their names (--xlatune-nodelist "
+                "'node[001-008]')"
             )
         _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
         own_commits = None if self.declared is None else self.declared.commits
@@ -525,8 +525,8 @@ class Sweep(Declared):
             missing.append(_nodes_of(site))
         if missing:
             raise ConfigError(
-                f"sweep {self.name!r} is missing {'; '.join(missing)}. These are never guessed: "
-                "the measurement is of them"
+                f"sweep {self.name!r} is missing {'; '.join(missing)}. They define the "
+                "measurement, so none is guessed"
             )
 
     def _compiled_first(self, asked: str | None) -> CompileCheck | None:

@@ -158,29 +158,29 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
     return found
 
 
-def recorded_pace(folder: Path, cell: Cell, *, session: str = "") -> JobPace | None:
-    """Return what the time of a job of a cell is made of; None where none of it has ended.
+def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ...]:
+    """Return the trials of a ledger as far as each is, in plan order; () where there is none.
 
     Args:
         folder: of the campaign; need not exist.
-        cell: whose trials, of any study.
         session: up to which its ledger is read; "" is all of it.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
     from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
+    from pytest_xlatune.ledger.state import replay
 
     entries = []
     for entry in Ledger(folder / LEDGER).refresh():
         if session and isinstance(entry.event, CampaignOpened) and entry.event.session == session:
             break
         entries.append(entry)
-    return pace_in(entries, cell)
+    return tuple(each.result for each in replay(entries).trials.values())
 
 
 def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
-    """Return the same of entries of a ledger."""
+    """Return the pace of a cell's jobs, of any study, in a ledger; None where none tells."""
     from pytest_xlatune.ledger.state import replay
 
     found = (each.ended for each in replay(entries).trials.values())
@@ -261,8 +261,8 @@ def read_reference(path: Path, cell: Cell) -> float:
         ) from None
     if not 0 < tgs < math.inf:
         raise ConfigError(
-            f"the reference {path} is no check of nodes that is over and has a median in TGS; name "
-            "another, or say reference_tgs=..."
+            f"the reference {path} is not the report of a finished check of nodes with a median "
+            "in TGS; name another report, or say reference_tgs=..."
         )
     now = shown_cell(cell)
     differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))

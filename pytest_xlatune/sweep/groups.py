@@ -287,7 +287,7 @@ def _unknown(cls: type, name: str, names: frozenset[str]) -> ConfigError:
         new = RENAMED[name].replace("-", "_")
         return ConfigError(f"{cls.__name__}({name}=...): write {new}=... instead")
     if (gone := name.replace("_", "-")) in GONE:
-        return ConfigError(f"{cls.__name__}({name}=...) is no more; {GONE[gone]}")
+        return ConfigError(f"{cls.__name__}({name}=...) is gone; {GONE[gone]}")
     for keyword, group in GROUPS.items():
         if name in group.__dataclass_fields__ and group is not cls:
             return ConfigError(
@@ -392,12 +392,12 @@ class CellSettings(Declared):
         dict, "Environment variables that are deployed, XLA_FLAGS among them", where=TABLE
     )
     overrides: Mapping[str, str] = _setting(
-        dict, "Arguments key=value of the trainer that make this cell", where=TABLE
+        dict, "Arguments key=value of the trainer that belong to the cell", where=TABLE
     )
     devices: int = _setting(
         0, "Devices of the cell in all; 0 is unknown", unit="devices", where=TABLE, parse=_POSITIVE
     )
-    code: str = _setting("", "Commit of the trainer's code; '' tells none apart")
+    code: str = _setting("", "Commit of the trainer's code; '' where commits are not told apart")
     commits: str = _option(
         "",
         "Commits of the trainer that a study of commits compares: main..HEAD, or v1,v2",
@@ -443,14 +443,15 @@ class DesignSettings(Declared):
     )
     pair: Literal["on", "off"] = _option(
         "off",
-        "Decide the pair of wave 1 in the blocks: on or off",
+        "Decide in the blocks whether the deployed settings beat those of the image alone: on or "
+        "off",
         metavar="HOW",
         choices=("on", "off"),
     )
     rotate: Literal["auto", "on", "off"] = _option(
         "off",
-        "Let profiles that differ in flags alone take turns in one job: on, off, or auto, which is "
-        "on where the launcher starts Python itself and it takes fewer jobs and no more time",
+        "Let profiles that differ in flags only take turns in one job: on, off, or auto (on where "
+        "the launcher starts Python itself, and turns need fewer jobs and no more time)",
         metavar="HOW",
         choices=("auto", "on", "off"),
     )
@@ -473,8 +474,8 @@ class SiteSettings(Declared):
     )
     allocation: str = _option(
         "",
-        "Time limit of the allocations to ask for, as 4:00:00; '' is the salloc or sbatch around "
-        "the session",
+        "Time limit of the allocations to ask for, e.g. 4:00:00; '' uses the salloc or sbatch "
+        "around the session",
         metavar="TIME",
         parse=_Time(),
     )
@@ -489,14 +490,15 @@ class SiteSettings(Declared):
     )
     slots: int = _option(
         1,
-        "Equal parts of the node list, in its order: trials run on all of them side by side",
+        "Equal parts (slots) to split the node list into, in its order; trials run on all of them "
+        "side by side",
         unit="slots",
         parse=_POSITIVE,
     )
     partition: str = _option("", "Slurm partition", metavar="NAME")
     queue_depth: int = _option(
         2,
-        "Trials of a node that may wait in the queue behind the one that runs there",
+        "Trials of a node that may wait in Slurm's queue behind the one that runs there",
         unit="trials",
         parse=_POSITIVE,
     )
@@ -527,18 +529,18 @@ class SiteSettings(Declared):
     )
     env_file: str = _setting(
         "",
-        "File that recipes go into, absolute or below the directory that pytest starts in; '' is "
-        "the launcher's last env file",
+        "File that the patch of a recipe changes, absolute or below the directory that pytest "
+        "starts in; '' is the launcher's last env file",
     )
     unseen: tuple[str, ...] = _setting(
         (),
-        "Names, or patterns like HSA_*, of settings that nothing here can show in effect: a winner "
-        "may rest on them although they are only asked for",
+        "Settings (names, or patterns like HSA_*) whose effect nothing here can show: a winner "
+        "may rest on them although they were only asked for",
     )
     node_health: str = _setting(
         "",
-        "Command that a check of nodes runs on each node after each of its jobs: prints what "
-        "kernel log and ECC counters say, `hard: ...` for a hard error",
+        "Command that a check of nodes runs on each node after each job; it prints what kernel "
+        "log and ECC counters say, `hard: ...` for a hard error",
         where=TABLE,
         parse=_Command(),
     )
@@ -561,7 +563,7 @@ class Limits(Declared):
 
     node_hours: float | None = _option(
         None,
-        "Hours of trials times nodes that a sweep may cost in all its runs",
+        "Node-hours (hours of trials times nodes) that a sweep may cost in all its runs",
         unit="hours",
         metavar="H",
         parse=_HOURS,
@@ -600,7 +602,7 @@ class Said(Declared):
         for name in sorted(self.sweeps.keys() - set(sweeps)):
             near = difflib.get_close_matches(name, sweeps, n=1)
             hint = f"; did you mean [sweeps.{near[0]}]?" if near else ""
-            lines.append(f"{self.file} [sweeps.{name}] is of no sweep of this run{hint}")
+            lines.append(f"{self.file} [sweeps.{name}]: no sweep of this run has that name{hint}")
         return lines
 
     def over(self, group: T) -> T:
@@ -693,7 +695,7 @@ class RunSettings(Declared):
         xlatune_fresh="Start over, on other nodes too: move the ledger aside, measure all again",
     )
     rebuild: bool = _switch(
-        xlatune_rebuild="Go on where a ledger was lost: read its attempts' own files again"
+        xlatune_rebuild="Begin a new ledger where one was lost, out of the attempts' own files"
     )
     keep_jobs: bool = _switch(
         xlatune_keep_jobs="Leave running trials alone when the session ends early"
@@ -703,7 +705,7 @@ class RunSettings(Declared):
     )
     plan: bool = _switch(xlatune_plan="Show what would run, and submit nothing")
     rewrite: bool = _switch(
-        xlatune_rewrite="Let the patch take out comments that a line it changes makes untrue"
+        xlatune_rewrite="Let the patch remove comments that its changes make untrue"
     )
     zh: bool = _switch(
         xlatune_zh="Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)"

@@ -25,10 +25,10 @@ from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
-from pytest_xlatune.stats.rotations import JobPace
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, Study
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
+from pytest_xlatune.studies.trials import pace_of
+from pytest_xlatune.studies.tuning import RotateWay, RotationRule, TuningStudy, way_begun
 from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
@@ -104,7 +104,7 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
-        pace: JobPace | None = None,
+        earlier: History = (),
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
 
@@ -113,7 +113,7 @@ class ResolvedSweep:
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
             share: what of its variance programs of one process share, by a calibration.
-            pace: of the jobs that were measured before; None is a guess.
+            earlier: trials of the ledger, where sessions before this one have some.
 
         Raises:
             ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
@@ -121,7 +121,7 @@ class ResolvedSweep:
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
             return self.tuning(
-                selected=selected, confirm=confirm, sigma=sigma, share=share, pace=pace
+                selected=selected, confirm=confirm, sigma=sigma, share=share, earlier=earlier
             )
         return declared.study(
             Asked(
@@ -346,12 +346,12 @@ class ResolvedSweep:
         confirm: bool = True,
         sigma: float | None = None,
         share: float | None = None,
-        pace: JobPace | None = None,
+        earlier: History = (),
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
         rules = by_kind(sweep.derived)
-        return TuningStudy(
+        study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=rules.stacks,
@@ -363,12 +363,43 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            rotation=self._rule(share, pace) if self.rotates else None,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
+        return replace(study, rotation=self._rule(study, share, earlier))
 
-    def _rule(self, share: float | None, pace: JobPace | None) -> RotationRule:
+    def _rule(
+        self, study: TuningStudy, share: float | None, earlier: History
+    ) -> RotationRule | None:
+        """Return how a sweep rotates: as its ledger began, unless a user says else; None is off."""
+        chosen, way = self.rotates, way_begun(study, earlier)
+        if way is RotateWay.ROTATIONS and self.may_rotate and not self._is_asked("on", "off"):
+            return RotationRule(share=share, kept=way)
+        if way is RotateWay.JOBS and chosen and self.must_save:
+            return RotationRule(share=share, kept=way)
+        if not chosen:
+            return None
+        own = (each for each in earlier if each.trial.cell_digest == self.cell.digest)
+        pace = pace_of(own) if self.must_save else None
         return RotationRule(share=share, must_save=self.must_save, pace=pace)
+
+    def _is_asked(self, *hows: str) -> bool:
+        """Whether a user said so: the default of a sweep file is not said."""
+        asked = self.sweep.design.rotate
+        return asked in hows and (asked != "off" or "rotate" in self.settings)
+
+    def other_way(self, study: Study, history: History) -> tuple[str, ...]:
+        """Return why a study does not go on with what its ledger has; () where it does."""
+        other, asked = study.other_way(history), self.sweep.design.rotate
+        if other is None:
+            return ()
+        place = self.settings.get("rotate", "the sweep file")
+        said = f"rotate is {asked} ({place}), but {sentence(other)}"
+        return (f"{said}; say auto to go on as it began, or --xlatune-fresh to begin anew",)
+
+    @property
+    def may_rotate(self) -> bool:
+        """Whether the sweep has profiles that could take turns."""
+        return self.sweep.declared is None and not self.why_not_rotated
 
     @property
     def must_save(self) -> bool:
@@ -386,7 +417,7 @@ class ResolvedSweep:
         if asked == "on" and missing:
             place = self.settings.get("rotate", "the sweep file")
             raise ConfigError(
-                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; say off"
+                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; set it to off"
             )
         is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
         return not missing and (asked == "on" or (asked == "auto" and is_usual))
@@ -396,10 +427,10 @@ class ResolvedSweep:
         """What of the sweep keeps its profiles from rotating; "" where nothing does."""
         if self.sweep.launcher.rotates is Rotates.NO:
             name = type(self.sweep.launcher).__name__
-            return f"{name} starts no program in which others could take turns"
+            return f"{name} does not start Python itself, so programs cannot take turns in it"
         if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
             metric = self.cell.protocol.metric
-            return f"turns are told by the time of a step, and the metric is {metric!r}"
+            return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
 
 

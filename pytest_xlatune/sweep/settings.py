@@ -270,7 +270,7 @@ def read_settings(path: Path, *, root: Path) -> Said:
     except RecursionError:
         raise ConfigError(f"{place} is no TOML of settings: it is nested too deeply") from None
     except ValueError as error:  # of UTF-8 too; tomllib says line and column
-        raise ConfigError(f"{place} is no TOML: {error}") from None
+        raise ConfigError(f"{place} is not valid TOML: {error}") from None
     parts = content.pop("sweeps", {})
     if not isinstance(parts, dict) or not all(isinstance(each, dict) for each in parts.values()):
         raise ConfigError(f"{place}: `sweeps` must hold tables, one a sweep: [sweeps.pp8]")
@@ -278,7 +278,10 @@ def read_settings(path: Path, *, root: Path) -> Said:
     for name, part in parts.items():
         where = f"{place} [sweeps.{name}]"
         for key in sorted(_SESSION_WIDE & part.keys()):
-            raise ConfigError(f"{where}: {key} is the whole session's; move it out of the table")
+            raise ConfigError(
+                f"{where}: {key} holds for the whole session; move it out of the table, to the "
+                "top of the file"
+            )
         sweeps[name] = _said_in(part, where, folder=path.parent)
     return _said_in(content, place, folder=path.parent, sweeps=sweeps)
 
@@ -329,7 +332,7 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
             told = f"before this file is read: {each.flag} or {each.variable}"
         else:
             told = f"by another name: {each.name}"
-        return ConfigError(f"{place}: {key} is said {told}")
+        return ConfigError(f"{place}: {key} is not read here; say it {told}")
     known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
     return ConfigError.unknown("setting", key, valid=known, where=place)
 
@@ -380,19 +383,19 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
     for option, path in folders:
         if not str(path).isprintable():
             raise ConfigError(
-                f"{option}: {str(path)!r} holds a sign that is not printable, which no list of "
-                "files and no script of Slurm can hold; name another folder"
+                f"{option}: {str(path)!r} has a character that is not printable, and no script of "
+                "Slurm can name such a folder; name another"
             )
         # a folder that we may not look into is in the way, and `Path.exists` would raise
         there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110
         if link := next((each for each in (path, *path.parents) if _leads_nowhere(each)), None):
             raise ConfigError(
-                f"{option}: {link} is a link to {link.readlink()}, which is not there, or closed "
-                "to you; make that folder, or remove the link"
+                f"{option}: {link} is a link to {link.readlink()}, which does not exist, or which "
+                "you may not open; make that folder, or remove the link"
             )
         if not there.is_dir():
             raise ConfigError(
-                f"{option}: {path} cannot be made, for {there} is a file; name another folder"
+                f"{option}: {path} cannot be made, because {there} is a file; name another folder"
             )
         if option.endswith("workdir"):
             try:
@@ -401,8 +404,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 raise ConfigError(str(error)) from None
         if not os.access(there, os.W_OK | os.X_OK):
             raise ConfigError(
-                f"{option}: {path} cannot be written, for {there} is not yours to write; name "
-                "another folder"
+                f"{option}: {path} cannot be written, because {there} is not writable for you; "
+                "name another folder"
             )
 
 

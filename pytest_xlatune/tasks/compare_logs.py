@@ -198,7 +198,10 @@ def compare_sides(
     protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
     sides, notes = _in_one_window(sides, replace(protocol, steps=min(steps, default=1)))
     if len(set(steps)) > 1:
-        text = f"the jobs have {min(steps)} to {max(steps)} steps: all end with the shortest's"
+        text = (
+            f"the jobs have {min(steps)} to {max(steps)} steps: each is scored up to the last "
+            "step of the shortest"
+        )
         notes = (verbatim(text), *notes)
     return _compared(*sides, margin=margin, notes=notes)
 

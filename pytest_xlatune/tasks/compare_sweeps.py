@@ -162,8 +162,8 @@ def _text(value: object) -> str:
 
 def _notes(then: Known, now: Known) -> Iterator[str]:
     yield (
-        "No block holds trials of both sweeps: a drift of the machine between them is in the "
-        "change of the reference, and cancels in the change of a delta only as far as it acts on "
+        "No block holds trials of both sweeps. A drift of the machine between them is part of the "
+        "change of the reference; from the change of a delta it cancels only where it acts on "
         "reference and arm alike"
     )
     ran = [{(e.trial.id, e.job_ids) for e in known.history if e.job_ids} for known in (then, now)]
@@ -172,7 +172,10 @@ def _notes(then: Known, now: Known) -> Iterator[str]:
             "A and B began as one ledger, and one is a copy: a job that stands in both is compared "
             "with itself, so no interval here holds"
         )
-    yield "Each interval is at 95 % by itself: of twenty arms one is outside of its own by chance"
+    yield (
+        "Each interval holds at 95 % by itself: of twenty arms, about one lies outside of its "
+        "interval by chance"
+    )
     if then.cell.label != now.cell.label:
         yield (
             f"Two cells, {then.cell.label} and {now.cell.label}: what changed is the cell as well "

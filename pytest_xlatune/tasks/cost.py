@@ -516,7 +516,10 @@ def _most_found(ways: Sequence[_Way], noise: AllocationNoise) -> str:
     """Say which way finds most in an hour, where the interval of the share leaves no doubt."""
     known = [(each, each.spent) for each in ways if each.spent is not None]
     if len({each.is_held for each, _ in known}) < len((True, False)):
-        return "cannot tell which way finds most in an hour: the wait of one of them is not known"
+        return (
+            "cannot tell which way of running finds most in an hour: how long one of them waits "
+            "is not known"
+        )
 
     def best(rho: float) -> _Way:
         return min((each for each, _ in known), key=lambda each: each.precise_s(rho) or 0.0)
@@ -566,14 +569,14 @@ def _break_even(run: _Run, wait_s: float, *, hold_s: float) -> str:
     jobs_s, _ = run.as_jobs(wait_s, depth=2)
     low, high = 0.0, 64 * max(wait_s, run.trial_s)
     if run.in_allocations(low, hold_s=hold_s)[0] >= jobs_s:
-        return "an allocation ends no sooner than jobs, however short it waits"
+        return "however short an allocation waits, jobs are done as soon"
     for _ in range(30):
         middle = (low + high) / 2
         is_sooner = run.in_allocations(middle, hold_s=hold_s)[0] < jobs_s
         low, high = (middle, high) if is_sooner else (low, middle)
     return (
-        f"allocations of {duration(hold_s)} end before jobs of which 2 wait, where each allocation "
-        f"waits less than {duration(low)}"
+        f"allocations of {duration(hold_s)} are done before jobs (2 of which wait in the queue) "
+        f"where each allocation waits less than {duration(low)}"
     )
 
 

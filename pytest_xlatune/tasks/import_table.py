@@ -399,7 +399,8 @@ def _row(line: int, values: Mapping[str, str], figures: _Figures) -> TableRow:
     )
     if row.status in _OK and not (row.tgs or row.step_s):
         raise ConfigError(
-            f"job {row.job} has neither TGS nor seconds, and its status does not say why"
+            f"job {row.job} has neither TGS nor seconds, and its status does not say why; write a "
+            "status such as OOM"
         )
     return row
 

@@ -28,6 +28,11 @@ from pytest_xlatune.tasks.write_sweep import read_command
 
 STEPS, LIMIT_S = 15, 600  # of a trial before there is a sweep: as many as the file then says
 _LINE_CHARS = 120
+_TOKENS = ("per_device_batch_size", "max_target_length")
+_NO_TOKENS = (
+    "its steps tell no Tokens/s/device, so a trial would have no score: give the cell "
+    "per_device_batch_size and max_target_length, whose product is the tokens of a device in a step"
+)
 
 # a cell's axis -> MaxText's name of it
 _AXES = {
@@ -86,7 +91,7 @@ class Tried:
     Attributes:
         told: what a sweep file says of its step lines.
         said: lines for a person.
-        problem: why no step was read; "" is none.
+        problem: why a trial of a sweep would have no score; "" is none.
     """
 
     told: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +106,10 @@ def tried(found: Mapping[str, str]) -> Tried:
         ConfigError: its program does not run here, or a trial could not be started with it.
     """
     if found["kind"] != "trainer" or found["nodelist"]:
-        raise ConfigError("--try runs a --command on this machine; leave it out with other kinds")
+        raise ConfigError(
+            "--try runs the --command of --kind trainer on this machine; leave it out with other "
+            "kinds"
+        )
     command = read_command(found["command"])
     launcher = CommandLauncher(argv=command.words, cwd=command.cwd)
     cell = Cell(
@@ -121,10 +129,11 @@ def tried(found: Mapping[str, str]) -> Tried:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "trial"
         outcome = run_in(folder, spec)
-        return _of_trial(folder / log_name(), outcome)
+        has_tokens = all(found.get(name) for name in _TOKENS)
+        return _of_trial(folder / log_name(), outcome, has_tokens=has_tokens)
 
 
-def _of_trial(log: Path, outcome: Outcome) -> Tried:
+def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> Tried:
     if not outcome.is_started:
         return Tried(problem=f"the trial did not start: {outcome.reason}")
     took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
@@ -150,7 +159,8 @@ def _of_trial(log: Path, outcome: Outcome) -> Tried:
         f"  loss             {f'{losses[-1]:.6g} at the last step' if losses else 'not read'}",
         f"  format           {fit or 'completed step: N, seconds: ...'}",
     )
-    return Tried(told={"step_pattern": fit} if fit else {}, said=said)
+    problem = "" if tgs or has_tokens else _NO_TOKENS
+    return Tried(told={"step_pattern": fit} if fit else {}, said=said, problem=problem)
 
 
 def _unread(log: Path) -> str:

@@ -45,15 +45,19 @@ class MeasuredBelow:
         past: those whose ledger can be read.
         problems: why each of the others cannot.
         copies: what to say of the ledgers that are copies of another.
+        names: that may be asked for: the label of each cell, and its sweep.
     """
 
     past: tuple[PastStudy, ...]
+    names: frozenset[str]
     problems: tuple[str, ...]
     copies: tuple[str, ...]
 
 
-def studies_below(root: Path) -> MeasuredBelow:
-    """Read every ledger below a folder.
+def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
+    """Read every ledger below a folder; with `called` those of one cell (`report.history`).
+
+    Of the others, which may be large, only the name of the cell is read.
 
     Raises:
         ConfigError: the folder holds no ledger.
@@ -62,18 +66,25 @@ def studies_below(root: Path) -> MeasuredBelow:
     folders = sorted(_ledgers_below(root, _MOST_LEVELS))
     if not folders:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
-    from pytest_xlatune.tasks.publish import read_known  # who has no ledger waits for none of it
+    # who has no ledger waits for none of it
+    from pytest_xlatune.report.history import is_called
+    from pytest_xlatune.tasks.publish import named_in, read_known
 
     kept, copies = _without_copies(folders)
-    past, problems = [], []
+    past, problems, names = [], [], set[str]()
     for folder in kept:
         try:
-            past.append(_past(folder, read_known(folder)))
+            sweep, cell = named_in(folder)
+            if called is None or is_called(called, cell, sweep=sweep, folder=str(folder)):
+                past.append(_past(folder, read_known(folder)))
+            names |= {cell.label, sweep}
         except LedgerError as error:
             problems.append(f"not shown: {error}")
-    if not past:
+    if not names:
         raise LedgerError("; ".join(problems))
-    return MeasuredBelow(past=tuple(past), problems=tuple(problems), copies=tuple(copies))
+    return MeasuredBelow(
+        past=tuple(past), problems=tuple(problems), copies=tuple(copies), names=frozenset(names)
+    )
 
 
 def _past(folder: Path, known: Known) -> PastStudy:

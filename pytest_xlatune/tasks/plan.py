@@ -205,6 +205,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         slots=slots if resolved.slots else (),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
+    other = resolved.other_way(study, history)
     bubble = bubbles(cell, profiles_in(study, ()), files=files)
     known = read_calibration(folder, cell)
     ways = ways_of(resolved, study, history, entries, folder=folder, calibration=known)
@@ -212,7 +213,13 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     return replace(
         document,
         sections=(
-            *(head, *_impossible(resolved, files), *_objections(resolved), *compiling, costs),
+            *(
+                head,
+                *_impossible(resolved, files, other),
+                *_objections(resolved),
+                *compiling,
+                costs,
+            ),
             *(*filter(None, [ways]), *others),
             *filter(None, [bubble]),
             *_settings(resolved.settings),
@@ -220,12 +227,14 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     )
 
 
-def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
-    """Say why the cell cannot run at all, as the preflight refuses it; () where it can."""
+def _impossible(
+    resolved: ResolvedSweep, files: Sequence[DeployedFile], other: Sequence[str]
+) -> tuple[Section, ...]:
+    """Say why the cell cannot run at all, as a session refuses it; () where it can."""
     found = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
-    lines = (*(f"refused: {each}" for each in found.faults), *found.notes)
+    lines = (*(f"refused: {each}" for each in (*other, *found.faults)), *found.notes)
     return (section("What cannot run", bullets(*map(plain, lines))),) if lines else ()
 
 

@@ -87,8 +87,10 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
     sweep = folder.parent.name
     found: dict[str, tuple[float, Elsewhere]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
-        name = path.parent.parent.name
-        entries = Ledger(path).refresh()
+        name, ledger = path.parent.parent.name, Ledger(path)
+        if all(kind_of(each.study).traits.aim is not Aim.GATES for each in ledger.opened()):
+            continue  # another sweep whose name begins so: its trials are not read
+        entries = ledger.refresh()
         state = replay(entries)
         for opened in state.opened:
             if kind_of(opened.study).traits.aim is not Aim.GATES:
@@ -444,15 +446,7 @@ def read_known(path: Path) -> Known:
         state = replay(entries)
     except UnreadableLedgerError as error:
         raise UnreadableLedgerError(f"{path}: {error}") from None
-    if not state.opened:
-        raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
-    try:
-        # a study of the cell itself has the document only where no other study ran
-        asked = [each for each in state.opened if not kind_of(each.study).traits.about_cell]
-        last = (asked or state.opened)[-1]
-        study = study_of(last.study, last.declared).whole()
-    except LedgerError as error:
-        raise LedgerError(f"{path}: {error}") from None
+    last, study = _shown(path, state.opened)
     history = state.history(study.name)
     return Known(
         folder=path.parent,
@@ -467,6 +461,33 @@ def read_known(path: Path) -> Known:
         at_s=entries[-1].at_s,
         of=of,
     )
+
+
+def named_in(path: Path) -> tuple[str, Cell]:
+    """Return the sweep of a ledger and the first cell of its study; its trials are not read.
+
+    `path` is as in `read_known`, which has the same ones. The cell may lack the nodes that the
+    scheduler picked.
+
+    Raises:
+        LedgerError: there is none, or what says so cannot be read.
+    """
+    path = _ledger_at(path)
+    last, study = _shown(path, Ledger(path).opened())
+    return last.sweep, study.cells[0]
+
+
+def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
+    """Return what the session opened that a ledger is shown as, and its study."""
+    if not opened:
+        raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
+    try:
+        # a study of the cell itself has the document only where no other study ran
+        asked = [each for each in opened if not kind_of(each.study).traits.about_cell]
+        last = (asked or opened)[-1]
+        return last, study_of(last.study, last.declared).whole()
+    except LedgerError as error:
+        raise LedgerError(f"{path}: {error}") from None
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -206,8 +206,10 @@ def log_of(path: Path) -> Path:
 
 # a log of one job, or of one task of an array, and the rank that printed it:
 #   slurm-123_4.out    88_0_log.out (submitit: %j_%t_log.out)    log.0.txt    14602-llama.log.gz
+#   rank_3.log    slurm-88-rank3.out
 _LOG_NAME = re.compile(
     r"(?:(?P<submitit>\d+(?:_\d+)?)_(?P<task>\d{1,9})_log\.out|log\.(?P<rank>\d{1,9})\.txt"
+    r"|(?P<front>(?:.*[._-])?)rank[._-]?(?P<named>\d{1,9})\.(?:log|out|txt)"
     r"|(?P<job>.+?)\.(?:log|out))(?:\.gz)?"
 )
 # a job's number:  123    123_4    slurm-123
@@ -238,13 +240,22 @@ def logs_of(path: Path) -> list[Path]:
         match = _LOG_NAME.fullmatch(each.name)
         if match is None or not each.is_file() or (begin and not _is_of(each.name, begin)):
             continue
-        rank = int(match["task"] or match["rank"] or 0)
-        job = match["submitit"] or match["job"] or ""
+        rank = _rank_of(match) or 0
+        job = _job_of(match)
         jobs[job] = min(jobs.get(job, (rank, each)), (rank, each))
     if path.is_dir() and not jobs:
         why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
         raise UnreadableLogError(path, why)
     return [each for _, each in jobs.values()] or [found]
+
+
+def _rank_of(name: re.Match[str]) -> int | None:
+    said = name["task"] or name["rank"] or name["named"]
+    return int(said) if said else None
+
+
+def _job_of(name: re.Match[str]) -> str:
+    return name["submitit"] or name["job"] or name["front"] or ""
 
 
 def _is_of(name: str, begin: str) -> bool:
@@ -440,17 +451,13 @@ def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | 
 
 def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
     own = _LOG_NAME.fullmatch(path.name)
-    if own is None or (own["task"] is None and own["rank"] is None):
+    if own is None or _rank_of(own) is None:
         return [(None, path)]
     found: list[tuple[int | None, Path]] = []
     for each in path.parent.iterdir():
         match = _LOG_NAME.fullmatch(each.name)
-        if (
-            match
-            and match["submitit"] == own["submitit"]
-            and (said := match["task"] or match["rank"])
-        ):
-            found.append((int(said), each))
+        if match and _job_of(match) == _job_of(own) and (rank := _rank_of(match)) is not None:
+            found.append((rank, each))
     ranks = sorted(found, key=lambda each: each[0] or 0)
     return ranks if len(ranks) > 1 else [(None, path)]
 

@@ -235,10 +235,13 @@ def _setup(
     def is_ready(state: LedgerState) -> tuple[str, ...]:
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
+        history = history_of(state, study)
+        for each in resolved.other_way(study, history):
+            raise ConfigError(f"sweep {resolved.sweep.name!r}: {each}")
         if options.ask_above is not None:
             entries = Ledger(folder / LEDGER).refresh()
             refuse_unasked(
-                cost_of(resolved, study, history_of(state, study), entries),
+                cost_of(resolved, study, history, entries),
                 limit_h=options.ask_above,
                 is_said=options.yes,
                 sweep=resolved.sweep.name,
@@ -250,7 +253,8 @@ def _setup(
         )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
         beside = () if state.opened else kept_elsewhere(resolved.folder, options.workdir)
-        return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
+        goes_on = map(sentence, study.goes_on())
+        return (*lost, *found.notes, *goes_on, *not_compiled(resolved, study), *beside)
 
     return Setup(
         sweep=resolved.sweep.name,

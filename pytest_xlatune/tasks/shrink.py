@@ -281,7 +281,7 @@ def run_by(executor: Executor, nodelist: tuple[str, ...], resources: Resources) 
             trial, 1, run="trials", folder=folder, nodelist=nodelist, resources=resources
         )
         if request.folder.exists():
-            raise ConfigError(f"{request.folder} exists; give a folder of its own to every shrink")
+            raise ConfigError(f"{request.folder} exists; name a new folder for each shrink")
         submission: Submission | None = None
         try:
             while submission is None:

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
@@ -44,6 +45,7 @@ SWEEP = Sweep(
         model_tag={model!r},
         parallelism={parallelism!r},
         code=os.environ.get("GATE_BASELINE", {baseline!r}),  # the deployed commit
+{of_step_lines}
         protocol=Protocol(steps={steps}),
     ),
     launcher=CheckoutLauncher(
@@ -171,7 +173,7 @@ def gate_files(
         "runner": f"[self-hosted, {runner}]",
         "tags": f"  tags: [{runner}]\n",
     }
-    found = {TEST_FILE: _TEST.format(**filled)}
+    found = {TEST_FILE: _TEST.format(**filled, of_step_lines="\n".join(OF_STEP_LINES))}
     if ci is not None:
         text = {"github": _GITHUB, "gitlab": _GITLAB}[ci]
         found[CI_FILES[ci]] = text.format(**filled)
@@ -182,7 +184,7 @@ def gate_files(
     there = [name for name in found if (repository / name).exists()]
     if there:
         raise ConfigError(
-            f"{', '.join(there)} of {repository}: there already, and may be edited; nothing was "
-            "written. Move it away first"
+            f"{repository} has {', '.join(there)} already, perhaps edited by hand, so nothing was "
+            "written; move it away first"
         )
     return {repository / name: text for name, text in found.items()}

@@ -74,13 +74,13 @@ QUESTIONS: Mapping[str, ToSay] = {
     "model": ToSay(text="The model's tag", example="llama3.1-405b"),
     "parallelism": ToSay(text="The parallelism", example="PP=2,FSDP=4"),
     "nodelist": ToSay(
-        text="The nodes in Slurm; nothing is this machine",
+        text="The nodes in Slurm; empty: this machine",
         example="node[001-008]",
         is_optional=True,
     ),
     "flags": ToSay(
-        text="XLA flags to try, blanks between them, each a profile; nothing is one flag of the "
-        "platform",
+        text="XLA flags to try, separated by blanks; each becomes a profile; empty: one flag that "
+        "fits the platform",
         example="--xla_gpu_enable_nccl_user_buffers",
         is_optional=True,
     ),
@@ -151,7 +151,9 @@ def _asked(
         try:
             said = ask(shown).strip() or question.default
         except EOFError:
-            raise ConfigError("the answers ended before the last question; no file") from None
+            raise ConfigError(
+                "the input ended before the last question; no file was written"
+            ) from None
         try:
             _check(name, said)
         except ConfigError as error:
@@ -219,14 +221,17 @@ def read_command(command: str) -> Command:
         raise ConfigError(f"{where}: {error}; write it as in a shell") from None
     if not any("{steps}" in each for each in words):
         raise ConfigError(
-            f"{where} has no {{steps}}: a trial says how many steps it takes, e.g. "
+            f"{where} has no {{steps}}; put it where the trainer takes the number of steps, e.g. "
             f"{QUESTIONS['command'].example}"
         )
     deployed: dict[str, str] = {}
     while words and _VARIABLE.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         if is_secret(name):
-            raise ConfigError(f"{where}: the file would show the value of {name}; leave it out")
+            raise ConfigError(
+                f"{where}: the sweep file would show the value of {name}, which may be a secret; "
+                "leave it out"
+            )
         deployed[name] = value
     for each in words:
         if each in _OF_A_SHELL or each == "cd" or each.endswith(";"):
@@ -235,7 +240,7 @@ def read_command(command: str) -> Command:
                 "script, and name the script here"
             )
     if not words:
-        raise ConfigError(f"{where} has no program behind its variables")
+        raise ConfigError(f"{where} sets variables, but names no program after them")
     whole = tuple(map(_whole, words))
     for each in whole:
         if each.endswith((".py", ".sh")) and each[0] not in "/-" and "{" not in each:
@@ -267,11 +272,14 @@ def _cwd_of(words: Sequence[str]) -> str:
 
 _TOLD = ("step_pattern", "per_device_batch_size", "max_target_length")  # by a log
 # as docs/how-to/trainer.md says; a person with another trainer has to find them here
-_OF_STEP_LINES = (
-    "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
-    '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
+_OF_TOKENS = (
     "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
     "        # per_device_batch_size=8, max_target_length=64,",
+)
+OF_STEP_LINES = (
+    "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
+    '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
+    *_OF_TOKENS,
 )
 
 
@@ -365,9 +373,11 @@ def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
         return
     told = {name: found[name] for name in _TOLD if found.get(name)}
     if not told:
-        yield from _OF_STEP_LINES
+        yield from OF_STEP_LINES
     for name, said in told.items():
         yield f"        {name}={said!r}," if name == "step_pattern" else f"        {name}={said},"
+    if told.keys() == {"step_pattern"}:
+        yield from _OF_TOKENS
 
 
 def _deployed(found: Mapping[str, str]) -> str:

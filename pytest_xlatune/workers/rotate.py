@@ -45,6 +45,7 @@ MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
 _NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to JAX's cache
 _AGREE_S = 4 * 3600  # until every process has compiled the list
 _MOST_WORDS, _MOST_NAMES = 600, 10
+_PART = 0.25  # of what the step returns
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
 # since 0.11.2 only XLA_FLAGS has the old names of three options, and sets the new ones by them
 _OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
@@ -104,6 +105,7 @@ class TurnTaker:
         self.seen: set[str] = set()  # their names
         self.is_off = False
         self.is_busy = False  # we call JAX ourselves
+        self.called = 0  # how often any of these functions was
         self.jax: Any = None
         self.journal.say("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
@@ -190,14 +192,39 @@ class TurnTaker:
     def is_step(self, step: _RotatedStep) -> bool:
         """Whether a function that was called often enough is the step.
 
-        Without a name it is the one with the largest arguments, as they hold the state, among those
-        that were called about as often: every process comes to the same.
+        Without a name it is the one with the largest arguments and results, as both hold the state,
+        among those that were called about as often: every process comes to the same. By arguments
+        alone an evaluation that runs once a step was taken for it.
         """
         if self.owner is None:
             called = [each for each in self.steps if each.calls + 1 >= step.calls]
             self.owner = step if self.name else max(called, key=lambda each: each.size_bytes)
+            others = [each.name for each in self.steps if self._is_part(each)]
+            if others and not self.name:
+                with suppress(OSError):
+                    self.journal.open(self.jax.process_index())
+                names = ", ".join(dict.fromkeys([*others, self.owner.name][:_MOST_NAMES]))
+                self.stop(f"a step of the trainer is several programs: {names}")
             self.steps = []  # some trainers make a new function for each batch
-        return self.owner is step
+        return self.owner is step and not self.is_off
+
+    def _is_part(self, other: _RotatedStep) -> bool:
+        """Whether a function has a part of each step's work: flags would act on the rest alone.
+
+        Such as gradients that another program applies, and a loss that is differentiated outside of
+        any program. A function inside a program is traced once or twice. An evaluation returns
+        next to nothing, and what makes a batch has few leaves.
+        """
+        owner = self.owner
+        if owner is None or other is owner:
+            return False
+        is_as_often = other.calls + 1 >= owner.calls
+        has_state = (
+            other.result_bytes >= _PART * owner.result_bytes
+            and other.result_leaves >= _PART * owner.result_leaves
+            and other.result_leaves > 1
+        )
+        return (is_as_often and has_state) or len(other.traced) > self.first
 
     def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
         """Compile every program; None where nothing can rotate."""
@@ -388,7 +415,8 @@ class _RotatedStep(ABC):
         self.options: dict[str, Any] = {}  # of the trainer's own compilation
         self.has_static = False
         self.run: Callable[..., Any] = self._waiting
-        self.calls = self.size_bytes = 0
+        self.calls = self.size_bytes = self.result_bytes = self.result_leaves = 0
+        self.traced: set[int] = set()  # how often functions had been called at that time
         self._programs: list[Any] = []
         self._program: Any = None
         self._at = self._turn_end = 0
@@ -409,6 +437,7 @@ class _RotatedStep(ABC):
             return self.plain(*args, **kwargs)
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(each, rotation.jax.core.Tracer) for each in leaves):
+            self.traced.add(rotation.called)
             return self.plain(*args, **kwargs)  # a part of another function
         if self.calls >= rotation.first and rotation.is_step(self):
             programs = rotation.begin(self, args, kwargs)
@@ -418,8 +447,13 @@ class _RotatedStep(ABC):
                 self._turn_end = self.calls
             return self.run(*args, **kwargs)
         self.calls += 1
-        self.size_bytes = sum(getattr(each, "nbytes", 0) for each in leaves)
-        return self.plain(*args, **kwargs)
+        rotation.called += 1
+        given_bytes = _size_bytes(leaves)
+        result = self.plain(*args, **kwargs)
+        returned = rotation.jax.tree_util.tree_leaves(result)
+        self.result_leaves, self.result_bytes = len(returned), _size_bytes(returned)
+        self.size_bytes = given_bytes + self.result_bytes
+        return result
 
     def _plainly(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -538,6 +572,10 @@ class _Needs:
             new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
             self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
             self.all_bytes = self.own_bytes + told.argument_size_in_bytes
+
+
+def _size_bytes(leaves: Sequence[Any]) -> int:
+    return sum(getattr(each, "nbytes", 0) for each in leaves)
 
 
 def _free_bytes(device: Any) -> int:

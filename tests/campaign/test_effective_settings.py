@@ -283,10 +283,12 @@ def test_an_evidence_run_and_a_profile_of_other_kernels_compile_themselves() -> 
     ("said", "why"),
     [
         pytest.param({"compile_cache": "kept"}, "compile_cache is 'kept', expected an absolute"),
-        pytest.param({"compile_cache": "/s/kept"}, "compile_cache needs autotune_cache"),
+        pytest.param(
+            {"compile_cache": "/s/kept"}, "compile_cache is set and autotune_cache is not"
+        ),
         pytest.param(
             {"compile_cache": "/s/kept", "autotune_cache": "/s/tuned", "metric": "first-step"},
-            "compile_cache with metric 'first-step'",
+            "metric is 'first-step' and compile_cache is set",
         ),
     ],
     ids=["relative", "kernels by chance", "the compilation itself is measured"],

@@ -148,7 +148,7 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
         pytest.param(
             log().replace("Tokens/s/device", "words"),
             OK,
-            r"be scored: no-score \(no step in the window prints Tokens/s/device as a",
+            r"be scored: no-score \(no step of the window tells Tokens/s/device, and",
             id="Tokens/s/device is never printed",
         ),
         pytest.param(

@@ -364,6 +364,35 @@ def test_a_rotation_of_nothing_says_what_is_missing(
     assert sentence(ran.result.reason) == words
 
 
+@pytest.mark.parametrize(
+    ("every", "skips", "ends", "is_apart"),
+    [
+        pytest.param(1, 0, True, False, id="a line a call"),
+        pytest.param(1, 2, True, False, id="two warm-up calls before the loop"),
+        pytest.param(2, 0, True, True, id="two calls a step"),
+        pytest.param(2, 0, False, True, id="two calls a step, killed"),
+        pytest.param(1, 9, True, True, id="nine calls before the loop"),
+        pytest.param(1, 0, False, False, id="killed"),
+        pytest.param(0.25, 0, True, True, id="four steps a call"),
+        pytest.param(0.25, 0, False, True, id="four steps a call, killed"),
+    ],
+)
+def test_where_a_step_is_no_call_no_turn_is_read_from_the_wrong_steps(
+    tmp_path: Path, every: float, skips: int, ends: bool, is_apart: bool
+) -> None:
+    looks = spec_of(copies=1, rounds=8)
+    for spec, name in ((SPEC, "turns"), (replace(looks, order=(0,) * 8), "look")):
+        calls = spec.first_step + len(spec.order) * spec.turn_steps
+        lines = step_lines(spec, SPEEDS, until=int((calls - skips) / every))
+        told = journal(spec, is_over=ends)
+        ran = run(tmp_path / name, lambda *_, a=lines, b=told: (a, OK, (b,)), spec=spec)
+        assert (ran.rotation.score is None) is is_apart
+        assert ran.rotation.is_found is not is_apart
+        if is_apart:
+            assert ran.rotation.reason is not None
+            assert "whose turn a step was cannot be told" in sentence(ran.rotation.reason)
+
+
 def test_a_look_is_scored_as_any_trial_and_tells_whether_the_step_is_found(tmp_path: Path) -> None:
     spec = replace(spec_of(copies=1, rounds=3), order=(0, 0, 0))
     ran = run(tmp_path, lambda told, _: (step_lines(told, {}), OK, (journal(told),)), spec=spec)

@@ -58,7 +58,7 @@ def test_a_flag_goes_to_the_library_that_reads_it() -> None:
     own = profile("a", "--xla_tpu_rwb_fusion=false", env={TPU: "--xla_tpu_dot_dot_fusion=false"})
     assert own.env[TPU] == "--xla_tpu_dot_dot_fusion=false --xla_tpu_rwb_fusion=false"
     assert profile("nan", "--xla_tpu_detect_nan=true").flags, "XLA's own, in spite of its name"
-    with pytest.raises(ConfigError, match="split at blanks"):
+    with pytest.raises(ConfigError, match="at blanks and knows no quotes"):
         profile("b", "--xla_tpu_rwb_fusion='a b'")
 
 

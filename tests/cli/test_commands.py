@@ -325,7 +325,7 @@ def test_an_option_that_is_gone_names_the_way_on(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)
-    assert f"it is no more; {way_on}" in capsys.readouterr().err.replace("\n", " ")
+    assert f"this option is gone; {way_on}" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_without_any_command_of_a_package_it_says_to_install_again(

@@ -216,7 +216,7 @@ def test_two_variants_are_compared(
     [
         (("--steps", 5), "3 steps found (5, 6, 7"),
         (("--nodes", 2, "--gpus-per-node", 8), "2 x 8 = 16 expected"),
-        (("--nodes", 2), "only with --gpus-per-node"),
+        (("--nodes", 2), "--nodes needs --gpus-per-node"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variants"),
         (("--families", "/nope.json"), "/nope.json: no JSON file of kernel families"),
     ],

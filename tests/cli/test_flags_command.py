@@ -131,9 +131,9 @@ def test_lint_without_an_xla(run: Run) -> None:
     ("argv", "words"),
     [
         (("lint", "--python", "/no/such/python", "--xla_a=1"), "is not on this machine"),
-        (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "give one of them"),
+        (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "give one of the two"),
         (("lint", "no_such_sweep.py"), "is not a sweep file"),
-        (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "linted by themselves"),
+        (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "whose own profiles are linted"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
         (("diff", "--xla_a=1 b", ""), "silently drops"),

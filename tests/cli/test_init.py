@@ -197,7 +197,15 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
         ),
         (
             'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
-            ("15 of 15", "0.5 (median)", "3.5 at the last step", "format           json"),
+            (
+                *("15 of 15", "0.5 (median)", "3.5 at the last step", "format           json"),
+                "no score: give the cell per_device_batch_size and max_target_length",
+            ),
+            "        step_pattern='json',\n        # where they tell no Tokens/s/device",
+        ),
+        (
+            'print(\'{"step": %d, "step_time": 0.5, "tps": 80.0}\' % i)',
+            ("15 of 15", "Tokens/s/device  80.0"),
             "        step_pattern='json',",
         ),
         (
@@ -207,7 +215,13 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
         ),
         ("raise SystemExit(3)", ("ended by itself (exit 3), and printed nothing",), "argv="),
     ],
-    ids=["MaxText's lines", "JSON lines", "lines of no known format", "it ends at once"],
+    ids=[
+        "MaxText's lines",
+        "JSON lines without a rate",
+        "JSON lines with a rate",
+        "lines of no known format",
+        "it ends at once",
+    ],
 )
 def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
     case: tuple[str, tuple[str, ...], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -221,7 +235,7 @@ def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
     status = main(["init", "test_mine.py", "--try", *command, *CELL.split()])
     said = capsys.readouterr()
     assert status == (2 if said.err else 0)
-    assert bool(said.err) is ("15 of 15" not in shown)
+    assert bool(said.err) is (shown[-1] not in said.out)
     for each in shown:
         assert each in said.out + said.err
     assert written in Path("test_mine.py").read_text(encoding="utf-8")
@@ -310,7 +324,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
     ("argv", "message"),
     [
         ("test_a.py --model m", "--command, --parallelism: no terminal to ask on"),
-        ("a.py", "test_a.py; name it so"),
+        ("a.py", "name it test_a.py"),
         ("test_a.py --config /x", "--config belongs to --kind maxtext"),
         ("test_a.py --command t{steps} --model m --parallelism FDSP=4", "did you mean 'FSDP'"),
         (
@@ -323,11 +337,14 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n1 --try",
-            "--try runs a --command on this machine",
+            "--try runs the --command of --kind trainer",
         ),
         ("test_a.py --command cd${IFS}/x&&t{steps} --model m --parallelism DP=4", "cd is for a"),
         ("test_a.py --command A_TOKEN=x${IFS}t{steps} --model m --parallelism DP=4", "of A_TOKEN"),
-        ("test_a.py --command A=x{steps} --model m --parallelism DP=4", "no program behind"),
+        (
+            "test_a.py --command A=x{steps} --model m --parallelism DP=4",
+            "names no program after them",
+        ),
         ("test_a.py --command t --model m --parallelism DP=4", "has no {steps}"),
         ("test_a.py --command t'{steps} --model m --parallelism DP=4", "No closing quotation"),
         ("test_a.py --command t{steps} --model m/n --parallelism DP=4", "model tag 'm/n'"),

@@ -97,7 +97,7 @@ def test_a_baseline_that_does_not_compile_ends_the_check(tmp_path: Path) -> None
 def test_a_folder_is_used_once(tmp_path: Path) -> None:
     way = stand_in(tmp_path)
     screened(tmp_path, way, profile("a"))
-    with pytest.raises(ConfigError, match="give a folder of its own"):
+    with pytest.raises(ConfigError, match="name a new folder"):
         screened(tmp_path, way, profile("b"))
 
 
@@ -106,7 +106,7 @@ def test_a_folder_is_used_once(tmp_path: Path) -> None:
     [
         ({"program": "nothing", "target": "cpu"}, "expected module:function"),
         ({"program": "a:b", "target": "cpu", "topology": "8"}, "partitions x hosts x devices"),
-        ({"program": "a:b"}, "for which device is it compiled"),
+        ({"program": "a:b"}, "name the device to compile for"),
         ({"target": "h100"}, "name a program"),
         ({"controls": -1}, "controls is -1"),
     ],
@@ -124,7 +124,7 @@ def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> No
     assert find_target(str(config)).memory_bytes is None
     with pytest.raises(ConfigError, match="did you mean 'h200'"):
         find_target("h20")
-    with pytest.raises(ConfigError, match="no such target configuration"):
+    with pytest.raises(ConfigError, match="is no target"):
         find_target("gone.pbtxt")
 
 
@@ -259,4 +259,4 @@ def test_the_flag_of_a_recipe_that_acted_is_found_by_compiling_without_each(
 def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
     assert main(["compile-check", sweep, "--target", "h100"]) == 2
-    assert "name a program, module:function" in capsys.readouterr().err
+    assert "name a program (module:function)" in capsys.readouterr().err

@@ -457,7 +457,7 @@ def test_train_compile_of_maxtext_is_a_source_of_programs(
 def test_train_compile_needs_a_maxtext_and_a_target() -> None:
     check = CompileCheck(program="train_compile", target="v5e-8")
     other = CommandLauncher(argv=("train", "{steps}"))
-    with pytest.raises(ConfigError, match=r"train_compile is a program of MaxText; .* train"):
+    with pytest.raises(ConfigError, match=r"train_compile is a program of MaxText, and .* train"):
         compiler_of(check, launcher=other, cell=CELL, executor="local")
     script = dataclasses.replace(MAXTEXT, module="/opt/train.py")
     with pytest.raises(ConfigError, match="train_compile is a program of MaxText"):
@@ -465,7 +465,7 @@ def test_train_compile_needs_a_maxtext_and_a_target() -> None:
     away = dataclasses.replace(MAXTEXT, python="/nowhere/python")
     with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
         compiler_of(check, launcher=away, cell=CELL, executor="local")
-    with pytest.raises(ConfigError, match="program 'train_compile': for which device"):
+    with pytest.raises(ConfigError, match="program 'train_compile' has no target"):
         CompileCheck(program="train_compile")
 
 

@@ -97,9 +97,9 @@ def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() ->
     ("steps", "says"),
     [
         pytest.param(
-            4, "100% of the kernel time is of kernels whose number is no multiple", id="4"
+            4, "100% of the kernel time belongs to kernels whose number is no multiple", id="4"
         ),
-        pytest.param(7, "no multiple of 7", id="7"),
+        pytest.param(7, "no multiple of the 7", id="7"),
     ],
 )
 def test_a_number_of_steps_that_the_kernels_contradict_is_refused(steps: int, says: str) -> None:
@@ -127,7 +127,9 @@ def test_a_device_that_only_copies_is_in_no_figure() -> None:
     found = drill([space.trace()], CaptureWindow(nodes=1, gpus_per_node=2))
     alone = drill([node(gpus=1).trace()])
     assert (found.total, found.families, found.gpu_steps) == (alone.total, alone.families, 3)
-    assert found.warnings == ("a.xplane.pb: /device:GPU:1 only copied: in no figure",)
+    assert found.warnings == (
+        "a.xplane.pb: /device:GPU:1 only copied data, and no figure counts them",
+    )
 
 
 def test_a_device_on_which_the_step_does_not_run_follows_the_others() -> None:
@@ -259,7 +261,7 @@ def test_a_number_of_gpus_per_node_that_does_not_fit_is_refused(
     files: int, gpus: int, per_node: int
 ) -> None:
     traces = [node(gpus=gpus).trace(f"{i}.pb") for i in range(files)]
-    with pytest.raises(ParseError, match=f"these are no nodes of {per_node} "):
+    with pytest.raises(ParseError, match=f"this does not fit nodes of {per_node} "):
         drill(traces, CaptureWindow(gpus_per_node=per_node))
 
 

@@ -159,7 +159,7 @@ def test_a_group_that_may_not_write_in_a_scratch_is_not_let_into_a_folder_there(
 
 
 @pytest.mark.parametrize(
-    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not yours to write")]
+    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not writable for you")]
 )
 def test_a_folder_that_we_may_not_enter_is_told_as_such(
     people: People, owner: str, why: str
@@ -200,7 +200,7 @@ def test_a_link_whose_target_is_gone_is_told_as_such(people: People) -> None:
     people.ann.does(lambda: (project / ".xlatune").symlink_to("/gone/scratch"))
     said = people.ann.does(opened(project))
     assert said.startswith("ConfigError: --xlatune-workdir: ")
-    assert f"{project / '.xlatune'} is a link to /gone/scratch, which is not there" in said
+    assert f"{project / '.xlatune'} is a link to /gone/scratch, which does not exist" in said
 
 
 def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
@@ -263,7 +263,7 @@ def test_a_job_runs_what_was_submitted_and_nothing_else(
     subprocess.run(argv, check=True)
     outcome = read_outcomes(folder)[0]
     assert outcome.state == "failed"
-    assert "spec.json is not the one that this job was submitted with" in outcome.reason
+    assert "spec.json was changed after this job was submitted" in outcome.reason
     assert not at.exists()
 
 

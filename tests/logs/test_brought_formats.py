@@ -101,7 +101,7 @@ def test_triage_says_more_where_it_knows_more(
     [
         (
             "their_short:Short",
-            r"words \('ace',\).*expected each in lower case, with 3 letters",
+            r"found words \('ace',\).*must be in lower case and have 3 letters",
         ),
         ("their_short:NoFormat", "is NoFormat, expected a pytest_xlatune.logs.formats.LogFormat"),
         ("their_absence:X", "their_absence:X of their-ticks 1.2 cannot be loaded: ModuleNotFound"),

@@ -153,3 +153,11 @@ def test_a_test_of_collectives_is_a_trial_without_a_step(
         assert found.score.value == pytest.approx(math.log(360.97))
         assert found.score.figure is not None
         assert found.score.figure.words == "bus bandwidth 361.0 GB/s"
+
+
+def test_a_table_that_was_cut_says_why_it_has_no_bandwidth() -> None:
+    cut = TEST[: TEST.index("# Out of bounds")]
+    found = read(cut, BUSBW)
+    assert found.values == ()
+    assert "no line `# Avg bus bandwidth" in sentence(found.problem)
+    assert read("srun: error: n1: task 0: Killed\n", BUSBW).problem is None

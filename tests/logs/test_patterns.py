@@ -234,6 +234,13 @@ def test_the_last_step_is_read_from_the_lines(
         assert status(end)[0] == "healthy"
 
 
+def test_an_end_of_megatron_that_was_asked_for_is_its_goal() -> None:
+    lines = [MEGATRON.format(each) for each in range(1, 13)]
+    end = "[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 "
+    assert read(text_of([*lines, end]), "megatron-lm").goal_step == 12
+    assert read(text_of(lines), "megatron-lm").goal_step != 12
+
+
 def test_nans_of_megatron_and_nemo_are_seen() -> None:
     nan = MEGATRON.format(3).replace("lm loss: 1.043863E+01 | ", "")
     nan += " number of skipped iterations:   0 | number of nan iterations:   1 |"

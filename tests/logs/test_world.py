@@ -137,6 +137,12 @@ HARMLESS = (
     "n1:1:2 [0] NCCL WARN NET/OFI Failed to initialize sendrecv protocol",
     "n1:1:2 [0] NCCL WARN socketPollConnect: Connect to n2<4>: Connection refused, retrying",
     "WARNING: KeyboardInterrupt will be ignored",
+    "salloc: Relinquishing job allocation 4711",
+    "srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)",
+    "I0112 07:08:09.1 7 a.py:7] the token of this job has expired and was renewed",
+    "W0112 07:08:09.1 7 a.py:7] skipping the update: non-finite loss scale, reducing it",
+    "W0112 07:08:09.1 7 retry.py:1] x.exceptions.ServiceUnavailable: 503 upstream; retrying in 2 s",
+    "W0112 07:08:09.1 7 retry.py:1] ConnectionResetError: by peer. Retrying in 2 s (1 of 5)",
     "W0112 07:08:09.1 7 a.cc:7] this RET_CHECK is harmless",
     "NOTE: this is not an error message, but meant to help debugging in case the trainer is stuck.",
 )

@@ -155,7 +155,7 @@ def test_restore_default_puts_every_deployed_flag_back() -> None:
 
 
 def test_restore_default_refuses_what_appending_cannot_undo() -> None:
-    with pytest.raises(ConfigError, match="cannot be restored by appending"):
+    with pytest.raises(ConfigError, match="cannot put the default back"):
         restore_default(parse_flags("--xla_disable_hlo_passes=fusion"), {})
     with pytest.raises(ConfigError, match="no default is stated for the deployed flag --xla_a"):
         restore_default(parse_flags("--xla_a=1"), {"xla_b": "2"})
@@ -171,7 +171,7 @@ def test_an_id_that_k_cannot_select_is_refused(bad: str) -> None:
     ("build", "message"),
     [
         (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace the deployed ones"),
-        (lambda: Profile(id="a", env={"1X": "y"}), "no name of a variable"),
+        (lambda: Profile(id="a", env={"1X": "y"}), "cannot name an environment variable"),
         (lambda: Profile(id="a", env={"X": "\0"}), "NUL"),
         (lambda: Flag(name="--xla_a"), "without dashes"),
         (lambda: profile("a", "--xla_a oops"), "profile 'a'"),

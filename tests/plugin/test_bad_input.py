@@ -38,7 +38,7 @@ MISTAKES = {
     "missing inputs, all of them": (
         ('        model_tag="pretend",\n        parallelism="FSDP=4",\n', ""),
         ("--xlatune-executor=slurm",),
-        "*is missing the model*; the parallelism*; the nodes in Slurm*never guessed*",
+        "*is missing the model*; the parallelism*; the nodes in Slurm*none is guessed*",
     ),
     "axes that do not multiply to the devices": (
         ('parallelism="FSDP=4"', 'parallelism="FSDP=4", devices=8'),
@@ -63,7 +63,7 @@ MISTAKES = {
     "too few steps for a score": (
         ("Protocol(steps=12)", "Protocol(steps=8)"),
         (),
-        "*of 8 steps those from id 5 on count, 3 of them*ask for steps=11 or more*",
+        "*8 steps leave 3 to score, those from id 5 on*ask for steps=11 or more*",
     ),
     "a file where the reports are to lie": (
         (),
@@ -73,7 +73,7 @@ MISTAKES = {
     "a file where the ledgers are to lie": (
         (),
         ("--xlatune-workdir=test_sweep.py/below",),
-        "*--xlatune-workdir: *below cannot be made, for *test_sweep.py is a file*",
+        "*--xlatune-workdir: *below cannot be made, because *test_sweep.py is a file*",
     ),
     "a wave of -m that does not exist": (
         (),

@@ -188,9 +188,9 @@ def test_what_allocations_share_chooses_the_way(
     [
         ((*ONE, "--allocations", "4", "--executor", "local"), "no allocations to compare"),
         ((*ONE, "--allocations", "4", "--executor", "allocation"), "outside of salloc"),
-        ((*ONE, "--starts", "4"), "--starts says how many trials"),
-        ((*SLOTS, "--allocations", "4"), "--allocations or --slots"),
-        ((*ONE, "--allocations", "1"), "1 allocation of 3 starts tell no variance"),
+        ((*ONE, "--starts", "4"), "--starts counts the trials"),
+        ((*SLOTS, "--allocations", "4"), "--allocations and --slots"),
+        ((*ONE, "--allocations", "1"), "1 allocation of 3 starts: too few"),
     ],
 )
 def test_a_calibration_that_cannot_be_is_refused_in_one_message(

@@ -156,7 +156,7 @@ def test_noise_is_cannot_tell(folder: Any, repository: Repository) -> None:
         pytest.param("", "mian", "has no commit 'mian'; did you mean 'main'?", id="misspelt"),
         pytest.param("", "0123abc", "has no commit '0123abc'; fetch it", id="unknown hash"),
         pytest.param("", "--all", "has no commit '--all'", id="an option of git"),
-        pytest.param("edit", "HEAD", "speed.py changed since", id="changed and not committed"),
+        pytest.param("edit", "HEAD", "not committed: speed.py", id="changed and not committed"),
     ],
 )
 def test_what_would_measure_nothing_is_refused(
@@ -256,7 +256,7 @@ def test_a_path_that_leads_into_the_repository_by_another_name_is_refused(
     done = folder.run()
     assert done.ret not in (0, 1, 10)
     said = " ".join(done.stdout.str().split())
-    assert "in the repository by another name" in said or "starts exactly what" in said
+    assert "inside the repository, by another name" in said or "starts exactly what" in said
     assert folder.submitted == []
 
 

@@ -171,7 +171,7 @@ def test_the_job_is_yaml_and_the_file_collects(
     assert "('n1', 'n2')" in (tmp_path / "gates/test_gate.py").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main([*given]) == 2
-    assert "there already" in capsys.readouterr().err
+    assert "already, perhaps edited by hand" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

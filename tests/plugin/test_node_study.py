@@ -113,7 +113,7 @@ def test_the_command_runs_the_same_study_without_pytest(
 def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:
     done = project.run()
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*compares nodes and is missing their names*"])
+    done.stdout.fnmatch_lines(["*compares nodes, so it needs their names*"])
     done = project.run("--xlatune-nodelist", "node[001-002]")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*2 nodes are named, at least 3 are needed*"])

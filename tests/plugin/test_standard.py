@@ -110,7 +110,7 @@ def test_another_sweep_than_the_modules_is_refused(standard: Any) -> None:
         pytest.param(
             "import dataclasses\nSECOND = dataclasses.replace(SWEEP, name='second')\n"
             "more = standard_tests(SECOND)\n",
-            "*a module has one: put the other into a file of its own*",
+            "*a module has one sweep: move the other into a file of its own*",
             id="a module has two sweeps",
         ),
         pytest.param(

@@ -148,7 +148,7 @@ def test_a_release_that_cannot_be_asked_is_a_note(
     found = look(checkout, overrides={"nonsense": "1"}, **changes)  # type: ignore[arg-type]
     assert found.faults == ()
     assert len(found.notes) == 1
-    assert found.notes[0].startswith("keys were not checked: ")
+    assert found.notes[0].startswith("the keys of the configuration were not checked: ")
     assert note in found.notes[0]
 
 
@@ -164,4 +164,6 @@ def test_what_is_in_an_image_is_not_looked_for_here() -> None:
     launcher = ContainerLauncher(inner=inner, runtime="podman")
     cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
     found = look_at_keys(launcher, cell, (), environ=os.environ)
-    assert found == Preflight(notes=("keys were not checked: maxtext is in an image",))
+    assert found == Preflight(
+        notes=("the keys of the configuration were not checked: maxtext is in an image",)
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.ledger import LEDGER
+from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from pytest_xlatune.tasks.publish import read_known
@@ -228,7 +228,7 @@ def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["jobs", workdir, "--cancel"]) == 0
     *listed, last = capsys.readouterr().out.splitlines()
     assert listed == before
-    assert last == "ended no job: none runs that no session waits for"
+    assert last == "no job to end: each one that runs has a session that waits for it"
 
 
 def test_an_unknown_cell_names_those_that_are_there(
@@ -256,6 +256,28 @@ def test_a_damaged_ledger_hides_no_other(
     assert str(bad) in said.err
     assert main(["history", str(tmp_path), "--cell", "no-such-cell"]) == 2
     assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
+
+
+def test_the_course_of_a_cell_reads_no_trial_of_another(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = next(measured.rglob(LEDGER))
+    label = Ledger(ledger).opened()[-1].cells[0].label
+    first, *rest = ledger.read_bytes().splitlines(keepends=True)
+    other = tmp_path / "other" / "cell" / LEDGER
+    other.parent.mkdir(parents=True)
+    named = first.replace(b'"model_tag":"pretend"', b'"model_tag":"unread"')
+    other.write_bytes(named + b"no json\n" + b"".join(rest))
+    assert named != first
+    mine = tmp_path / "mine" / "cell" / LEDGER
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(ledger.read_bytes())
+    assert main(["history", str(tmp_path), "--cell", label]) == 0
+    assert capsys.readouterr().err == ""
+    unread = label.replace("pretend", "unread")
+    assert main(["history", str(tmp_path), "--cell", unread]) == 2
+    assert f"{other}:2: unreadable line" in capsys.readouterr().err
+    assert main(["history", str(tmp_path)]) == 3
 
 
 @pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])

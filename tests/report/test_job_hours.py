@@ -24,12 +24,15 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import (
     Outcome,
+    RotationResult,
     Score,
     State,
     Submission,
     TrialResult,
     TrialStatus,
 )
+from pytest_xlatune.model.rotation import CompiledProgram, RotationRead
+from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import record_lines
@@ -96,6 +99,37 @@ def test_each_hour_of_a_job_is_counted_in_one_place() -> None:
         "0.03333 of first steps beyond a usual one (compilation), 0.05556 of steps, 0.02778 "
         "without a score (lost attempts, evidence runs)"
     )
+
+
+def test_the_hours_of_a_rotation_are_those_that_it_tells_itself() -> None:
+    trial = Trial(
+        cell_digest=CELL.digest, profile=BASELINE, protocol=CELL.protocol, study=STUDY.name,
+        stage="calibrate",
+    )  # fmt: skip
+    turns = tuple(
+        MeasuredTurn(
+            program="a", before="", round=at, first_step=3 + 10 * at, steps=8,
+            log_step_s=math.log(STEP_S),
+        )
+        for at in range(2)
+    )  # fmt: skip
+    read = RotationRead(
+        found="step",
+        compiled=tuple(CompiledProgram(program=each, compile_s=30.0) for each in "ab"),
+        calls=20,
+    )
+    score = RotationScore(level=0.0, programs=(), turn_sd=None, turns=turns)
+    result = TrialResult(
+        trial=trial, status=TrialStatus.MEASURED, rotation=RotationResult(score=score, read=read)
+    )
+    ran = attempt(trial, 1, asked=0, began=0, over=1000, state=State.COMPLETED)
+    entries = told((0, TrialPlanned(trial=trial)), *ran, (1000, TrialEnded(result=result)))
+    spent = record_of(replay(entries), STUDY, CELL).job_hours
+    assert spent is not None
+    assert spent.unscored_h == 0
+    assert spent.first_step_h * 3600 == pytest.approx(60)
+    assert spent.steps_h * 3600 == pytest.approx(20 * STEP_S)
+    assert spent.outside_h * 3600 == pytest.approx(1000 - 60 - 20 * STEP_S)
 
 
 def test_a_job_that_still_waits_or_was_never_timed_counts_nowhere() -> None:

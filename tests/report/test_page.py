@@ -152,6 +152,32 @@ def test_the_page_of_several_cells_shows_their_sign_flips() -> None:
     assert "several parallelisms" not in read(alone).text
 
 
+def test_the_deployment_stands_second_on_a_tuning_page() -> None:
+    for cells in ((COVERED,), (COVERED, other_parallelism(), STOPPED)):
+        text = html(tuning_page_of(tuning(cells), cells))
+        titles = [unescape(each) for each in re.findall(r"<h2[^>]*>(.*?)</h2>", text)]
+        assert titles[:2] == ["TL;DR", "Recommended deployment"]
+
+
+def test_a_phone_shows_each_row_of_a_table_as_lines_with_their_titles() -> None:
+    text = html(page_of(leaderboard(FINISHED), FINISHED))
+    phone = text[text.index("@media (max-width: 44rem)") :]
+    for rule in (
+        ".stack, .stack tbody { display: block; }",
+        ".stack thead { display: none; }",
+        ".stack td:not(:first-child)::before { content: attr(data-head)",
+    ):
+        assert rule in phone
+    tables = re.findall(r'<table class="([^"]*)"[^>]*>(.*?)</table>', text, re.DOTALL)
+    stacked = [rows for kind, rows in tables if "stack" in kind.split()]
+    assert stacked
+    for rows in stacked:
+        titles = re.findall(r"<th[^>]*>(.*?)</th>", rows)
+        cells = re.findall(r'<td [^>]*data-head="([^"]*)"', rows)
+        assert len(cells) == rows.count("<td")
+        assert {*map(unescape, cells)} <= {unescape(re.sub("<[^>]+>", "", each)) for each in titles}
+
+
 def test_the_page_of_a_cell_says_why_the_winner_wins(tmp_path: Path) -> None:
     made = campaign(tmp_path, ScriptedExecutor())
     run(made)

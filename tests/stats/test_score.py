@@ -233,7 +233,7 @@ def test_tokens_come_from_the_log_or_from_the_cell() -> None:
     without_tgs = [replace(r, tgs=None) for r in steady()]
     assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
     assert scored(steady(), tokens=None).value == pytest.approx(scored(steady()).value)
-    assert "no step in the window prints Tokens/s/device" in refused(without_tgs, tokens=None)
+    assert "no step of the window tells Tokens/s/device" in refused(without_tgs, tokens=None)
 
 
 def test_an_invariant_that_does_not_hold_is_flagged() -> None:

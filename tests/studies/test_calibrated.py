@@ -105,9 +105,9 @@ def test_a_trial_runs_alone_or_beside_all_others() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"allocations": 1, "starts": 3}, "1 allocation of 3 starts tell no variance"),
-        ({"allocations": 4, "starts": 1}, "4 allocations of 1 start tell no variance"),
-        ({"allocations": 4, "starts": 3, "slots": SLOTS}, "--allocations or --slots"),
+        ({"allocations": 1, "starts": 3}, "1 allocation of 3 starts: too few"),
+        ({"allocations": 4, "starts": 1}, "4 allocations of 1 start: too few"),
+        ({"allocations": 4, "starts": 3, "slots": SLOTS}, "--allocations and --slots"),
         ({"starts": 1, "slots": SLOTS}, "1 start of each slot: two are the least"),
     ],
 )

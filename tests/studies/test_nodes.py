@@ -342,7 +342,7 @@ def test_an_earlier_check_is_the_reference_if_its_cell_is_the_same(tmp_path: Pat
     with pytest.raises(ConfigError, match="another cell: image was 'another'"):
         read_reference(path, here)
     write(here, complete=False)
-    with pytest.raises(ConfigError, match="no check of nodes that is over"):
+    with pytest.raises(ConfigError, match="not the report of a finished check of nodes"):
         read_reference(path, here)
     with pytest.raises(ConfigError, match="FileNotFoundError"):
         read_reference(tmp_path / "none.json", here)

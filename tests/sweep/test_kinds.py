@@ -97,8 +97,8 @@ def test_a_profile_takes_texts_alone(where: str) -> None:
 @pytest.mark.parametrize(
     ("protocol", "message"),
     [
-        (Protocol(steps=10), "5 of them, and a score needs 6; ask for steps=11 or more"),
-        (Protocol(steps=3), "0 of them, and a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=10), "leave 5 to score, .*, and a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=3), "leave 0 to score, .*, and a score needs 6; ask for steps=11 or more"),
         (Protocol(steps=15, first_step=12), "ask for steps=18 or more"),
     ],
     ids=["one step short", "before the window", "a late window"],
@@ -166,12 +166,12 @@ def test_a_node_of_a_sweep_file_has_a_name_that_a_host_list_may_hold(
         pytest.param({"profiles": ()}, "declares no profile", id="a sweep that compares nothing"),
         pytest.param(
             {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
-            "a gate measures its profiles alone; leave derived out",
+            "a gate measures nothing but its profiles; leave derived out",
             id="a gate that derives profiles",
         ),
         pytest.param(
             {"gate": Gate(margin=0.01), "no_env": NoEnv()},
-            "a gate measures its profiles alone; leave no_env out",
+            "a gate measures nothing but its profiles; leave no_env out",
             id="a gate that restores defaults",
         ),
     ],

@@ -68,7 +68,7 @@ def test_without_a_release_only_what_no_release_changed_is_known() -> None:
         pytest.param(
             "--xla_disable_hlo_passes=fusion",
             NoEnv(),
-            "cannot be restored by appending",
+            "cannot put the default back",
             id="values that add up",
         ),
     ],

@@ -93,7 +93,7 @@ def test_a_setting_that_is_gone_is_not_passed_over_in_silence() -> None:
         resolve_options({"xlatune_new_baseline": "on"}, {}, {}, root=ROOT)
     with pytest.raises(ConfigError, match=r"XLATUNE_QUEUE_HOURS is no .* with node-hours"):
         resolve_options({}, {"XLATUNE_QUEUE_HOURS": "3"}, {}, root=ROOT)
-    with pytest.raises(ConfigError, match=r"\(early_end=...\) is no more; take it out"):
+    with pytest.raises(ConfigError, match=r"\(early_end=...\) is gone; take it out"):
         DesignSettings(early_end="on")  # type: ignore[call-arg]
 
 

@@ -152,9 +152,9 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
     ("text", "message"),
     [
         ('modle = "m"', r"unknown setting 'modle' in xlatune.toml; did you mean 'model'\?"),
-        ("model = ", r"xlatune.toml is no TOML: Invalid value \(at line 1"),
+        ("model = ", r"xlatune.toml is not valid TOML: Invalid value \(at line 1"),
         ('[sweeps.pp8]\nmodle = "m"', r"in xlatune.toml \[sweeps.pp8\]; did you mean 'model'"),
-        ('[sweeps.pp8]\nworkdir = "w"', r"\[sweeps.pp8\]: workdir is the whole session's"),
+        ('[sweeps.pp8]\nworkdir = "w"', r"\[sweeps.pp8\]: workdir holds for the whole session"),
         ("sweeps = 3", "`sweeps` must hold tables"),
         ("nodes = true", "xlatune.toml: nodes: found True, expected text or a number"),
         ("nodes = 0", r"xlatune.toml: nodes: found '0', expected a whole number above 0"),
@@ -167,7 +167,7 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('parallelism = "FDSP=8"', "xlatune.toml: parallelism: unknown axis .*did you mean 'FSDP'"),
         ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
-        ('config = "other.toml"', "config is said before this file is read: --xlatune-config"),
+        ('config = "other.toml"', "config is not read here; say it before this file is read: --x"),
         ('screening = "on"', "xlatune.toml: screening has another name: write compile-check"),
         ("queue-hours = 3", "xlatune.toml: queue-hours is no setting any more; limit the hours"),
     ],
@@ -181,9 +181,9 @@ def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("finalists = 3", r"finalists is said in the sweep file: DesignSettings\(fin",
+        pytest.param("finalists = 3", r"finalists is not read here; say it in the sweep file: D",
                      id="a setting of the sweep file alone"),
-        pytest.param("per_device_batch_size = 3", "is said by another name: pdbs",
+        pytest.param("per_device_batch_size = 3", "say it by another name: pdbs",
                      id="a setting by its name in the sweep file"),
         pytest.param("[design]\nbudget = 3", "design is a group of the sweep file",
                      id="a group of the sweep file"),
@@ -214,7 +214,7 @@ def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None
 
 def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
     (root / "xlatune.toml").write_bytes(b"model = \xff\n")
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(root)
 
 

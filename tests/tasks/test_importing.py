@@ -460,7 +460,7 @@ def test_the_catalog_is_asked_by_release_and_what_is_deployed(
     (tmp_path / "t.csv").write_text(CONTROLS, encoding="utf-8")
     command = ["import", "t.csv", "--model", "m", "--parallelism", "PP=8", "--tokens", "4096"]
     assert main([*command, "--jaxlib", "0.7.2"]) == 2
-    assert "--jaxlib 0.7.2 without --deployed" in capsys.readouterr().err
+    assert "--jaxlib 0.7.2 needs --deployed" in capsys.readouterr().err
     assert main([*command, "--jaxlib", "0.7.2", "--deployed", ""]) == 0
     assert "priority is a control, for the catalog" in " ".join(capsys.readouterr().out.split())
 
@@ -492,7 +492,7 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert main([*command, "--no-op", "overlap3"]) == 2
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
-    assert "--model and --parallelism must say which cell this was" in capsys.readouterr().err
+    assert "which cell its jobs measured: add --model and --parallelism" in capsys.readouterr().err
 
 
 def test_what_the_command_shows_fits_80_columns_and_counts_one_degree(

@@ -85,6 +85,16 @@ def test_of_logs_of_submitit_each_rank_has_its_own(
     assert triage(capsys, str(tmp_path / "77"))["ranks"] == [1]
 
 
+@pytest.mark.parametrize("name", ["rank_{}.log", "slurm-77-rank{}.out"])
+def test_of_logs_that_name_their_rank_each_rank_has_its_own(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, steps in enumerate((9, 5, 9)):
+        (tmp_path / name.format(rank)).write_text(CONFIG + lines(rank, steps))
+    (tmp_path / "slurm-78-rank0.out").write_text(CONFIG + lines(0, 1))  # another job
+    assert triage(capsys, str(tmp_path / name.format(0)))["ranks"] == [1]
+
+
 def test_a_healthy_job_names_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(lines(rank, 40 - 20 * rank, label=True) for rank in range(2))
     (tmp_path / "log.txt").write_text(CONFIG + text)

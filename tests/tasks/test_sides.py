@@ -207,7 +207,9 @@ def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
     found = compare_sides(a, side(tmp_path / "b", *(1010.0, 1011.0, 1013.0)))
     assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
     told = [*map(sentence, found.verdict.reasons)]
-    assert "the jobs have 15 to 40 steps: all end with the shortest's" in told
+    assert (
+        "the jobs have 15 to 40 steps: each is scored up to the last step of the shortest" in told
+    )
     assert found.a.left_out[0][1] == "no score: 3 usable steps in 8, 6 needed; run more steps"
 
 
@@ -237,7 +239,7 @@ def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
     assert sentence(found.verdict.reasons[0]).startswith(
-        "no verdict: B has 0 scored jobs (no score: no step in the window prints Tokens/s/device"
+        "no verdict: B has 0 scored jobs (no score: no step of the window tells Tokens/s/device"
     )
 
 

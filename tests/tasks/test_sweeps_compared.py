@@ -116,7 +116,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(
     nothing = tmp_path / LEDGER
     nothing.touch()
     for argv, words in (
-        ([two[0], logs], "one is a ledger and the other is none"),
+        ([two[0], logs], "one of them is a ledger, the other is not"),
         ([two[0], two[0] / LEDGER], "the same ledger"),
         ([*two, "--gate", "0.01"], "Gate(stored=...)"),
         ([two[0].parents[1], two[1]], "name one of"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.report.lines import words_in_short
 from pytest_xlatune.tasks.watch import Seen, Standing
 from pytest_xlatune.tasks.watch_screen import ScreenLine, all_lines, screen_lines
 
@@ -33,6 +34,38 @@ def test_a_ranking_is_a_table_whose_figures_stand_under_their_titles() -> None:
         for row, figure in zip((first, second), figures, strict=True):
             assert row[:end].endswith(figure), row
     assert second.split()[0] == f"{LONG[:21]}…"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(arm=LONG, kind=VerdictKind.FASTER, delta=0.034, ci95=(0.02, 0.048), n=4),
+        Verdict(
+            arm=LONG,
+            kind=VerdictKind.INCONCLUSIVE,
+            delta=-0.2345,
+            ci95=(-1.25, 10.2),
+            n=12,
+            mde80=2.334,
+        ),
+        Verdict(
+            arm=LONG,
+            kind=VerdictKind.SCREENED,
+            delta=-0.2,
+            n=2,
+            is_likely_slower=True,
+            up_to="wave4",
+        ),
+    ],
+    ids=["faster", "inconclusive", "very likely slower"],
+)
+def test_at_80_columns_the_name_is_cut_and_never_the_verdict(verdict: Verdict) -> None:
+    lines = text(all_lines([seen("pp8", ranking=(verdict,))], 80))
+    (row,) = (line for line in lines if LONG[:9] in line)
+    assert row.endswith(f" {words_in_short(verdict)}")
+    assert LONG not in row
+    assert "…" in row
+    assert len(row) <= 80
 
 
 @pytest.mark.parametrize(("height", "shown"), [(12, 2), (6, 2), (3, 1)])

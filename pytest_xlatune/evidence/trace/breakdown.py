@@ -481,8 +481,8 @@ class _Work:
         self._copying += len(copying)
         if copying:
             self._warnings.append(
-                f"{trace.source}: {', '.join(each.name for each in copying)} only copied: in no "
-                "figure"
+                f"{trace.source}: {', '.join(each.name for each in copying)} only copied data, "
+                "and no figure counts them"
             )
         return working
 
@@ -506,9 +506,9 @@ class _Work:
         # a wrong --steps was taken as it is, and every figure was the total divided by it
         if fitting < FITTING * total:
             raise ParseError(
-                f"{trace.source}: {1 - fitting / total:.0%} of the kernel time is of kernels whose "
-                f"number is no multiple of {steps}, the steps expected: check --steps and the "
-                "profiler's window, or leave it out to see the whole stretch"
+                f"{trace.source}: {1 - fitting / total:.0%} of the kernel time belongs to kernels "
+                f"whose number is no multiple of the {steps} steps that you expect; check --steps "
+                "and the profiler's window, or leave --steps out to see the whole stretch"
             )
 
     def _rows(
@@ -599,9 +599,9 @@ class _Work:
         if gpus_per_node and (devices % gpus_per_node or most > gpus_per_node):
             raise ParseError(
                 f"{counted(devices, 'device')} with kernels in "
-                f"{counted(len(self._sources), 'capture')}, {most} in one: these are no nodes of "
-                f"{gpus_per_node} (--gpus-per-node); a capture is missing, or the number is another"
-                + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
+                f"{counted(len(self._sources), 'capture')}, {most} in one: this does not fit "
+                f"nodes of {gpus_per_node} (--gpus-per-node); a capture is missing, or the number "
+                "is wrong" + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
             )
 
     def _check_windows(self) -> None:

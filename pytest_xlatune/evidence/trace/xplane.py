@@ -347,10 +347,6 @@ def _read(memory: _Memory, source: str) -> Trace:
         ) from None
 
 
-class _UnusualError(Exception):
-    """A line is not as a profiler writes it."""
-
-
 class _XplaneReader:
     def __init__(self, memory: _Memory, source: str) -> None:
         self._memory = memory
@@ -543,8 +539,7 @@ class _XplaneReader:
         """Yield a line in parts, each with some of its events, of which one is in memory.
 
         Raises:
-            _UnusualError: its time does not stand before its events.
-            WireError: an event does not end in it.
+            WireError: its time does not stand before its events, or an event does not end in it.
         """
         loader.load(begin, min(begin + _HEAD, end))
         at, stamp_ns = begin, 0
@@ -560,7 +555,7 @@ class _XplaneReader:
             if behind < until:  # an event that is longer, or no event
                 number, kind, start, stop = next(fields(self._data, behind, end))
                 if number == _STAMP:
-                    raise _UnusualError
+                    raise WireError("its time stands behind its first event")
                 if (number, kind) == (_EVENT, LENGTH):
                     loader.load(start, stop)
                     tags = np.append(tags, behind)
@@ -579,7 +574,7 @@ class _XplaneReader:
         """Keep the step markers and launches of a line of the host beside a GPU."""
         kept = len(self._annotations), len(self._launches), self._events_read, self._origin_ns
         if self._loader is not None and end - begin > _WINDOW:
-            with suppress(_UnusualError, WireError):
+            with suppress(WireError):
                 for line in self._windows(self._loader, begin, end):
                     for columns in decode(line, wanted, intern=texts.intern, first=True):
                         self._markers(line, columns)

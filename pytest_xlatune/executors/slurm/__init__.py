@@ -423,9 +423,9 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
             )
         if name == "export" and value != SLURM_LOGS_IN:
             raise ConfigError(
-                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, with which slurmd "
-                "logs in on the node, or nothing, with which the job's script does; what else a "
-                "trial needs belongs into the launcher's env"
+                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, so that slurmd "
+                "logs in on the node, or nothing, so that the job's script does. Put what else a "
+                "trial needs into the launcher's env"
             )
         word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
         if name.startswith("srun."):

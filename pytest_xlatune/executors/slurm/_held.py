@@ -230,7 +230,8 @@ def faults(
     if absent := [name for name in nodelist if name not in job.outcome.nodes]:
         found.append(
             f"{compress(absent)} is not in allocation {job_id}, which has "
-            f"{compress(job.outcome.nodes)}; name nodes of it, or none, which are all of it"
+            f"{compress(job.outcome.nodes)}; name nodes of it, or leave the node list out to take "
+            "all"
         )
     # OverSubscribe=NO    OverSubscribe=OK
     if "OverSubscribe=OK" in answer.out:

@@ -47,9 +47,15 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     )
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="configuration, thresholds or cluster"
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="a configuration, thresholds or cluster file of CVS",
     )
-    one.add_argument("--leaves", action="store_true", help="every leaf with its class")
+    one.add_argument(
+        "--leaves", action="store_true", help="list each value of the file with what becomes of it"
+    )
     add_json(one)
     _add_given(one)
     one.set_defaults(run=_show)
@@ -69,10 +75,10 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="NEW",
-        help="must not exist yet: the file of thresholds, or of generation 1 and 2 the "
-        "configuration, with the thresholds in it",
+        help="a new file for the thresholds; of generation 1 and 2 the configuration with the "
+        "thresholds in it",
     )
-    third.add_argument("--jobs", type=int, default=12, metavar="N", help="of each cell (12)")
+    third.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)")
     third.add_argument("--yes", dest="xlatune_yes", action="store_true", help=_YES)
     _add_given(third, has_nodes=False)
     add_options(third, leave_out=OF_A_SESSION)
@@ -85,7 +91,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
         "new_threshold.json is written beside it; keys without a place in it are listed"
     )
     other.formatter_class = argparse.RawDescriptionHelpFormatter
-    other.add_argument("file", type=Path, metavar="FILE", help="of generation 1, 2 or 3")
+    other.add_argument("file", type=Path, metavar="FILE", help="a CVS file of generation 1, 2 or 3")
     other.add_argument(
         "-o", "--output", type=Path, required=True, metavar="NEW", help="must not exist yet"
     )

@@ -77,6 +77,7 @@ __all__ = [
     "typed",
 ]
 
+_SCHEMA = 1  # the only one that CVS has had
 # name of a threshold file -> its path for messages and its text; None where there is none
 FindThresholds = Callable[[str], tuple[str, str] | None]
 
@@ -156,6 +157,13 @@ def read_cvs(
             "model_params, or training, or train_params, or node_dict, or thresholds by cell"
         )
     generation, kind = found
+    schema = data.get("schema_version", _SCHEMA)
+    if schema not in (_SCHEMA, str(_SCHEMA)):
+        said = (
+            f"schema_version {schema!s:.40} is not known, only {_SCHEMA} is: the file is read as "
+            f"one of generation {generation}, and a key may mean something else now"
+        )
+        notes = (*notes, said)
     if kind == "cluster":
         return _cluster(data, notes, generation=generation, where=where)
     if kind == "threshold":

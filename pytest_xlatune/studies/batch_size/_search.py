@@ -219,7 +219,8 @@ def ceiling_by_compiled_memory(sizes_bytes: Mapping[float, float], *, limit_byte
             return found
     raise ConfigError(
         f"compiled memory: {points} give no ceiling below {limit_bytes:g} bytes; expected two "
-        "sizes or more, memory that grows with them, and a limit above that of no sequence at all"
+        "sizes or more, memory that grows with them, and a limit above the memory that is needed "
+        "without any sequence"
     )
 
 

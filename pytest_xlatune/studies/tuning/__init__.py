@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import cast
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
@@ -31,13 +31,21 @@ from pytest_xlatune.studies.tuning._plan import TuningPlan, outline
 from pytest_xlatune.studies.tuning._rotated import RotatedSweep
 from pytest_xlatune.studies.tuning._stages import is_by
 from pytest_xlatune.studies.tuning._ways import (
+    RotateWay,
     RotationRule,
+    begun_ways,
+    goes_on,
     outline_of_ways,
     why_none_rotates,
 )
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
 
-__all__ = ["RotationRule", "TuningStudy"]
+__all__ = ["RotateWay", "RotationRule", "TuningStudy", "way_begun"]
+
+
+def way_begun(study: TuningStudy, history: History) -> RotateWay | None:
+    """Return the way that the trials of a ledger went; None where none of them tells."""
+    return begun_ways(study, history).way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +92,27 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         return replace(self, selected=None, confirm=True)
 
     def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
-        """Return the study with the noise, and the share of it, that its session began with."""
+        """Return the study with the noise, and the way of its profiles, that its session began."""
         own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
-        if self.rotation is not None and isinstance(rule := declared.get("rotation"), dict):
-            begun = RotationRule.from_json(rule)
-            known = replace(self.rotation, share=begun.share, pace=begun.pace)
-            noise["rotation"] = known.to_json()
+        noise["rotation"] = declared.get("rotation")
         if own | noise == own:
             return self
         # a declaration is kept without its secrets: all but the noise stays our own
         before = self.from_json(own | noise)
         return replace(self, sigma_prior=before.sigma_prior, rotation=before.rotation)
+
+    def goes_on(self) -> tuple[Reason, ...]:
+        """Say that profiles go the way that an earlier session began."""
+        return goes_on(self)
+
+    def other_way(self, history: History) -> Reason | None:
+        """Return how much is measured of the profiles in the other way, with their alpha spent."""
+        begun, jobs = begun_ways(self, history), self.whole().at_most(history)
+        if not begun.forbids(RotateWay.ROTATIONS if self.rotates else RotateWay.JOBS):
+            return None
+        if self.rotates:
+            return Reason(Why.BEGUN_AS_JOBS, profiles=len(begun.jobs), jobs=jobs)
+        return Reason(Why.BEGUN_IN_ROTATIONS, rotations=begun.rotations, jobs=jobs)
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""

@@ -27,6 +27,7 @@ from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     Recipe,
+    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
@@ -225,12 +226,14 @@ class RotatedSweep(Walk["TuningStudy"]):
             design=trial.design,
         )
         # it begins when others of its rotation do, whatever was tried again
+        blamed = result.rotation.blamed if result.rotation else ()
         found = TrialResult(
             trial=job,
             status=TrialStatus.UNMEASURED,
             reason=Reason(Why.NO_TURN_OF_ITS_OWN),
             job_ids=result.job_ids,
             epoch=result.epoch,
+            rotation=RotationResult(blamed=tuple(e for e in blamed if e.program == program)),
         )
         score = _score(result)
         change = score.of(program) if score is not None else None
@@ -585,17 +588,18 @@ class RotatedSweep(Walk["TuningStudy"]):
         for each in self.turning:
             programs = len(each.rotation.spec.programs) if each.rotation is not None else 0
             found += JobWork(jobs=1, steps=each.protocol.steps, compilations=programs)
-        is_decided = self.rotated.confirm and not self.rotated.propose(self.laid_out)
-        if is_decided or not self.rotated.confirm:
-            return found
+        confirm = self.rotated.confirm
+        if confirm and not self.rotated.propose(self.laid_out):
+            return found  # decided
         plan, turns = self.ways.plan, self.ways.turns
         blocks = {each.trial.block for each in self.rotations}
         blocks |= {each.block for each in self.turning}
-        later = max(plan.deciding - len(blocks - {0}), 0)
+        later = max(plan.deciding - len(blocks - {0}), 0) if confirm else 0
         widths = plan.widths[: not self.rotations and self.look is None] + plan.widths[-1:] * later
         rotations = replace(plan, widths=widths)
         found += rotations.load(turns, first_steps=FIRST_STEPS)
-        return found + JobWork(jobs=plan.checks, steps=plan.checks * steps)
+        checks = plan.checks if confirm else 0
+        return found + JobWork(jobs=checks, steps=checks * steps)
 
     @property
     def _left(self) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import Flags, Profile, parse_flags
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
 from pytest_xlatune.stats.rotations import (
@@ -24,6 +26,7 @@ from pytest_xlatune.stats.rotations import (
     TurnLayout,
     plan_rotations,
 )
+from pytest_xlatune.studies.trials import CHECK, STUDY
 from pytest_xlatune.studies.tuning.derived import Singles
 
 if TYPE_CHECKING:
@@ -33,6 +36,75 @@ if TYPE_CHECKING:
 
 
 FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
+
+
+class RotateWay(StrEnum):
+    """How the profiles of a sweep are measured that could rotate."""
+
+    ROTATIONS = auto()
+    JOBS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """How far the trials in a ledger went either way.
+
+    Attributes:
+        looks: that began.
+        rotations: that began, but for those that came to their end without a score.
+        jobs: the profiles that could rotate, and have trials of their own.
+    """
+
+    looks: int = 0
+    rotations: int = 0
+    jobs: tuple[str, ...] = ()
+
+    @property
+    def way(self) -> RotateWay | None:
+        """The way that later sessions go; None where nothing has begun.
+
+        A sweep whose look or first rotation failed went on with jobs, and does so again by itself.
+        """
+        if self.looks or self.rotations:
+            return RotateWay.ROTATIONS
+        return RotateWay.JOBS if self.jobs else None
+
+    def forbids(self, way: RotateWay) -> bool:
+        """Whether going this way would measure profiles again, with their alpha spent."""
+        if way is RotateWay.ROTATIONS:
+            return bool(self.jobs) and not self.looks and not self.rotations
+        return bool(self.rotations) and not self.jobs
+
+
+def begun_ways(sweep: TuningPlan, history: History) -> Begun:
+    """Return how far the trials of a sweep went either way, the checks of rotations left out."""
+    own = [
+        each
+        for each in history
+        if each.trial.study == STUDY
+        and each.trial.cell_digest == sweep.cell.digest
+        and each.trial.protocol.is_scored
+        and each.trial.stage != CHECK
+        and (each.status is not TrialStatus.PLANNED or each.job_ids)
+        and each.not_run is None
+    ]
+    rotations = [each for each in own if each.trial.rotation is not None]
+    looks = [each for each in rotations if each.trial.rotation and each.trial.rotation.is_look]
+    failed = [
+        each
+        for each in rotations
+        if each.status.is_final and (each.rotation is None or each.rotation.score is None)
+    ]
+    deployed = deployed_flags(sweep)
+    jobs = dict.fromkeys(
+        each.trial.arm
+        for each in own
+        if each.trial.rotation is None
+        and not each.trial.is_baseline
+        and not isinstance(options_of(each.trial.profile, deployed), Reason)
+    )
+    counted = [each for each in rotations if each not in looks and each not in failed]
+    return Begun(looks=len(looks), rotations=len(counted), jobs=tuple(jobs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +119,7 @@ class RotationRule(Record):
         share: of the variance of a job, what programs of one process have in common, as a
             calibration measured it; None is unknown.
         pace: of the jobs that earlier sessions measured; None is a guess from the time limit.
+        kept: the way that an earlier session of the ledger went, whatever would be chosen now.
     """
 
     jobs: int = JOBS
@@ -54,6 +127,7 @@ class RotationRule(Record):
     share: float | None = field(default=None, metadata=LATER)
     must_save: bool = field(default=False, metadata=LATER)
     pace: JobPace | None = field(default=None, metadata=LATER)
+    kept: RotateWay | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +162,8 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     rule = sweep.rotation
     if rule is None:
         return Refusal(why=Reason(Why.ROTATION_OFF))
+    if rule.kept is RotateWay.JOBS:
+        return Refusal(why=Reason(Why.JOBS_AS_BEGUN))
     if sweep.slots:
         return Refusal(why=Reason(Why.NO_ROTATION_ON_SLOTS))
     deployed = deployed_flags(sweep)
@@ -202,6 +278,14 @@ def why_none_rotates(sweep: TuningPlan) -> tuple[Reason, ...]:
     return (Reason(Why.NONE_ROTATES, why=found.why),)
 
 
+def goes_on(sweep: TuningPlan) -> tuple[Reason, ...]:
+    """Say that a sweep goes the way that an earlier session began; () where it chose its own."""
+    kept = None if sweep.rotation is None else sweep.rotation.kept
+    if kept is None:
+        return ()
+    return why_none_rotates(sweep) or (Reason(Why.ROTATES_AS_BEGUN),)
+
+
 def outline_of_ways(
     sweep: TuningStudy, ways: Ways, jobs: TuningStudy | None, history: History
 ) -> tuple[Reason, ...]:
@@ -225,6 +309,7 @@ def outline_of_ways(
     widest = max(plan.widths) + plan.copies
     deciding = plan.widths[-1] + plan.copies
     rows = [
+        *goes_on(sweep),
         Reason(
             Why.ROTATES,
             arms=tuple(ways.options),

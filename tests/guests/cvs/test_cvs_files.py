@@ -553,6 +553,17 @@ def test_a_file_of_another_trainer_is_refused_by_its_name(
         read(tmp_path, data)
 
 
+@pytest.mark.parametrize(
+    ("schema", "is_told"),
+    [(1, False), ("1", False), (9, True), ("x", True)],
+    ids=["the known one", "as text", "a later one", "a word"],
+)
+def test_a_schema_that_is_not_known_is_told(tmp_path: Path, schema: Any, is_told: bool) -> None:
+    data = {"schema_version": schema, "framework": "jaxmaxtext", "training": {"steps": 10}}
+    notes = read(tmp_path, data).notes
+    assert any(f"schema_version {schema} is not known" in each for each in notes) == is_told
+
+
 def test_the_files_of_maxtext_are_no_other_trainers() -> None:
     assert not any(other_trainer(each) for each in ALL.values())
 

@@ -52,6 +52,11 @@ PROFILES = (
         note="the lowest level at which LLVM optimises the generated loops",
     ),
     profile(
+        "opt-level-2",
+        "--xla_backend_optimization_level=2",
+        note="the level between that and the default",
+    ),
+    profile(
         "fusion-off",
         "--xla_disable_hlo_passes=fusion",
         note="every elementwise operation by itself: more memory traffic",

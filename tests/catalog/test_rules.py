@@ -81,6 +81,7 @@ CASES = [
     ("library-value", profile("p", env={"NCCL_NET_GDR_LEVEL": "9"}), context()),
     ("library-value", profile("p", env={"NCCL_P2P_LEVEL": "5"}), context()),
     ("library-value", profile("p", env={"NCCL_P2P_PXN_LEVEL": "3"}), context()),
+    ("library-value", profile("p", env={"NCCL_P2P_PXN_LEVEL": "PXB"}), context()),
     ("library-value", profile("p", env={"NCCL_NTHREADS": "100"}), context()),
     ("library-value", profile("p", env={"NCCL_DEBUG_SUBSYS": "INIT,FOO"}), context()),
     ("library-value", profile("p", env={"NCCL_IB_RETRY_CNT": "10"}), context()),

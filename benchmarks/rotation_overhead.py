@@ -9,7 +9,8 @@ common to both; the median of the pairs' ratios is one process's figure. Between
 by more than the pairs say, for each compilation places its programs anew, so the interval is that
 of the processes. Ratios are of wall time and of the process's seconds on a core, which other work
 on the machine disturbs less. The second row has a step of next to nothing: there the hook's own
-microseconds show. The bar is 1.005 at the first row, on the core.
+microseconds show. The bar is 1.005 at the first row, on the core: held where all of the interval is
+below it, broken where all of it is above. On a busy machine ask for more processes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> int:
     if arguments.in_process is not None:
         print(json.dumps(measured(arguments)))
         return 0
-    rows, is_within = [], True
+    rows, of_bar = [], (1.0, 0.0, math.inf)
     for size in (arguments.size, 8):
         found = [run(arguments, size, number) for number in range(arguments.processes)]
         step_s = statistics.median(each["step_s"] for each in found)
@@ -59,10 +60,14 @@ def main() -> int:
         ratios = [mean_of([each[kind] for each in found]) for kind in ("wall", "core")]
         shown = [f"{mean:.4f} [{low:.4f}, {high:.4f}]" for mean, low, high in ratios]
         rows.append((f"{1000 * step_s:.3g} ms", *shown, f"{1e6 * extra_s:+.1f} us"))
-        is_within &= size != arguments.size or ratios[1][0] <= BAR
+        if size == arguments.size:
+            of_bar = ratios[1]
     print(tabulate(rows, ("a step", "wall time, with / without", "on a core", "more a step")))
     print(f"{arguments.processes} processes of {arguments.pairs} pairs of {arguments.steps} steps")
-    return 0 if is_within else 1
+    _, low, high = of_bar
+    told = "is held" if high <= BAR else "is not held" if low > BAR else "cannot be told"
+    print(f"the bar of {BAR} {told}: {low:.4f} to {high:.4f} on a core")
+    return 1 if low > BAR else 0
 
 
 def mean_of(ratios: list[float]) -> tuple[float, float, float]:

@@ -466,7 +466,8 @@ def _library_value(case: Case) -> Iterator[str]:
             elif number % _MULTIPLES.get(name, 1):
                 yield f"{name}={value:.40} is no multiple of {_MULTIPLES[name]}"
         elif name in _RANGES and words is None and said and number is None and "$" not in said:
-            yield f"{name}={value:.40} is no number; NCCL takes {_RANGES[name][0]} to {_RANGES[name][1]}"
+            low, high = _RANGES[name]
+            yield f"{name}={value:.40} is no number; NCCL takes {low} to {high}"
 
 
 def _hint_of_level(name: str) -> str:

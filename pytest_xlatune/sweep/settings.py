@@ -384,7 +384,7 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
         if not str(path).isprintable():
             raise ConfigError(
                 f"{option}: {str(path)!r} has a character that is not printable, and no script of "
-                "Slurm can name such a folder; name another"
+                "Slurm can name it; name another folder"
             )
         # a folder that we may not look into is in the way, and `Path.exists` would raise
         there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110

@@ -22,7 +22,9 @@ workdirs = "typo"
 [sweeps.pretendd]
 budget = 31
 """
-UNREAD = "xlatune.toml [[]sweeps.pretendd[]] is of no sweep of this run; did you mean *pretend*"
+UNREAD = (
+    "xlatune.toml [[]sweeps.pretendd[]]: no sweep of this run has that name; did you mean *pretend*"
+)
 
 
 def test_a_wrong_setting_ends_the_run_with_one_message(folder: Any) -> None:

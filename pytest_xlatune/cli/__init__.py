@@ -101,7 +101,7 @@ COMMANDS = {
     "shrink": ("shrink", "find the fewest settings of a failing profile that still fail"),
     "evidence": (
         "evidence",
-        ("run profiles once more, with profiler and dump and without a score"),
+        "run profiles once more, with profiler and dump and without a score",
     ),
     "flags": ("flags", "explain settings, and find faults in profiles"),
     "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),

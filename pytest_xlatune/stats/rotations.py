@@ -124,17 +124,19 @@ class RotationPlan:
         widths: profiles of each rotation in turn; the first one only ranks.
         copies: of the baseline in each.
         checks: ordinary jobs, at most, that check the deployed form behind them.
+        searched: candidates of each further rotation that ranks, in which values are searched.
     """
 
     profiles: int
     widths: tuple[int, ...]
     copies: int = COPIES
     checks: int = CHECKS
+    searched: tuple[int, ...] = ()
 
     @property
     def jobs(self) -> int:
         """Jobs at most: the check needs none where nothing won."""
-        return LOOK + len(self.widths) + self.checks
+        return LOOK + len(self.searched) + len(self.widths) + self.checks
 
     @property
     def deciding(self) -> int:
@@ -143,7 +145,7 @@ class RotationPlan:
 
     def load(self, turns: TurnLayout, *, first_steps: int) -> JobWork:
         """Return what its rotations have to do; the first steps run before the first turn."""
-        programs = [width + self.copies for width in self.widths]
+        programs = [width + self.copies for width in (*self.searched, *self.widths)]
         return JobWork(
             jobs=len(programs),
             steps=sum(map(turns.steps, programs)) + first_steps * len(programs),
@@ -209,15 +211,25 @@ _TURN_STEPS = ((40, 8), (16, 6), (0, 4))
 _ROUNDS = (2, 16)
 
 
-def plan_rotations(profiles: int, jobs: int = JOBS) -> RotationPlan | Refusal:
-    """Lay out the rotations of so many profiles in so many jobs, look and check included."""
-    width = min(profiles, WIDTH)
-    deciding = min(jobs - LOOK - 1 - CHECKS, _MOST)
-    if profiles < 1 or deciding < _LEAST:
-        needed = LOOK + 1 + _LEAST + CHECKS
+def plan_rotations(
+    profiles: int, jobs: int = JOBS, *, searched: Sequence[int] = ()
+) -> RotationPlan | Refusal:
+    """Lay out the rotations of so many profiles in so many jobs, look and check included.
+
+    Args:
+        profiles: that are ranked in one rotation.
+        jobs: at most.
+        searched: candidates of the rotations in which values are searched, which rank as well.
+    """
+    ranking = [*([profiles] if profiles else []), *searched]
+    every = sum(ranking)
+    width = min(every, WIDTH)
+    deciding = min(jobs - LOOK - len(ranking) - CHECKS, _MOST)
+    if every < 1 or deciding < _LEAST:
+        needed = LOOK + max(len(ranking), 1) + _LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))
-    widths = (profiles,) + (width,) * deciding
-    return RotationPlan(profiles=profiles, widths=widths)
+    widths = (ranking[0],) + (width,) * deciding
+    return RotationPlan(profiles=every, widths=widths, searched=tuple(ranking[1:]))
 
 
 def best_of(ranked: RotationScore, *, width: int, arms: Collection[str]) -> tuple[str, ...]:

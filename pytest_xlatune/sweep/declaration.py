@@ -43,6 +43,7 @@ from pytest_xlatune.studies.trials import STUDY, wave_order
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
+    Search,
     Singles,
     Slot,
     Stacks,
@@ -162,7 +163,7 @@ class Sweep(Declared):
     site: SiteSettings = field(default_factory=SiteSettings)
     limits: Limits = field(default_factory=Limits)
     no_env: NoEnv | None = None
-    derived: tuple[Singles | Stacks | Around | Crossed, ...] = ()
+    derived: tuple[Singles | Stacks | Around | Crossed | Search, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     study: DeclaredStudy | None = None
     gate: Gate | None = None

@@ -351,7 +351,7 @@ class ResolvedSweep:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
         rules = by_kind(sweep.derived)
-        return TuningStudy(
+        study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=rules.stacks,
@@ -359,12 +359,26 @@ class ResolvedSweep:
             context=self.context,
             around=rules.around,
             crossed=rules.crossed,
+            searches=rules.searches,
             selected=selected,
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
             rotation=self._rule(share, pace) if self.rotates else None,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
+        )
+        self._refuse_search(study)
+        return study
+
+    def _refuse_search(self, study: TuningStudy) -> None:
+        """Refuse a search that no rotation measures: as jobs it would cost more than it finds."""
+        if not study.searches or study.rotates:
+            return
+        ways = study.ways
+        why = self.why_not_rotated or (sentence(ways.why) if isinstance(ways, Refusal) else "")
+        raise ConfigError(
+            f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, and {why}; "
+            "say DesignSettings(rotate='on') and leave it enough jobs, or leave the Search out"
         )
 
     def _rule(self, share: float | None, pace: JobPace | None) -> RotationRule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
@@ -48,6 +48,7 @@ from pytest_xlatune.studies.tuning.derived import (
     Crossed,
     DerivedRule,
     Effective,
+    Search,
     Singles,
     Slot,
     Stacks,
@@ -95,6 +96,7 @@ class TuningPlan(OneCell):
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
         stacks, around, crossed: rules of the waves that are filled from what earlier ones found.
         singles: rules of the waves that are filled by what an evidence run of the baseline shows.
+        searches: rules of the waves whose values are searched in rotations.
         context: what profiles are applied to, for the rules of the catalog; None asks none of them.
         selected: ids explored in this run, and names of slots of derived waves; None is all.
             Filters, never reorders. A slot brings the waves along that its own reads.
@@ -123,6 +125,7 @@ class TuningPlan(OneCell):
     around: tuple[Around, ...] = ()
     crossed: tuple[Crossed, ...] = field(default=(), metadata=LATER)
     singles: tuple[Singles, ...] = ()
+    searches: tuple[Search, ...] = field(default=(), metadata=LATER)
     context: Context | None = None
     selected: frozenset[str] | None = None
     confirm: bool = True
@@ -177,6 +180,7 @@ class TuningPlan(OneCell):
             *self.stacks,
             *self.around,
             *self.crossed,
+            *self.searches,
         )
         return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
 
@@ -189,6 +193,11 @@ class TuningPlan(OneCell):
     def ways(self) -> Ways | Refusal:
         """Which profiles rotate; a refusal where none does."""
         return ways_of(self)
+
+    @cached_property
+    def as_jobs(self) -> Self:
+        """The sweep without rotations, and so without what only rotations can search."""
+        return replace(self, rotation=None, searches=())
 
     @cached_property
     def no_env(self) -> Profile | None:
@@ -323,8 +332,12 @@ class TuningPlan(OneCell):
 
     @property
     def count(self) -> int:
-        """Profiles that are declared, and slots for derived ones."""
-        return len(self.profiles) + sum(rule.slots for rule in self.rules)
+        """Profiles that are declared, and slots for derived ones.
+
+        Beside rotations a search is none of the jobs.
+        """
+        rules = self.rules if self.rotation is None else self.as_jobs.rules
+        return len(self.profiles) + sum(rule.slots for rule in rules)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -435,12 +448,12 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
     known = {BASELINE_ID, *(each.id for each in profiles)}
     ids = set(known)
     kinds = [(rule.kind, rule.wave) for rule in rules]
-    sources: list[Profile | Singles] = [*profiles]
-    sources += [rule for rule in rules if isinstance(rule, Singles)]
+    sources: list[Profile | Singles | Search] = [*profiles]
+    sources += [rule for rule in rules if isinstance(rule, Singles | Search)]
     for rule in rules:
         if isinstance(rule, Singles):
             ids |= {each.id for each in rule.candidates}
-        elif not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
+        elif not isinstance(rule, Search) and not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"

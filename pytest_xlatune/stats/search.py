@@ -12,10 +12,11 @@ Nothing here decides: it says what is worth a measurement. This module must not 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import TYPE_CHECKING
+
+from pytest_xlatune.stats.rounds import shuffled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,8 +69,8 @@ def ask(
         rng_seed: of the order of equals.
     """
     tried = {*told, *without}
-    free = [each for each in points_of(sizes) if each not in tried]
-    random.Random(f"search {rng_seed}").shuffle(free)  # noqa: S311 - of equals, no secret
+    every = shuffled(list(points_of(sizes)), f"search {rng_seed}")
+    free = [each for each in every if each not in tried]
     if told:
         return _promising(sizes, ordered, told, free, count)
     # half of the first batch tells of each setting alone: a recipe is as small as it can be
@@ -120,7 +121,8 @@ def _batch(
         return ()
     mean, scale = np.zeros(len(free)), 1.0
     left = _kernel_of_one(free)  # the variance that is left of each point
-    across = weights = np.zeros((len(free), 0))
+    across: NDArray[np.float64] = np.zeros((len(free), 0))
+    weights: NDArray[np.float64] = across
     if told:
         own, values = list(told), np.array(list(told.values()))
         known = _kernel(sizes, ordered, own, own, length) + noise * np.eye(len(own))
@@ -167,8 +169,9 @@ def _kernel_of_one(points: Sequence[Point]) -> NDArray[np.float64]:
     """Return how much each point varies by itself: 1 for a setting, and for two what they add."""
     import numpy as np
 
-    many = np.array([_settings(each) for each in points])
-    return many + _TOGETHER * many * (many - 1) / 2
+    many = np.array([_settings(each) for each in points], dtype=float)
+    found: NDArray[np.float64] = many + _TOGETHER * many * (many - 1) / 2
+    return found
 
 
 def _kernel(
@@ -190,6 +193,7 @@ def _kernel(
         else:
             found = (a == b).astype(float)
         alone[at] = np.where((a != DEPLOYED) & (b != DEPLOYED), found, 0.0)
-    total = alone.sum(axis=0)
+    total: NDArray[np.float64] = alone.sum(axis=0)
     pairs = (total**2 - (alone**2).sum(axis=0)) / 2
-    return total + _TOGETHER * pairs
+    found: NDArray[np.float64] = total + _TOGETHER * pairs
+    return found

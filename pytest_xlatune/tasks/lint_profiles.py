@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_xlatune.catalog.context import Context, Level, Objection
-from pytest_xlatune.catalog.typed import TEXT_ID, text_profile
+from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.prepare.lint import Linted, Target, lint

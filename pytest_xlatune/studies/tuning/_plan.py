@@ -453,7 +453,9 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
     for rule in rules:
         if isinstance(rule, Singles):
             ids |= {each.id for each in rule.candidates}
-        elif not isinstance(rule, Search) and not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
+        elif not isinstance(rule, Search) and not any(
+            wave_order(each.wave) < wave_order(rule.wave) for each in sources
+        ):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"

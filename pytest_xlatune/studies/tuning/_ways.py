@@ -237,7 +237,7 @@ def outline_of_ways(
         ),
         Reason(
             Why.ROTATES,
-            arms=tuple(ways.options),
+            arms=(*ways.options, *(each.wave for each in sweep.searches)),
             shape=plan.shape,
             turn_steps=turns.turn_steps,
             rounds=turns.rounds,

@@ -590,7 +590,9 @@ class Search(Record):
     def singles(self) -> tuple[Profile, ...]:
         """The candidates of one flag, which all others are made of."""
         return tuple(
-            self.at(each) for each in points_of(self._sizes) if each.count(DEPLOYED) + 1 == len(each)
+            self.at(each)
+            for each in points_of(self._sizes)
+            if each.count(DEPLOYED) + 1 == len(each)
         )
 
     def asked(
@@ -607,7 +609,12 @@ class Search(Record):
             for values in self.space.values()
         )
         found = _asked(
-            self._sizes, ordered, tuple(told.items()), frozenset(without), count, rng_seed
+            self._sizes,
+            ordered,
+            tuple(told.items()),
+            without=frozenset(without),
+            count=count,
+            rng_seed=rng_seed,
         )
         return tuple(map(self.at, found))
 
@@ -620,6 +627,7 @@ def _asked(
     sizes: tuple[int, ...],
     ordered: tuple[bool, ...],
     told: tuple[tuple[Point, float], ...],
+    *,
     without: frozenset[Point],
     count: int,
     rng_seed: str,
@@ -671,9 +679,9 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
     if name.startswith("-"):
         raise ConfigError(f"{where}: {name!r}: write the flag without dashes")
     if isinstance(values, str) or not values or len(set(values)) != len(values):
-        found = repr(values) if isinstance(values, str) else list(values)
+        shown = repr(values) if isinstance(values, str) else list(values)
         raise ConfigError(
-            f"{where}: {name}: found {found}, expected different values, e.g. ('1', '2', '4')"
+            f"{where}: {name}: found {shown}, expected different values, e.g. ('1', '2', '4')"
         )
     for value in values:
         try:

@@ -499,8 +499,10 @@ def searches() -> tuple[World, ...]:
         replace(NULL, name="nothing helps, share 0 %", points="null", share=0.0),
     ]
     for kind in ("smooth", "cliff", "narrow", "pair"):
-        for sampler in ("ours", "random", "TPE"):
-            found.append(replace(NULL, name=kind, points=kind, sampler=sampler))
+        found += [
+            replace(NULL, name=kind, points=kind, sampler=each)
+            for each in ("ours", "random", "TPE")
+        ]
     return tuple(found)
 
 

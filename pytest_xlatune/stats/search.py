@@ -121,8 +121,8 @@ def _batch(
         return ()
     mean, scale = np.zeros(len(free)), 1.0
     left = _kernel_of_one(free)  # the variance that is left of each point
-    across: NDArray[np.float64] = np.zeros((len(free), 0))
-    weights: NDArray[np.float64] = across
+    across: NDArray[np.floating] = np.zeros((len(free), 0))
+    weights: NDArray[np.floating] = across
     if told:
         own, values = list(told), np.array(list(told.values()))
         known = _kernel(sizes, ordered, own, own, length) + noise * np.eye(len(own))
@@ -189,10 +189,10 @@ def _kernel(
     for at, size in enumerate(sizes):
         a, b = one[:, at, None], other[None, :, at]
         if ordered[at]:
-            found = np.exp(-0.5 * ((a - b) / max(length * size, 0.5)) ** 2)
+            near = np.exp(-0.5 * ((a - b) / max(length * size, 0.5)) ** 2)
         else:
-            found = (a == b).astype(float)
-        alone[at] = np.where((a != DEPLOYED) & (b != DEPLOYED), found, 0.0)
+            near = (a == b).astype(float)
+        alone[at] = np.where((a != DEPLOYED) & (b != DEPLOYED), near, 0.0)
     total: NDArray[np.float64] = alone.sum(axis=0)
     pairs = (total**2 - (alone**2).sum(axis=0)) / 2
     found: NDArray[np.float64] = total + _TOGETHER * pairs

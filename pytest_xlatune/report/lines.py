@@ -40,6 +40,7 @@ from pytest_xlatune.model.text import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
+from pytest_xlatune.report.rotation_tables import has_rotations
 from pytest_xlatune.report.words import plainly, sentence
 
 
@@ -423,6 +424,10 @@ _PARTLY = N_(
     "report is preliminary."
 )
 _WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
+_WON_IN_TURNS = N_(
+    "The sweep ended with a winner: fresh rotations decided it, and ordinary jobs do not "
+    "contradict them."
+)
 _BOUNDED = N_(
     "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
     "{bound} (M, at 95 %), which is below {limit}."
@@ -448,9 +453,10 @@ def ending_text(
         return f"{sentence(summary[0], say)}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
-        is_won = any(each.wins for each in conclusion.verdicts)
+        won = [each for each in conclusion.verdicts if each.wins]
         is_bounded = bound is not None and bound < BOUNDED
-        how = _WINNER if is_won else _BOUNDED if is_bounded else _UNDECIDED
+        winner = _WON_IN_TURNS if has_rotations(won) else _WINNER
+        how = winner if won else _BOUNDED if is_bounded else _UNDECIDED
         how = _NOTHING_SEEN if conclusion.nothing_in_effect else how
     else:
         how = _STOPPED if stopped else _RUNNING if left else _PARTLY

@@ -212,19 +212,27 @@ _ROUNDS = (2, 16)
 
 
 def plan_rotations(
-    profiles: int, jobs: int = JOBS, *, searched: Sequence[int] = ()
+    profiles: int,
+    jobs: int = JOBS,
+    *,
+    best: int = 0,
+    deciding: int = 0,
+    searched: Sequence[int] = (),
 ) -> RotationPlan | Refusal:
     """Lay out the rotations of so many profiles in so many jobs, look and check included.
 
     Args:
         profiles: that are ranked in one rotation.
         jobs: at most.
+        best: profiles of the rotations that decide; 0 is the usual number.
+        deciding: rotations that decide, three at least; 0 is what the jobs allow.
         searched: candidates of the rotations in which values are searched, which rank as well.
     """
-    ranking = [*([profiles] if profiles else []), *searched]
+    ranking = [*([profiles] if profiles > 0 else []), *searched]
     every = sum(ranking)
-    width = min(every, WIDTH)
-    deciding = min(jobs - LOOK - len(ranking) - CHECKS, _MOST)
+    width = min(every, best or WIDTH)
+    stated = max(deciding, _LEAST) if deciding else _MOST
+    deciding = min(jobs - LOOK - len(ranking) - CHECKS, stated)
     if every < 1 or deciding < _LEAST:
         needed = LOOK + max(len(ranking), 1) + _LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))

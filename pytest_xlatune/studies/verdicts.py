@@ -87,11 +87,22 @@ _SURVIVORS_N = 3
 
 
 def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Fill in how often the trials of an arm were tried again, and how often they stood still."""
+    """Fill in how often the trials of an arm were tried again, and how often they stood still.
+
+    Of a rotation these are the attempts that the arm is blamed for.
+    """
+    own = [each for each in trials if each.trial.rotation is None]
+    blamed = [
+        each
+        for of in trials
+        for each in (of.rotation.blamed if of.trial.rotation and of.rotation else ())
+        if each.program == base.arm
+    ]
     return replace(
         base,
-        retries=sum(max(len(each.job_ids) - 1, 0) for each in trials),
-        hangs=sum(finding.cls in _HANGS for each in trials for finding in each.findings),
+        retries=sum(max(len(each.job_ids) - 1, 0) for each in own) + len(blamed),
+        hangs=sum(finding.cls in _HANGS for each in own for finding in each.findings)
+        + sum(each.cls in _HANGS for each in blamed),
     )
 
 

@@ -428,10 +428,15 @@ class DesignSettings(Declared):
         parse=_POSITIVE,
     )
     finalists: int = _setting(
-        0, "Profiles of block 1; 0 is what the budget allows", unit="profiles", parse=_POSITIVE
+        0,
+        "Profiles of block 1, or of rotations that decide; 0 is what the budget allows",
+        unit="profiles",
+        parse=_POSITIVE,
     )
     blocks: int = _setting(
-        0, "Blocks of the confirmation; 0 is what the budget allows", parse=_POSITIVE
+        0,
+        "Blocks of the confirmation, or rotations that decide; 0 is what the budget allows",
+        parse=_POSITIVE,
     )
     block_baselines: int = _setting(
         0, "Baselines in each block; 0 is what the budget allows", unit="trials", parse=_POSITIVE

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.ledger.state import LedgerState
@@ -129,7 +129,7 @@ def _job_hours(state: LedgerState, digests: Collection[str]) -> JobHours:
 
     A usual step is the median of those behind the first. What the first takes beyond it is
     compilation where the trainer compiles in it; a trainer that compiles before its first step
-    does so outside of the steps.
+    does so outside of the steps. A rotation tells what it compiles, and its steps by their turns.
     """
     queue_s = outside_s = first_s = steps_s = unscored_s = 0.0
     for progress in state.trials.values():
@@ -147,14 +147,20 @@ def _job_hours(state: LedgerState, digests: Collection[str]) -> JobHours:
             ran_s = max(outcome.end_s - outcome.start_s, 0.0)
             score = progress.ended.score if progress.ended and number == last else None
             took_s = [seconds for _, seconds in score.timings] if score else []
-            if not took_s:
+            rotated = progress.ended.rotation if progress.ended and number == last else None
+            if took_s:
+                more_s = max(took_s[0] - median(took_s[1:] or took_s), 0.0)
+                own_s = math.fsum(took_s) - more_s
+            elif rotated and rotated.score and rotated.read:
+                more_s = math.fsum(each.compile_s for each in rotated.read.compiled)
+                own_s = fmean(math.exp(each.log_step_s) for each in rotated.score.turns)
+                own_s *= rotated.read.calls or math.fsum(each.calls for each in rotated.read.turns)
+            else:
                 unscored_s += ran_s
                 continue
-            usual_s = median(took_s[1:] or took_s)
-            more_s = max(took_s[0] - usual_s, 0.0)
             first_s += more_s
-            steps_s += math.fsum(took_s) - more_s
-            outside_s += max(ran_s - math.fsum(took_s), 0.0)
+            steps_s += own_s
+            outside_s += max(ran_s - own_s - more_s, 0.0)
     return JobHours(
         queue_h=queue_s / _HOUR_S,
         outside_h=outside_s / _HOUR_S,

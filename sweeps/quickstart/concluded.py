@@ -27,7 +27,7 @@ from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import CommitStudy
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 
 BESIDE = {"id", "slot"}  # what a report says of a trial beside its result
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example"
@@ -83,16 +83,17 @@ def runs() -> Iterator[tuple[Study, CommittedRun]]:
     """Yield each committed run with its study, as its sweep file declares it."""
     from pytest_xlatune.model.profile import Profile
 
+    rule = RotationRule()
     for name, document, design in (
-        ("quickstart", "quickstart", {"finalists": 3, "blocks": 3, "block_baselines": 2,
-                                      "budget": 40}),
-        ("maxtext-cpu", "tiny-cpu", {"finalists": 1, "blocks": 4, "block_baselines": 1,
-                                     "budget": 24}),
+        ("quickstart", "quickstart", {"screen_baselines": 1, "finalists": 3, "blocks": 3,
+                                      "block_baselines": 2, "budget": 40, "rotation": rule}),
+        ("maxtext-cpu", "tiny-cpu", {"screen_baselines": 2, "finalists": 1, "blocks": 4,
+                                     "block_baselines": 1, "budget": 24}),
     ):  # fmt: skip
         run = read(EXAMPLE / name / "leaderboard.json", EXAMPLE / f"{document}-tuning.json")
         profiles = tuple(map(Profile.from_json, run.profiles))
         yield (
-            TuningStudy(cell=run.cell, profiles=profiles, screen_baselines=2, **design),
+            TuningStudy(cell=run.cell, profiles=profiles, **design),
             run,
         )
     run = read(EXAMPLE / "batch" / "batch.json")

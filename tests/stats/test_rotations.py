@@ -54,6 +54,23 @@ def test_the_rotations_of_a_sweep(profiles: int, jobs: int, widths: tuple[int, .
     assert found.jobs == len(widths) + 5 <= jobs
 
 
+@pytest.mark.parametrize(
+    ("best", "deciding", "widths"),
+    [
+        pytest.param(3, 3, (25, 3, 3, 3), id="both"),
+        pytest.param(3, 0, (25, 3, 3, 3, 3), id="profiles"),
+        pytest.param(0, 1, (25, 8, 8, 8), id="fewer rotations than can decide"),
+        pytest.param(40, 40, (25, 25, 25, 25, 25), id="more than there are"),
+    ],
+)
+def test_a_sweep_states_its_deciding_rotations(
+    best: int, deciding: int, widths: tuple[int, ...]
+) -> None:
+    found = plan_rotations(25, 10, best=best, deciding=deciding)
+    assert isinstance(found, RotationPlan)
+    assert found.widths == widths
+
+
 @pytest.mark.parametrize(("profiles", "jobs"), [(25, 8), (8, 8), (0, 10)])
 def test_too_few_jobs_are_refused_with_the_number_needed(profiles: int, jobs: int) -> None:
     found = plan_rotations(profiles, jobs)

@@ -104,7 +104,9 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     count = len(options) + slots
     searched = [each.at_once for each in sweep.searches for _ in range(each.rounds)]
     jobs = min(rule.jobs + len(searched), sweep.budget)
-    layout = plan_rotations(count, jobs, searched=searched)
+    layout = plan_rotations(
+        count, jobs, best=sweep.finalists, deciding=sweep.blocks, searched=searched
+    )
     if isinstance(layout, Refusal):
         return layout
     of_jobs = sweep.count - count

@@ -40,6 +40,7 @@ from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import STUDY, wave_order
+from pytest_xlatune.studies.tuning._ways import Ways
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -47,6 +48,7 @@ from pytest_xlatune.studies.tuning.derived import (
     Singles,
     Slot,
     Stacks,
+    by_kind,
     slots_of,
 )
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
@@ -306,6 +308,12 @@ class Sweep(Declared):
             )
         return found
 
+    @property
+    def named_profiles(self) -> tuple[Profile, ...]:
+        """The declared profiles, and the single values that a search may try."""
+        own = by_kind(self.derived).searches
+        return (*self.profiles, *(single for each in own for single in each.singles))
+
     def slots(self, *waves: str) -> tuple[Slot, ...]:
         """Return the slots of the derived waves, of these ones if any is named, in order."""
         found = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
@@ -354,7 +362,10 @@ class Sweep(Declared):
             sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
         )
         try:
-            layout = resolved.tuning().layout
+            study = resolved.tuning()
+            # a search has no place in the layout of jobs
+            ways = study.ways if study.searches else None
+            layout = study.layout if not isinstance(ways, Ways) else ways.rotated.layout
         except ConfigError as error:
             # no user knows the cell that stands here for all: messages leave it out
             text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")

@@ -46,7 +46,7 @@ def lint_sweep(
         jaxlib=said.jaxlib,
         device=said.device,
     )
-    profiles = resolved.sweep.profiles
+    profiles = resolved.sweep.named_profiles
     python = python or resolved.sweep.launcher.interpreter
     return _linted(profiles, context, python=python, dump=dump), profiles
 

@@ -52,6 +52,7 @@ from pytest_xlatune.studies.tuning.derived import (
     Singles,
     Slot,
     Stacks,
+    by_kind,
     slots_of,
 )
 from pytest_xlatune.studies.verdicts import Losses, OneCell
@@ -197,7 +198,29 @@ class TuningPlan(OneCell):
     @cached_property
     def as_jobs(self) -> Self:
         """The sweep without rotations, and so without what only rotations can search."""
-        return replace(self, rotation=None, searches=())
+        if not self.searches:
+            return replace(self, rotation=None)
+        begun = [each.wave for each in (*self.profiles, *self.singles)]
+        first = min(map(wave_order, begun), default=None)
+        # nor has it what reads a search alone
+        kept = [
+            each
+            for each in self.rules
+            if isinstance(each, Singles) or (first is not None and first < wave_order(each.wave))
+        ]
+        rules = by_kind([each for each in kept if not isinstance(each, Search)])
+        slots = {slot.name for each in self.rules for slot in self.places[each]}
+        slots -= {slot.name for each in kept for slot in self.places[each]}
+        slots |= {slot.name for each in self.searches for slot in self.places[each]}
+        return replace(
+            self,
+            rotation=None,
+            searches=(),
+            stacks=rules.stacks,
+            around=rules.around,
+            crossed=rules.crossed,
+            selected=None if self.selected is None else self.selected - slots,
+        )
 
     @cached_property
     def no_env(self) -> Profile | None:
@@ -336,8 +359,13 @@ class TuningPlan(OneCell):
 
         Beside rotations a search is none of the jobs.
         """
-        rules = self.rules if self.rotation is None else self.as_jobs.rules
+        rules = self.rules if self.rotation is None else self.rules_beside
         return len(self.profiles) + sum(rule.slots for rule in rules)
+
+    @property
+    def rules_beside(self) -> tuple[DerivedRule, ...]:
+        """The rules that are no search."""
+        return tuple(each for each in self.rules if not isinstance(each, Search))
 
     @cached_property
     def counts(self) -> dict[str, int]:

@@ -97,9 +97,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     of_rules = {each: _rotates(each.candidates, sweep) for each in sweep.singles}
     singles = tuple(each for each, rotates in of_rules.items() if rotates)
     slots = sum(
-        each.slots
-        for each in sweep.as_jobs.rules
-        if not isinstance(each, Singles) or of_rules[each]
+        each.slots for each in sweep.rules_beside if not isinstance(each, Singles) or of_rules[each]
     )
     count = len(options) + slots
     searched = [each.at_once for each in sweep.searches for _ in range(each.rounds)]

@@ -7,7 +7,7 @@ lie close on a ladder are alike, and a smaller part for what two settings do tog
 chosen one point after the other, each as if the ones before had been measured at what they promise
 (D. Ginsbourger et al., Kriging is well-suited to parallelize optimization, 2010).
 
-Nothing here decides: it says what is worth a measurement. This module must not know of profiles.
+Nothing here decides, and none of it is a verdict. This module must not know of profiles.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import STUDY, wave_order
-from pytest_xlatune.studies.tuning._ways import Ways
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
@@ -362,10 +361,7 @@ class Sweep(Declared):
             sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
         )
         try:
-            study = resolved.tuning()
-            # a search has no place in the layout of jobs
-            ways = study.ways if study.searches else None
-            layout = study.layout if not isinstance(ways, Ways) else ways.rotated.layout
+            layout = resolved.tuning().deciding_layout
         except ConfigError as error:
             # no user knows the cell that stands here for all: messages leave it out
             text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")

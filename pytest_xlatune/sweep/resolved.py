@@ -351,7 +351,11 @@ class ResolvedSweep:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
         rules = by_kind(sweep.derived)
-        study = TuningStudy(
+        if rules.searches and not self.rotates:
+            place = self.settings.get("rotate", "the sweep file")
+            off = f"rotate is {design.rotate} ({place})"
+            raise self._not_searched(self.why_not_rotated or off)
+        made = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=rules.stacks,
@@ -367,18 +371,15 @@ class ResolvedSweep:
             rotation=self._rule(share, pace) if self.rotates else None,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
-        self._refuse_search(study)
-        return study
+        if made.searches and isinstance(made.ways, Refusal):
+            raise self._not_searched(sentence(made.ways.why))
+        return made
 
-    def _refuse_search(self, study: TuningStudy) -> None:
-        """Refuse a search that no rotation measures: as jobs it would cost more than it finds."""
-        if not study.searches or study.rotates:
-            return
-        ways = study.ways
-        why = self.why_not_rotated or (sentence(ways.why) if isinstance(ways, Refusal) else "")
-        raise ConfigError(
-            f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, and {why}; "
-            "say DesignSettings(rotate='on') and leave it enough jobs, or leave the Search out"
+    def _not_searched(self, why: str) -> ConfigError:
+        """Say why a search cannot be: as jobs it would cost more than it finds."""
+        return ConfigError(
+            f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, but {why}; "
+            "say on, and leave it enough jobs, or leave the Search out"
         )
 
     def _rule(self, share: float | None, pace: JobPace | None) -> RotationRule:

@@ -190,6 +190,13 @@ class TuningPlan(OneCell):
         """How the budget is laid out before anything is measured, or why it only ranks."""
         return self.laid_out(self.count, self.budget, self.sigma_prior)
 
+    @property
+    def deciding_layout(self) -> Plan | Refusal:
+        """The layout of what decides: of the rotations, where a search has no place among jobs."""
+        if not self.searches or isinstance(self.ways, Refusal):
+            return self.layout
+        return self.ways.rotated.layout
+
     @cached_property
     def ways(self) -> Ways | Refusal:
         """Which profiles rotate; a refusal where none does."""
@@ -200,7 +207,7 @@ class TuningPlan(OneCell):
         """The sweep without rotations, and so without what only rotations can search."""
         if not self.searches:
             return replace(self, rotation=None)
-        begun = [each.wave for each in (*self.profiles, *self.singles)]
+        begun = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
         first = min(map(wave_order, begun), default=None)
         # nor has it what reads a search alone
         kept = [

@@ -652,7 +652,7 @@ def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str
 def doubled(first: str, last: str) -> tuple[str, ...]:
     """Return the numbers from one to another, each twice the one before: `doubled("16M", "1G")`.
 
-    K, M and G are powers of 1024; what is returned is digits, as XLA reads them.
+    K, M and G are powers of 1024. All are digits, as XLA reads them.
 
     Raises:
         ConfigError: one of them is no whole number above 0, or the first is the larger one.

@@ -3,6 +3,11 @@
     python benchmarks/rotation_rates.py --sweeps 1000 --write docs/reference/error_rates.md
     python benchmarks/rotation_rates.py --sweeps 1000 --only "slows" --write ...    # its rows
     python benchmarks/rotation_rates.py --sweeps 1000 --rest --write ...    # goes on
+    python benchmarks/rotation_rates.py --sweeps 1000 --search --write ...    # sweeps that search
+
+With `--search` 25 profiles that do nothing rotate beside a search of 594 points, of which 30 are
+measured in each of three rotations; `Search.asked` says which, or another sampler that is named
+(TPE is Optuna's: pip install optuna). The truth of the points is drawn anew for each sweep.
 
 Each sweep goes through the production code: `plan_rotations`, `draw_turns`, `fit_turns`,
 `fit_rotations`, `decide_rotations`, `check_jobs` and `check_deployed`. In logarithms of the speed,
@@ -18,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -29,10 +35,11 @@ from pathlib import Path
 import numpy as np
 import pages
 
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, copies, is_baseline
 from pytest_xlatune.stats.rotations import (
+    JOBS,
     LOOK,
     RotationDecision,
     RotationPlan,
@@ -45,8 +52,11 @@ from pytest_xlatune.stats.rotations import (
     plan_rotations,
 )
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns
+from pytest_xlatune.stats.search import DEPLOYED, Point, points_of
+from pytest_xlatune.studies.tuning.derived import Search, entering
 
 PART = "rotations"  # of the page
+SEARCH_PART = "search"
 COLUMNS = (
     "world",
     "sweeps",
@@ -56,6 +66,28 @@ COLUMNS = (
     "contradicted",
     "jobs",
 )
+SEARCH_COLUMNS = (
+    "world",
+    "chosen by",
+    "sweeps",
+    "false winner",
+    "a winner",
+    "of the best",
+    "tried, of the best",
+    "coverage",
+    "jobs",
+)
+# 594 points: four flags of numbers and a switch
+SIZES = (10, 10, 8, 8, 2)
+SPACE = Search(
+    space={
+        f"xla_flag_{at}": ("false", "true")
+        if size == 2
+        else tuple(str(1 << n) for n in range(size))
+        for at, size in enumerate(SIZES)
+    }
+)
+POINTS = tuple(points_of(SIZES))
 ORDERS = 50  # drawn for each shape; the sweeps share them
 JOB_STEPS, OLD_JOBS = 15, 50  # of the sweep of jobs that the rotations replace
 
@@ -81,6 +113,8 @@ class World:
         kept: the programs are not compiled anew: their own part is the same in each rotation.
         job_steps: of an ordinary job, which give the turns.
         slow_jobs: share of the jobs that are 3 % slow, with all that runs in them.
+        points: of which kind the truth of a search is, see `Cluster.point`; "" searches nothing.
+        sampler: that chooses what a search measures.
     """
 
     name: str
@@ -103,6 +137,8 @@ class World:
     kept: bool = False
     job_steps: int = JOB_STEPS
     slow_jobs: float = 0.0
+    points: str = ""
+    sampler: str = "ours"
 
     def truth(self, arm: str) -> float:
         """Return the true relative effect of a profile as it would be deployed."""
@@ -177,6 +213,9 @@ class Cluster:
         self.jobs = 0
         left = self.drawn.normal(0, world.carry, 200) if world.carry else np.zeros(200)
         self.left = {f"p{at}": float(each) for at, each in enumerate(left[1:])}
+        # of two settings each, where they gain most and how far that reaches
+        self.peaks = [int(self.drawn.integers(size)) for size in SIZES] if world.points else []
+        self.reach = float(self.drawn.choice([0.8, 1.5, 3.0])) if world.points else 0.0
         self.left[BASELINE_ID] = float(left[0])
         if world.slows is not None:
             self.left[f"p{world.slows}"] -= 0.02
@@ -197,15 +236,49 @@ class Cluster:
 
     def own(self, program: str) -> float:
         """Return what a program of a process has of its own."""
-        times = 1.0 if is_baseline(program) else self.world.noisy.get(int(program[1:]), 1.0)
+        at = -1 if is_baseline(program) or program in SPACE.names else int(program[1:])
+        times = self.world.noisy.get(at, 1.0)
         sd = self.world.sigma * math.sqrt(1 - self.world.share) * times
         found = float(self.noise(sd, 1)[0])
         return self.placed.setdefault(program, found) if self.world.kept else found
 
     def effect(self, program: str) -> float:
         """Return a profile's log effect in a rotation."""
+        if program in SPACE.names:
+            return math.log1p(self.point(SPACE.names[program]))
         at = -1 if is_baseline(program) else int(program[1:])
         return math.log1p(self.world.effects[at]) if 0 <= at < len(self.world.effects) else 0.0
+
+    def point(self, point: Point) -> float:
+        """Return the true relative effect of a point of the search.
+
+        smooth: +2 % and +1.5 % at the peaks of two settings, less around them and -0.4 % far away;
+        a third one loses. cliff: all values from the peak on. narrow: one value. pair: +3 % of two
+        settings together, each of which loses 1 % alone.
+        """
+        kind, peaks = self.world.points, self.peaks
+        if kind == "smooth":
+            gains = [
+                size * math.exp(-0.5 * ((at - peak) / self.reach) ** 2) - 0.004
+                for size, at, peak in zip((0.02, 0.015, -0.02), point, peaks, strict=False)
+                if at != DEPLOYED
+            ]
+            return sum(gains)
+        if kind == "cliff":
+            sizes = (0.02, 0.015, -0.02)
+            return sum(
+                size * (at >= peak)
+                for size, at, peak in zip(sizes, point, peaks, strict=False)
+                if at != DEPLOYED
+            )
+        if kind == "narrow":
+            return 0.025 * (point[0] == peaks[0]) - 0.01 * (point[1] > peaks[1])
+        if kind == "pair":
+            one, other = point[0] != DEPLOYED, point[1] != DEPLOYED
+            if one and other:
+                return 0.03 * (abs(point[0] - peaks[0]) <= 1 and point[1] >= SIZES[1] // 2)
+            return -0.01 * (one or other)
+        return 0.0
 
     def rotation(self, plan: RotationPlan, arms: Sequence[str]) -> RotationScore:
         """Return what a rotation of these profiles measures."""
@@ -226,7 +299,7 @@ class Cluster:
         found, before = [], ""
         for at, index in enumerate(drawn):
             own = base[names[index]] + float(lines[at]) + self.inside(at / len(drawn))
-            own += self.left[BASELINE_ID if is_baseline(before) else before] if before else 0.0
+            own += self.left.get(BASELINE_ID if is_baseline(before) else before, 0.0)
             found.append(
                 MeasuredTurn(
                     program=names[index],
@@ -252,9 +325,14 @@ class Cluster:
             return size * math.sin(2 * math.pi * 1.5 * at)
         return size * at
 
+    def truth(self, arm: str) -> float:
+        """Return the true relative effect of an arm as it would be deployed."""
+        point = SPACE.names.get(arm)
+        return self.world.truth(arm) if point is None else self.point(point)
+
     def job(self, arm: str) -> float:
         """Return the log score of an ordinary job."""
-        effect = 0.0 if is_baseline(arm) else math.log1p(self.world.truth(arm))
+        effect = 0.0 if is_baseline(arm) else math.log1p(self.truth(arm))
         return self.level() + effect + self.own(arm)
 
 
@@ -268,23 +346,100 @@ def sweep(world: World, seed: int) -> Counter[str]:
     # profiles are declared in any order
     ranked = cluster.rotation(plan, arms)
     arms = list(best_of(ranked, width=plan.widths[-1], arms=arms))
+    return decided(cluster, plan, arms, [ranked])
+
+
+def search_sweep(world: World, seed: int) -> Counter[str]:
+    """Run one sweep that searches, and count."""
+    cluster = Cluster(world, seed)
+    arms = [f"p{at}" for at in range(world.profiles)]
+    plan = plan_rotations(len(arms), JOBS + SPACE.rounds, searched=(SPACE.at_once,) * SPACE.rounds)
+    if not isinstance(plan, RotationPlan):
+        raise TypeError(plan)
+    scores = [cluster.rotation(plan, arms)]
+    changes = {each.program: each.change for each in scores[0].programs if each.program in arms}
+    told: dict[Point, float] = {}
+    for at in range(SPACE.rounds):
+        names = [SPACE.at(each).id for each in chosen(world.sampler, told, seed * 7 + at)]
+        scores.append(cluster.rotation(plan, names))
+        for each in scores[-1].programs:
+            if each.program in SPACE.names:
+                changes[each.program] = told[SPACE.names[each.program]] = each.change
+    known = {name: SPACE.find(name) or Profile(id=name) for name in changes}
+    ranked = sorted(changes, key=lambda name: (-changes[name], name))
+    arms = entering(ranked, plan.widths[-1], profiles=known)
+    found = decided(cluster, plan, arms, scores)
+    best = max(map(cluster.point, POINTS))
+    if best > 0:
+        found["tried"] = round(1e6 * max(0.0, *map(cluster.point, told)) / best)
+        found["gained"] = round(1e6 * max(found.pop("gain", 0), 0) / 1e9 / best)
+    return found
+
+
+def chosen(sampler: str, told: dict[Point, float], seed: int) -> Sequence[Point]:
+    """Return what a sampler wants to measure next."""
+    count = SPACE.at_once
+    if sampler == "random":
+        free = [each for each in POINTS if each not in told]
+        return random.Random(seed).sample(free, count)
+    if sampler == "TPE":
+        return by_tpe(told, count, seed)
+    found = SPACE.asked(told, without=(), count=count, rng_seed=str(seed))
+    return [SPACE.names[each.id] for each in found]
+
+
+def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
+    """Return what Optuna's sampler wants: the same places on the ladders, as whole numbers."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    ladders = {
+        str(at): optuna.distributions.IntDistribution(DEPLOYED, size - 1)
+        for at, size in enumerate(SIZES)
+    }
+    sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for point, value in told.items():
+        params = {str(at): each for at, each in enumerate(point)}
+        study.add_trial(
+            optuna.trial.create_trial(params=params, distributions=ladders, value=value)
+        )
+    found: list[Point] = []
+    allowed = set(POINTS) - told.keys()
+    for _ in range(40 * count):
+        params = study.ask(ladders).params
+        point = tuple(params[str(at)] for at in range(len(SIZES)))
+        # it knows no limit of two settings: the last of them stay as deployed
+        while point not in POINTS and (set_ := [at for at, e in enumerate(point) if e != DEPLOYED]):
+            point = (*point[: set_[-1]], DEPLOYED, *point[set_[-1] + 1 :])
+        if point in allowed:
+            allowed.discard(point)
+            found.append(point)
+            if len(found) == count:
+                break
+    return found
+
+
+def decided(
+    cluster: Cluster, plan: RotationPlan, arms: Sequence[str], before: Sequence[RotationScore]
+) -> Counter[str]:
+    """Decide on the best, check what won, and count; `before` are the rotations that ranked."""
+    world, seed = cluster.world, cluster.seed
     deciding = [cluster.rotation(plan, arms) for _ in range(plan.deciding)]
     fit = fit_rotations(deciding)
     found: Counter[str] = Counter(sweeps=1, winners=sum(each > 0 for each in world.effects))
-    decided = decide_rotations(fit, arms)
     won = []
-    for arm, each in decided.items():
+    for arm, each in decide_rotations(fit, arms).items():
         if not isinstance(each, RotationDecision):
             continue
         low, high = each.comparison.ci95
-        at = int(arm[1:])
-        truth = math.log1p(world.effects[at]) if at < len(world.effects) else 0.0
+        truth = cluster.effect(arm)
         found["intervals"] += 1
         found["covered"] += low <= truth <= high
         if each.kind is VerdictKind.FASTER:
             won.append((-each.comparison.estimate, arm, each.comparison))
     won.sort(key=lambda each: each[:2])
-    noise = job_noise([ranked, *deciding], fit)
+    noise = job_noise([*before, *deciding], fit)
     values: dict[str, list[float]] = {}
     for arm in check_jobs([arm for _, arm, _ in won], rng_seed=str(seed)):
         values.setdefault(arm, []).append(cluster.job(arm))
@@ -296,8 +451,11 @@ def sweep(world: World, seed: int) -> Counter[str]:
         found["checked"] += 1
         found["contradicted"] += check.kind == "contradicts"
         if not check.withholds:
-            found["found"] += world.truth(arm) > 0
-            false += world.truth(arm) <= 0
+            found["found"] += cluster.truth(arm) > 0
+            false += cluster.truth(arm) <= 0
+            if not found["told"]:  # the largest one is recommended
+                found["gain"] = round(1e9 * cluster.truth(arm))
+            found["told"] = 1
     found["false"] += false > 0
     found["jobs"] = cluster.jobs + LOOK
     return found
@@ -307,7 +465,7 @@ def measure(world: World, seeds: range) -> Counter[str]:
     """Run the sweeps of these numbers and count."""
     found: Counter[str] = Counter()
     for seed in seeds:
-        found.update(sweep(world, seed))
+        found.update((search_sweep if world.points else sweep)(world, seed))
     return found
 
 
@@ -333,35 +491,80 @@ def row(world: World, found: Counter[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def searches() -> tuple[World, ...]:
+    """Return the worlds of sweeps that search, in the order of the table."""
+    found = [
+        replace(NULL, name="nothing helps", points="null"),
+        replace(NULL, name="nothing helps, job noise 1.0 %", points="null", sigma=0.010),
+        replace(NULL, name="nothing helps, share 0 %", points="null", share=0.0),
+    ]
+    for kind in ("smooth", "cliff", "narrow", "pair"):
+        found += [
+            replace(NULL, name=kind, points=kind, sampler=each)
+            for each in ("ours", "random", "TPE")
+        ]
+    return tuple(found)
+
+
+def _name(world: World) -> str:
+    return world.name
+
+
+def _key(world: World) -> str:
+    return f"{world.name} {world.sampler}"
+
+
+def search_row(world: World, found: Counter[str]) -> str:
+    """Return a row of the table of searches."""
+    helps, sweeps = world.points != "null", found["sweeps"]
+    cells = (
+        world.name,
+        world.sampler,
+        str(sweeps),
+        _rate(found["false"], sweeps),
+        _rate(found["told"], sweeps),
+        f"{found['gained'] / sweeps / 1e4:.1f}" if helps else "-",
+        f"{found['tried'] / sweeps / 1e4:.1f}" if helps else "-",
+        _rate(found["covered"], found["intervals"]),
+        f"{found['jobs'] / sweeps:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sweeps", type=int, default=1000, help="of each row")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only worlds with this in their name")
+    parser.add_argument("--search", action="store_true", help="the sweeps that search")
     parser.add_argument("--rest", action="store_true", help="only rows that the page lacks")
     parser.add_argument("--write", type=Path, help="file whose table is rewritten")
     options = parser.parse_args()
-    head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    columns = SEARCH_COLUMNS if options.search else COLUMNS
+    every, part_of_page = (searches(), SEARCH_PART) if options.search else (worlds(), PART)
+    made = search_row if options.search else row
+    key = _key if options.search else _name
+    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     chunks = [range(at, min(at + 50, options.sweeps)) for at in range(0, options.sweeps, 50)]
     print(*head, sep="\n", flush=True)
     known = {}
     if options.write:
         known = {
-            line.strip("| ").split(" | ")[0]: line
-            for line in pages.part(options.write, PART).splitlines()[3:]
+            " ".join(line.strip("| ").split(" | ")[: 1 + options.search]): line
+            for line in pages.part(options.write, part_of_page).splitlines()[3:]
         }
     with ProcessPoolExecutor(options.jobs) as pool:
-        for world in worlds():
-            if options.only not in world.name or (options.rest and world.name in known):
+        for world in every:
+            if options.only not in key(world) or (options.rest and key(world) in known):
                 continue
             found: Counter[str] = Counter()
             for part in pool.map(partial(measure, world), chunks):
                 found.update(part)
-            known[world.name] = row(world, found)
-            print(known[world.name], flush=True)
+            known[key(world)] = made(world, found)
+            print(known[key(world)], flush=True)
             if options.write:  # a row is kept whatever becomes of the others
-                lines = [known[each.name] for each in worlds() if each.name in known]
-                pages.rewrite(options.write, "\n".join([*head, *lines]), PART)
+                lines = [known[key(each)] for each in every if key(each) in known]
+                pages.rewrite(options.write, "\n".join([*head, *lines]), part_of_page)
     return 0
 
 

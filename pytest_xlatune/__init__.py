@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from pytest_xlatune.studies.gate import Gate, candidate
     from pytest_xlatune.studies.network_check import Network
     from pytest_xlatune.studies.node_check import Nodes
-    from pytest_xlatune.studies.tuning.derived import Around, Crossed, Singles, Stacks
+    from pytest_xlatune.studies.tuning.derived import (
+        Around,
+        Crossed,
+        Search,
+        Singles,
+        Stacks,
+        doubled,
+    )
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
     from pytest_xlatune.sweep.deployed import NoEnv, deployed_env
     from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Limits, SiteSettings
@@ -73,7 +80,14 @@ _NAMES_IN = {
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
-    "studies.tuning.derived": ("Around", "Crossed", "Singles", "Stacks"),
+    "studies.tuning.derived": (
+        "Around",
+        "Crossed",
+        "Search",
+        "Singles",
+        "Stacks",
+        "doubled",
+    ),
     "sweep.declaration": ("CompileCheck", "Sweep", "load_sweep"),
     "sweep.deployed": ("NoEnv", "deployed_env"),
     "sweep.groups": ("CellSettings", "DesignSettings", "Limits", "SiteSettings"),
@@ -115,6 +129,7 @@ __all__ = [
     "RetryPolicy",
     "RetryRule",
     "Score",
+    "Search",
     "Singles",
     "SiteSettings",
     "Stacks",
@@ -129,6 +144,7 @@ __all__ = [
     "ceiling_by_formula",
     "ceiling_by_log",
     "deployed_env",
+    "doubled",
     "ladders_of",
     "load_sweep",
     "maxtext_bundle",

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.catalog.typed import deployed_context
 from pytest_xlatune.cli.lint import SCHEMA, add_context, add_diff, add_lint
 from pytest_xlatune.cli.parsers import add_commands, add_json
 from pytest_xlatune.cli.show import Output

@@ -60,7 +60,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.catalog.typed import deployed_context
+    from pytest_xlatune.catalog.context import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
     from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug

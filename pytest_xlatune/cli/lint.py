@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.catalog.typed import deployed_context
+from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of, resolved_sweep
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError

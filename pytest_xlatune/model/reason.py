@@ -251,6 +251,8 @@ class Why(StrEnum):
     FILLS_VALUES = auto()
     FILLS_VALUES_OF_MANY = auto()
     FILLS_CROSSED = auto()
+    FILLS_SEARCH = auto()
+    SEARCH_SO_FAR = auto()
     NUMBERED = auto()
     NAMED = auto()
     NAMED_FOR = auto()
@@ -276,6 +278,7 @@ class Why(StrEnum):
 
     # what a plan says of a tuning sweep
     RULE_SLOTS = auto()
+    SEARCHES = auto()
     AND_DERIVED = auto()
     TRIALS_OF_PLAN = auto()
     FINDS_AT = auto()
@@ -305,6 +308,7 @@ class Why(StrEnum):
     STACKED = auto()
     BESIDE_LEADER = auto()
     CROSSED = auto()
+    SEARCHED = auto()
     PLACED_BY_EVIDENCE = auto()
     AA_ALIAS = auto()
 

@@ -254,7 +254,12 @@ class Session:
             if is_busy or not campaign.view().state.trials:
                 break
         flags = look_at_flags(
-            [each for each in sweep.profiles if each.id in selection.profiles] or sweep.profiles,
+            [
+                each
+                for each in sweep.named_profiles
+                if each.id in selection.profiles or each not in sweep.profiles
+            ]
+            or sweep.profiles,
             context_of(resolved.cell, resolved.sweep.launcher),
             python=resolved.sweep.launcher.interpreter,
             environ=os.environ,

@@ -458,6 +458,13 @@ WORDS: Mapping[Why, str] = {
     Why.FILLS_VALUES: N_("values beside the leaders' of {names:, }"),
     Why.FILLS_VALUES_OF_MANY: N_("values beside the leaders' of {settings} settings"),
     Why.FILLS_CROSSED: N_("the best flags and variables with the best shape"),
+    Why.FILLS_SEARCH: N_(
+        "candidates out of {points}, one or two of {settings:+flag}, in {rounds:+rotation}"
+    ),
+    Why.SEARCH_SO_FAR: N_(
+        "{wave}: the search measured {tried} of {points} candidates; the best of them go on to "
+        "fresh rotations, which alone decide"
+    ),
     Why.NUMBERED: N_("{number} {name}"),
     Why.NAMED: N_("{names:first 6}"),
     Why.NAMED_FOR: N_("{names:first 6} ({why})"),
@@ -491,6 +498,10 @@ WORDS: Mapping[Why, str] = {
     ),
     # what a plan says of a tuning sweep
     Why.RULE_SLOTS: N_("{wave}: {slots:+slot} for {fills}; {known}"),
+    Why.SEARCHES: N_(
+        "{wave} searches: {slots} {fills}; each rotation but the first has those of which the "
+        "results before promise most"
+    ),
     Why.AND_DERIVED: N_(", and those of derived waves"),
     Why.TRIALS_OF_PLAN: N_("{trials} trials{more}"),
     Why.FINDS_AT: N_("{start:size} ({finalist:size}) at {sigma:size} job noise"),
@@ -553,6 +564,7 @@ WORDS: Mapping[Why, str] = {
     Why.LEADER: N_("{profile} {change:percent}"),
     Why.STACKED: N_("stacked, for the screen showed {leaders:, }"),
     Why.BESIDE_LEADER: N_("beside {setting} of {leader} in the screen"),
+    Why.SEARCHED: N_("found by the search of {wave}"),
     Why.CROSSED: N_("flags and shape together: {leaders: and } in the screen"),
     Why.PLACED_BY_EVIDENCE: N_("number {number} of {of} by the evidence ({why})"),
     Why.AA_ALIAS: N_("the baseline under an alias: an A/A control"),

@@ -124,17 +124,19 @@ class RotationPlan:
         widths: profiles of each rotation in turn; the first one only ranks.
         copies: of the baseline in each.
         checks: ordinary jobs, at most, that check the deployed form behind them.
+        searched: candidates of each further rotation that ranks, in which values are searched.
     """
 
     profiles: int
     widths: tuple[int, ...]
     copies: int = COPIES
     checks: int = CHECKS
+    searched: tuple[int, ...] = ()
 
     @property
     def jobs(self) -> int:
         """Jobs at most: the check needs none where nothing won."""
-        return LOOK + len(self.widths) + self.checks
+        return LOOK + len(self.searched) + len(self.widths) + self.checks
 
     @property
     def deciding(self) -> int:
@@ -143,7 +145,7 @@ class RotationPlan:
 
     def load(self, turns: TurnLayout, *, first_steps: int) -> JobWork:
         """Return what its rotations have to do; the first steps run before the first turn."""
-        programs = [width + self.copies for width in self.widths]
+        programs = [width + self.copies for width in (*self.searched, *self.widths)]
         return JobWork(
             jobs=len(programs),
             steps=sum(map(turns.steps, programs)) + first_steps * len(programs),
@@ -210,24 +212,32 @@ _ROUNDS = (2, 16)
 
 
 def plan_rotations(
-    profiles: int, jobs: int = JOBS, *, best: int = 0, deciding: int = 0
+    profiles: int,
+    jobs: int = JOBS,
+    *,
+    best: int = 0,
+    deciding: int = 0,
+    searched: Sequence[int] = (),
 ) -> RotationPlan | Refusal:
     """Lay out the rotations of so many profiles in so many jobs, look and check included.
 
     Args:
-        profiles: that rotate.
+        profiles: that are ranked in one rotation.
         jobs: at most.
         best: profiles of the rotations that decide; 0 is the usual number.
         deciding: rotations that decide, three at least; 0 is what the jobs allow.
+        searched: candidates of the rotations in which values are searched, which rank as well.
     """
-    width = min(profiles, best or WIDTH)
+    ranking = [*([profiles] if profiles > 0 else []), *searched]
+    every = sum(ranking)
+    width = min(every, best or WIDTH)
     stated = max(deciding, _LEAST) if deciding else _MOST
-    deciding = min(jobs - LOOK - 1 - CHECKS, stated)
-    if profiles < 1 or deciding < _LEAST:
-        needed = LOOK + 1 + _LEAST + CHECKS
+    deciding = min(jobs - LOOK - len(ranking) - CHECKS, stated)
+    if every < 1 or deciding < _LEAST:
+        needed = LOOK + max(len(ranking), 1) + _LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))
-    widths = (profiles,) + (width,) * deciding
-    return RotationPlan(profiles=profiles, widths=widths)
+    widths = (ranking[0],) + (width,) * deciding
+    return RotationPlan(profiles=every, widths=widths, searched=tuple(ranking[1:]))
 
 
 def best_of(ranked: RotationScore, *, width: int, arms: Collection[str]) -> tuple[str, ...]:

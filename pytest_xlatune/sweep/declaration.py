@@ -43,9 +43,11 @@ from pytest_xlatune.studies.trials import STUDY, wave_order
 from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
+    Search,
     Singles,
     Slot,
     Stacks,
+    by_kind,
     slots_of,
 )
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
@@ -162,7 +164,7 @@ class Sweep(Declared):
     site: SiteSettings = field(default_factory=SiteSettings)
     limits: Limits = field(default_factory=Limits)
     no_env: NoEnv | None = None
-    derived: tuple[Singles | Stacks | Around | Crossed, ...] = ()
+    derived: tuple[Singles | Stacks | Around | Crossed | Search, ...] = ()
     config_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     study: DeclaredStudy | None = None
     gate: Gate | None = None
@@ -305,6 +307,12 @@ class Sweep(Declared):
             )
         return found
 
+    @property
+    def named_profiles(self) -> tuple[Profile, ...]:
+        """The declared profiles, and the single values that a search may try."""
+        own = by_kind(self.derived).searches
+        return (*self.profiles, *(single for each in own for single in each.singles))
+
     def slots(self, *waves: str) -> tuple[Slot, ...]:
         """Return the slots of the derived waves, of these ones if any is named, in order."""
         found = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
@@ -353,7 +361,7 @@ class Sweep(Declared):
             sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
         )
         try:
-            layout = resolved.tuning().layout
+            layout = resolved.tuning().deciding_layout
         except ConfigError as error:
             # no user knows the cell that stands here for all: messages leave it out
             text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")

@@ -351,6 +351,10 @@ class ResolvedSweep:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
         rules = by_kind(sweep.derived)
+        if rules.searches and not self.rotates:
+            place = self.settings.get("rotate", "the sweep file")
+            off = f"rotate is {design.rotate} ({place})"
+            raise self._not_searched(self.why_not_rotated or off)
         study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
@@ -359,13 +363,24 @@ class ResolvedSweep:
             context=self.context,
             around=rules.around,
             crossed=rules.crossed,
+            searches=rules.searches,
             selected=selected,
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
             **{name: each for name, each in asdict(design).items() if name != "rotate"},
         )
-        return replace(study, rotation=self._rule(study, share, earlier))
+        made = replace(study, rotation=self._rule(study, share, earlier))
+        if made.searches and isinstance(made.ways, Refusal):
+            raise self._not_searched(sentence(made.ways.why))
+        return made
+
+    def _not_searched(self, why: str) -> ConfigError:
+        """Say why a search cannot be: as jobs it would cost more than it finds."""
+        return ConfigError(
+            f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, but {why}; "
+            "say on, and leave it enough jobs, or leave the Search out"
+        )
 
     def _rule(
         self, study: TuningStudy, share: float | None, earlier: History

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_xlatune.catalog.context import Context, Level, Objection
-from pytest_xlatune.catalog.typed import TEXT_ID, text_profile
+from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.prepare.lint import Linted, Target, lint
@@ -47,7 +46,7 @@ def lint_sweep(
         jaxlib=said.jaxlib,
         device=said.device,
     )
-    profiles = resolved.sweep.profiles
+    profiles = resolved.sweep.named_profiles
     python = python or resolved.sweep.launcher.interpreter
     return _linted(profiles, context, python=python, dump=dump), profiles
 

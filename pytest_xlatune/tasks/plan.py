@@ -241,7 +241,7 @@ def _impossible(
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
     """Say what the catalog has against the profiles, before they cost a job; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
-    found = look_at_rules(resolved.sweep.profiles, context)
+    found = look_at_rules(resolved.sweep.named_profiles, context)
     lines = (*(f"forbids the sweep: {each}" for each in found.faults), *found.notes)
     if not lines:
         return ()

@@ -101,7 +101,8 @@ def look_at(
     looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
-    rules = look_at_rules(profiles, context_of(resolved.cell, launcher), notes=COSTLY)
+    named = resolved.sweep.named_profiles
+    rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
     files = deployed_files(
         launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog.typed import deployed_context, text_profile
+from pytest_xlatune.catalog.context import deployed_context, text_profile
 from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.prepare.compilers import shape_of

@@ -98,6 +98,8 @@ def run(
         if block.language == "python":
             name, words = "test_block.py", "test_block.py --parallelism FSDP=8"
             words += " --nodelist node[001-008]"
+            if "rotate=" in block.code:
+                monkeypatch.delenv("XLATUNE_ROTATE", raising=False)
         else:
             assert block.language == "toml", f"a block of {block.language} cannot be run"
             name, words = "xlatune.toml", "sweeps/test_fsdp8.py"

@@ -160,7 +160,7 @@ class Commits(DeclaredStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
+class CommitStudy(CellArms[_halving.Halving | _table.CommitTable]):
     """One study of commits: a search, or a table.
 
     Attributes:
@@ -282,9 +282,9 @@ class CommitStudy(CellArms[_halving.Search | _table.CommitTable]):
         """How many first runs of equal length follow each other where most do."""
         return waves_in(cell.nodelist for cell in self.cells)
 
-    def begin(self, history: History) -> _halving.Search | _table.CommitTable:
+    def begin(self, history: History) -> _halving.Halving | _table.CommitTable:
         """Return the walk before its first pairs, or first runs."""
-        return (_halving.Search if self.is_search else _table.CommitTable)(self, history)
+        return (_halving.Halving if self.is_search else _table.CommitTable)(self, history)
 
     def pairs(self, stage: str, one: int, other: int, numbers: range) -> tuple[Trial, ...]:
         """Return pairs of two places, one first, then the other first, and so on."""

@@ -85,7 +85,7 @@ class Sides:
         return math.sqrt(max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one)
 
 
-class Search(CommitWalk):
+class Halving(CommitWalk):
     """One search as far as it came, and what it shows of where the change lies."""
 
     is_compared = False  # whether the looks at the ends are over
@@ -347,7 +347,7 @@ class Search(CommitWalk):
         return max((at for at in range(low) if at not in self.skipped), default=0), high
 
 
-def conclusion(search: Search) -> Conclusion:
+def conclusion(search: Halving) -> Conclusion:
     study = search.study
     by_place = search.by_place
     reference = _reference(search, by_place.get(0, []))
@@ -390,7 +390,7 @@ def conclusion(search: Search) -> Conclusion:
     )
 
 
-def _delta(search: Search) -> float | None:
+def _delta(search: Halving) -> float | None:
     if search.answer is Found.FIRST and search.confirmed is not None:
         return relative(search.sign * search.confirmed[0])
     if search.of_ends.is_enough:
@@ -398,14 +398,14 @@ def _delta(search: Search) -> float | None:
     return None
 
 
-def _excluded(search: Search) -> float | None:
+def _excluded(search: Halving) -> float | None:
     """Return the change that is excluded where none is shown: a one-sided 95 % bound."""
     if search.answer is not Found.NO_CHANGE:
         return None
     return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
 
 
-def _why_not(search: Search) -> Reason | None:
+def _why_not(search: Halving) -> Reason | None:
     if search.answer is not Found.CANNOT_TELL:
         return None
     for at, kind in ((0, Why.FIRST_WITHOUT_SCORE), (search.count - 1, Why.LAST_WITHOUT_SCORE)):
@@ -415,7 +415,7 @@ def _why_not(search: Search) -> Reason | None:
     return Reason(Why.END_WITHOUT_SCORE)
 
 
-def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
+def _reference(search: Halving, own: Sequence[TrialResult]) -> Verdict:
     base = so_far(search.study.ids[0], own)
     if not base.n:
         lost = [each for each in own if each.status.is_final]
@@ -424,7 +424,7 @@ def _reference(search: Search, own: Sequence[TrialResult]) -> Verdict:
     return replace(base, kind=VerdictKind.EQUIVALENT, method=Reason(Why.THE_REFERENCE))
 
 
-def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
+def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
     base = so_far(search.study.ids[at], own)
     final = [each for each in own if each.status.is_final]
     if not final:
@@ -464,7 +464,7 @@ def _verdict(search: Search, at: int, own: Sequence[TrialResult], reference: Ver
     return screened(base, Reason(Why.TO_HALVE_RANGE))
 
 
-def _notes(search: Search) -> list[Reason]:
+def _notes(search: Halving) -> list[Reason]:
     study, notes = search.study, list[Reason]()
     if not search.is_compared or not search.of_ends.is_enough:
         return notes

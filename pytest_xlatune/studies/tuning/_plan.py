@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
@@ -48,9 +48,11 @@ from pytest_xlatune.studies.tuning.derived import (
     Crossed,
     DerivedRule,
     Effective,
+    Search,
     Singles,
     Slot,
     Stacks,
+    by_kind,
     slots_of,
 )
 from pytest_xlatune.studies.verdicts import Losses, OneCell
@@ -95,6 +97,7 @@ class TuningPlan(OneCell):
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
         stacks, around, crossed: rules of the waves that are filled from what earlier ones found.
         singles: rules of the waves that are filled by what an evidence run of the baseline shows.
+        searches: rules of the waves whose values are searched in rotations.
         context: what profiles are applied to, for the rules of the catalog; None asks none of them.
         selected: ids explored in this run, and names of slots of derived waves; None is all.
             Filters, never reorders. A slot brings the waves along that its own reads.
@@ -123,6 +126,7 @@ class TuningPlan(OneCell):
     around: tuple[Around, ...] = ()
     crossed: tuple[Crossed, ...] = field(default=(), metadata=LATER)
     singles: tuple[Singles, ...] = ()
+    searches: tuple[Search, ...] = field(default=(), metadata=LATER)
     context: Context | None = None
     selected: frozenset[str] | None = None
     confirm: bool = True
@@ -177,6 +181,7 @@ class TuningPlan(OneCell):
             *self.stacks,
             *self.around,
             *self.crossed,
+            *self.searches,
         )
         return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
 
@@ -185,10 +190,44 @@ class TuningPlan(OneCell):
         """How the budget is laid out before anything is measured, or why it only ranks."""
         return self.laid_out(self.count, self.budget, self.sigma_prior)
 
+    @property
+    def deciding_layout(self) -> Plan | Refusal:
+        """The layout of what decides: of the rotations, where a search has no place among jobs."""
+        if not self.searches or isinstance(self.ways, Refusal):
+            return self.layout
+        return self.ways.rotated.layout
+
     @cached_property
     def ways(self) -> Ways | Refusal:
         """Which profiles rotate; a refusal where none does."""
         return ways_of(self)
+
+    @cached_property
+    def as_jobs(self) -> Self:
+        """The sweep without rotations, and so without what only rotations can search."""
+        if not self.searches:
+            return replace(self, rotation=None)
+        begun = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
+        first = min(map(wave_order, begun), default=None)
+        # nor has it what reads a search alone
+        kept = [
+            each
+            for each in self.rules
+            if isinstance(each, Singles) or (first is not None and first < wave_order(each.wave))
+        ]
+        rules = by_kind([each for each in kept if not isinstance(each, Search)])
+        slots = {slot.name for each in self.rules for slot in self.places[each]}
+        slots -= {slot.name for each in kept for slot in self.places[each]}
+        slots |= {slot.name for each in self.searches for slot in self.places[each]}
+        return replace(
+            self,
+            rotation=None,
+            searches=(),
+            stacks=rules.stacks,
+            around=rules.around,
+            crossed=rules.crossed,
+            selected=None if self.selected is None else self.selected - slots,
+        )
 
     @cached_property
     def no_env(self) -> Profile | None:
@@ -323,8 +362,17 @@ class TuningPlan(OneCell):
 
     @property
     def count(self) -> int:
-        """Profiles that are declared, and slots for derived ones."""
-        return len(self.profiles) + sum(rule.slots for rule in self.rules)
+        """Profiles that are declared, and slots for derived ones.
+
+        Beside rotations a search is none of the jobs.
+        """
+        rules = self.rules if self.rotation is None else self.rules_beside
+        return len(self.profiles) + sum(rule.slots for rule in rules)
+
+    @property
+    def rules_beside(self) -> tuple[DerivedRule, ...]:
+        """The rules that are no search."""
+        return tuple(each for each in self.rules if not isinstance(each, Search))
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -435,12 +483,14 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
     known = {BASELINE_ID, *(each.id for each in profiles)}
     ids = set(known)
     kinds = [(rule.kind, rule.wave) for rule in rules]
-    sources: list[Profile | Singles] = [*profiles]
-    sources += [rule for rule in rules if isinstance(rule, Singles)]
+    sources: list[Profile | Singles | Search] = [*profiles]
+    sources += [rule for rule in rules if isinstance(rule, Singles | Search)]
     for rule in rules:
         if isinstance(rule, Singles):
             ids |= {each.id for each in rule.candidates}
-        elif not any(wave_order(each.wave) < wave_order(rule.wave) for each in sources):
+        elif not isinstance(rule, Search) and not any(
+            wave_order(each.wave) < wave_order(rule.wave) for each in sources
+        ):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"

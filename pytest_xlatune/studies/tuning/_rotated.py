@@ -152,7 +152,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         """The sweep of the profiles that are jobs; None where there is none."""
         if self.why_not is None:
             return self.ways.jobs  # type: ignore[return-value]
-        whole = replace(self.study, rotation=None)
+        whole = self.study.as_jobs
         try:
             return replace(whole, budget=whole.budget - len(self._looks) - len(self.rotations))
         except ConfigError:  # too few jobs are left to lay it out
@@ -181,7 +181,15 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     def _known(self, history: History) -> Mapping[str, Profile]:
         arms = self.rotated.arms(history)
-        return {ALIAS.id: ALIAS, **{each.id: each.profile for each in arms}}
+        # what a search asked for is known by its name, whatever it would ask for today
+        names = {program.id for each in self.rotations for program in _rotation(each).spec.programs}
+        asked = {name: found for name in names if (found := self._candidate(name))}
+        return {ALIAS.id: ALIAS, **asked, **{each.id: each.profile for each in arms}}
+
+    def _candidate(self, name: str) -> Profile | None:
+        """Return the candidate of a search that has this id; None where there is none."""
+        found = (each.find(name) for each in self.study.searches)
+        return next((each for each in found if each is not None), None)
 
     def _options(self, profile: Profile) -> dict[str, str]:
         """Return the options of a profile's program."""
@@ -291,13 +299,19 @@ class RotatedSweep(Walk["TuningStudy"]):
             for program in each.rotation.spec.programs  # type: ignore[union-attr]
         }
         due = self.rotated.propose(self.laid_out)
-        groups: dict[int, list[Trial]] = {}
+        # each round of a search is a rotation of its own
+        waves = {each.wave for each in self.study.searches}
+        is_searching = any(self._candidate(name) for block, name in held if not block)
+        groups: dict[tuple[int, str], list[Trial]] = {}
         for each in due:
+            wave = each.stage if each.stage in waves else ""
             if each.protocol.is_scored and (each.block, each.arm) not in held:
-                groups.setdefault(each.block, []).append(each)
+                groups.setdefault((each.block, wave), []).append(each)
         number = max((_rotation(each).number for each in self.rotations), default=0)
         made = []
-        for block, trials in sorted(groups.items()):
+        for (block, wave), trials in sorted(groups.items()):
+            if wave and is_searching:
+                continue  # the next round reads this one
             profiles = {each.arm: each.profile for each in trials if not each.is_baseline}
             if profiles:
                 number += 1
@@ -592,14 +606,22 @@ class RotatedSweep(Walk["TuningStudy"]):
         if confirm and not self.rotated.propose(self.laid_out):
             return found  # decided
         plan, turns = self.ways.plan, self.ways.turns
-        blocks = {each.trial.block for each in self.rotations}
-        blocks |= {each.block for each in self.turning}
-        later = max(plan.deciding - len(blocks - {0}), 0) if confirm else 0
-        widths = plan.widths[: not self.rotations and self.look is None] + plan.widths[-1:] * later
-        rotations = replace(plan, widths=widths)
+        blocks = {each.trial.id: each.trial.block for each in self.rotations}
+        blocks |= {each.id: each.block for each in self.turning if each.stage == TURNS}
+        later = max(plan.deciding - len({*blocks.values()} - {0}), 0) if confirm else 0
+        ranking = plan.widths[:1] + plan.searched * self._asks_search
+        widths = ranking[[*blocks.values()].count(0) :] + plan.widths[-1:] * later
+        rotations = replace(plan, widths=widths, searched=())
         found += rotations.load(turns, first_steps=FIRST_STEPS)
         checks = plan.checks if confirm else 0
         return found + JobWork(jobs=checks, steps=checks * steps)
+
+    @property
+    def _asks_search(self) -> bool:
+        """Whether this run is about a candidate of a search."""
+        places, selected = self.rotated.places, self.rotated.selected
+        own = {slot.name for each in self.rotated.searches for slot in places[each]}
+        return selected is None or bool(own & selected)
 
     @property
     def _left(self) -> int:

@@ -4,7 +4,8 @@ Of a wave of single settings a candidate that has a trial stays; one that needs 
 another or that the catalog objects to gives its slot to the next. A derived wave is filled from the
 screen of the waves before it, once that is over, or from what an evidence run of the baseline
 shows, and from nothing else: what comes later moves no slot. Half of the stacks run before the
-others are chosen: settings that work against each other are in no further one. Profiles that have
+others are chosen: settings that work against each other are in no further one. The candidates of
+a search come round by round, each from what the rounds before it measured. Profiles that have
 trials stay, whatever is read since; the rest of the slots are filled by the rule. Decides no
 verdict.
 """
@@ -21,8 +22,9 @@ from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
-from pytest_xlatune.model.result import EvidenceResult, TrialResult
+from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.search import Point
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
 from pytest_xlatune.studies.tuning._filling import (
@@ -42,6 +44,7 @@ from pytest_xlatune.studies.tuning.derived import (
     DerivedRule,
     Key,
     Leader,
+    Search,
     Singles,
     Stacks,
     is_part,
@@ -166,7 +169,7 @@ class Waves:
         chosen = {each.id for each in profiles if each.id in selected}
         chosen |= {each.id for name, each in self.slots.items() if name in selected}
         for rule in self.sweep.rules:
-            reads = not isinstance(rule, Singles)
+            reads = not isinstance(rule, Singles | Search)
             if reads and any(slot.name in selected for slot in places[rule]):
                 chosen |= {each.id for each in self._before(rule)}
             if isinstance(rule, Stacks) and self._asks_again(rule):
@@ -203,6 +206,8 @@ class Waves:
                 why_not=self._critic(),
             )
         pool = self._before(rule)
+        if isinstance(rule, Search):
+            return self._searched(rule, pool)
         kept = self._kept(rule, pool)
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
@@ -247,6 +252,92 @@ class Waves:
             is_begun=is_open,
             told=(*offered.told, *left_out(rule.wave, refused)),
         )
+
+    def _searched(self, rule: Search, pool: Sequence[Profile]) -> Filled:
+        """Return the candidates that were measured, and those of the next round."""
+        planned = self._planned(rule)
+        # in the order of the rounds
+        kept = tuple(
+            found
+            for name, each in planned.items()
+            if (found := rule.find(name)) and found.same_as(each.trial.profile)
+        )[: rule.slots]
+        if any(not planned[each.id].status.is_final for each in kept):
+            is_open = len(kept) < rule.slots
+            return Filled(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
+        told = self._told_of(rule, pool, kept)
+        most = min(rule.at_once, rule.slots - len(kept))
+        asked, refused = self._next_round(rule, kept, planned, told, most=most)
+        own = (*kept, *asked)
+        is_open = len(asked) == most and len(own) < rule.slots
+        said = [Reason(Why.SEARCH_SO_FAR, wave=rule.wave, tried=len(kept), points=rule.points)]
+        return Filled(
+            profiles=own,
+            slotted=own,
+            is_open=is_open,
+            is_begun=is_open,
+            told=(*(said if kept else ()), *left_out(rule.wave, refused)),
+        )
+
+    def _next_round(
+        self,
+        rule: Search,
+        kept: Sequence[Profile],
+        planned: Mapping[str, TrialResult],
+        told: Mapping[Point, float],
+        *,
+        most: int,
+    ) -> tuple[list[Profile], dict[str, Reason]]:
+        """Return the candidates of the next round, and why others have no place in it."""
+        key, critic = self.sweep.effective.key, self._critic()
+        seen = set(map(key, (*self._all, *kept, ALIAS)))
+        ids = {each.id for each in (*self._all, *kept)}
+        # what the compiler refuses alone, it refuses beside another
+        dropped = [
+            settings_of(each) for each in kept if planned[each.id].status is TrialStatus.DROPPED
+        ]
+        without = {point for each in kept if (point := rule.point_of(each))}
+        asked: list[Profile] = []
+        refused: dict[str, Reason] = {}
+        while len(asked) < most:
+            found = rule.asked(
+                told,
+                without=without,
+                count=most - len(asked),
+                rng_seed=f"{self.sweep.seed} {rule.wave}",
+            )
+            if not found:
+                break
+            for each in found:
+                point = rule.point_of(each)
+                without |= {point} if point else set()
+                if each.id in ids or key(each) in seen:
+                    continue
+                if any(is_part(part, settings_of(each)) for part in dropped):
+                    continue
+                if why := critic(each):
+                    refused[each.id] = why
+                    continue
+                asked.append(each)
+        return asked, refused
+
+    def _told_of(
+        self, rule: Search, pool: Sequence[Profile], kept: Sequence[Profile]
+    ) -> dict[Point, float]:
+        """Return what the screen says of points of a search, whichever profile lies there."""
+        declared = {each.id: each for each in (*pool, *kept)}
+        own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
+        if not own:
+            return {}
+        queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        standings = screen(self.sweep.read(own, declared), filter(has_profiles, queues)).standings
+        return {
+            point: round(standing.estimate, 9)
+            for name, standing in standings.items()
+            if name in declared
+            and math.isfinite(standing.estimate)
+            and (point := rule.point_of(declared[name]))
+        }
 
     def _offered(
         self,

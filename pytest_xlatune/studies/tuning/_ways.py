@@ -173,16 +173,20 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     of_rules = {each: _rotates(each.candidates, sweep) for each in sweep.singles}
     singles = tuple(each for each, rotates in of_rules.items() if rotates)
     slots = sum(
-        each.slots for each in sweep.rules if not isinstance(each, Singles) or of_rules[each]
+        each.slots for each in sweep.rules_beside if not isinstance(each, Singles) or of_rules[each]
     )
     count = len(options) + slots
+    searched = [each.at_once for each in sweep.searches for _ in range(each.rounds)]
+    jobs = min(rule.jobs + len(searched), sweep.budget)
     layout = plan_rotations(
-        count, min(rule.jobs, sweep.budget), best=sweep.finalists, deciding=sweep.blocks
+        count, jobs, best=sweep.finalists, deciding=sweep.blocks, searched=searched
     )
     if isinstance(layout, Refusal):
         return layout
     of_jobs = sweep.count - count
-    alpha = SWEEP_ALPHA * count / sweep.count
+    # a search counts as one of its rounds: it is an extra, and takes little from those beside it
+    weight = count + sum(each.at_once for each in sweep.searches)
+    alpha = SWEEP_ALPHA * weight / (weight + of_jobs)
     waves = len(sweep.counts)
     width, deciding = layout.widths[-1], layout.deciding
     share = rule.share or 0.0
@@ -194,7 +198,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         profiles=tuple(chosen),
         singles=singles,
         selected=_selected(sweep, {*stays, *_slots(sweep, of_rules, rotates=False)}),
-        budget=count + waves * layout.copies + deciding * (width + layout.copies),
+        budget=layout.profiles + waves * layout.copies + deciding * (width + layout.copies),
         screen_baselines=layout.copies,
         finalists=width,
         blocks=deciding,
@@ -213,6 +217,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
             stacks=(),
             around=(),
             crossed=(),
+            searches=(),
             selected=_selected(sweep, {*options, *_slots(sweep, of_rules, rotates=True)}),
             budget=max(sweep.budget - layout.jobs, of_jobs + 1),
             alpha=SWEEP_ALPHA - alpha,
@@ -222,7 +227,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
         options=options,
         stays=stays,
         plan=layout,
-        turns=layout.turns(job_steps=sweep.cell.protocol.steps, jobs=jobs_instead(sweep, count)),
+        turns=layout.turns(job_steps=sweep.cell.protocol.steps, jobs=jobs_instead(sweep, weight)),
         alpha=alpha,
         deployed=deployed,
         step_function=rule.step_function,
@@ -232,7 +237,8 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     own, without = both_plans(sweep, ways)
     pace = pace_of_plan(sweep)
     took_s, other_s = own.seconds(pace), without.seconds(pace)
-    if rule.must_save and not (own.jobs < without.jobs and took_s <= other_s):
+    must_save = rule.must_save and not sweep.searches  # which no job can measure
+    if must_save and not (own.jobs < without.jobs and took_s <= other_s):
         spent = {"jobs": own.jobs, "others": without.jobs, "took_s": took_s, "other_s": other_s}
         return Refusal(why=Reason(Why.ROTATION_SAVES_NOTHING, **spent))
     return ways
@@ -245,9 +251,9 @@ def deployed_flags(sweep: TuningPlan) -> Flags:
 
 def jobs_instead(sweep: TuningPlan, count: int) -> int:
     """Return how many ordinary jobs `count` profiles of a sweep would take."""
-    layout = replace(sweep, rotation=None).layout
+    layout = sweep.as_jobs.layout
     jobs = sweep.budget if isinstance(layout, Refusal) else layout.jobs
-    return round(jobs * count / max(sweep.count, 1))
+    return round(jobs * count / max(sweep.count, count, 1))
 
 
 def _rotates(profiles: tuple[Profile, ...], sweep: TuningPlan) -> bool:
@@ -310,9 +316,13 @@ def outline_of_ways(
     deciding = plan.widths[-1] + plan.copies
     rows = [
         *goes_on(sweep),
+        *(
+            Reason(Why.SEARCHES, wave=each.wave, slots=each.slots, fills=each.fills)
+            for each in sweep.searches
+        ),
         Reason(
             Why.ROTATES,
-            arms=tuple(ways.options),
+            arms=(*ways.options, *(each.wave for each in sweep.searches)),
             shape=plan.shape,
             turn_steps=turns.turn_steps,
             rounds=turns.rounds,
@@ -339,7 +349,7 @@ def both_plans(sweep: TuningPlan, ways: Ways) -> tuple[JobWork, JobWork]:
     rotations = ways.plan.load(ways.turns, first_steps=FIRST_STEPS)
     # the look compiles the baseline once more
     own = rotations + JobWork(jobs=ordinary, steps=ordinary * steps, compilations=LOOK)
-    others = _jobs(replace(sweep, rotation=None))
+    others = _jobs(sweep.as_jobs)
     return own, JobWork(jobs=others, steps=others * steps)
 
 
@@ -355,7 +365,7 @@ def _as_sharp(others: TuningPlan, *, than: TuningPlan) -> int:
 
     All that is left of the budget, where no fewer are enough, or the sweep states its blocks.
     """
-    whole, sigma = replace(than, rotation=None).layout, than.noise.value
+    whole, sigma = than.as_jobs.layout, than.noise.value
     if others.is_stated or isinstance(whole, Refusal):
         return others.budget
     least = whole.from_start80(sigma)

@@ -1,4 +1,4 @@
-"""Rules of waves whose profiles follow from results: single settings, stacks, values beside.
+"""Rules of waves whose profiles follow from results: single settings, stacks, values, searches.
 
 A rule says how many slots its wave has. Single settings are chosen by where the time of a step goes
 in an evidence run of the baseline; parts of a step share the slots in proportion to what could be
@@ -16,6 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 from pytest_xlatune.model.channels import CHANNELS, on_top, settings_in, with_flag
@@ -37,7 +38,9 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, canonical, digest, written
 from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
+from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole
+from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1
@@ -472,7 +475,261 @@ class Crossed(Record):
                 yield found
 
 
-DerivedRule = Stacks | Around | Crossed | Singles
+@written("search")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(Record):
+    """A wave of values that are searched in rotations, beyond those of the catalog.
+
+    A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the
+    rounds before it measured says which candidates it has. None of it counts in a verdict: the best
+    go on to fresh rotations, as any profile does.
+
+    Attributes:
+        wave: the marker of the wave that measures them; it reads no other.
+        space: name of a flag without dashes -> the values to try in order, as `doubled("1M", "1G")`
+            gives them; what the cell deploys need not be among them.
+        rounds: rotations, each with as many candidates as the others.
+        slots: candidates of all rounds at most; a smaller space has fewer.
+
+    Raises:
+        ConfigError: no flag, one that is no option of a compilation, a value twice, more points
+            than can be weighed, fewer candidates than rounds.
+    """
+
+    kind: ClassVar[str] = "search"
+    wave: str = "wave4"
+    space: dict[str, tuple[str, ...]]
+    rounds: int = 3
+    slots: int = 90
+
+    def __post_init__(self) -> None:
+        where = f"the search of {self.wave}"
+        if not self.space:
+            raise ConfigError(
+                f"{where}: no flag is given; name some and their values, e.g. "
+                "space={'xla_gpu_all_reduce_combine_threshold_bytes': doubled('1M', '1G')}"
+            )
+        for name, values in self.space.items():
+            _check_searched(name, values, where=where)
+        points = count_of(self._sizes)
+        if points > MOST_POINTS:
+            raise ConfigError(
+                f"{where}: {points} points of one flag or two, expected at most {MOST_POINTS}; "
+                "give fewer flags, or fewer values of each"
+            )
+        if not 1 <= self.rounds <= self.slots:
+            raise ConfigError(
+                f"{where}: {self.slots} candidates in {self.rounds} rounds; expected one round or "
+                "more, and one candidate or more in each"
+            )
+        object.__setattr__(self, "slots", min(self.slots, points))
+        object.__setattr__(self, "rounds", min(self.rounds, self.slots))
+        if len(self.names) < points:
+            raise ConfigError(f"{where}: two values of a flag have one name; leave one of them out")
+
+    def __hash__(self) -> int:
+        return hash((self.wave, self.slots, self.rounds, tuple(self.space)))
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(map(len, self.space.values()))
+
+    @property
+    def points(self) -> int:
+        """How many candidates there are."""
+        return count_of(self._sizes)
+
+    @property
+    def at_once(self) -> int:
+        """Candidates of a round."""
+        return -(-self.slots // self.rounds)
+
+    @property
+    def fills(self) -> Reason:
+        """What fills the slots."""
+        return Reason(
+            Why.FILLS_SEARCH, points=self.points, settings=len(self.space), rounds=self.rounds
+        )
+
+    @property
+    def names(self) -> Mapping[str, Point]:
+        """The points of the space by the ids of their profiles."""
+        return _named_points(tuple(self.space.items()))
+
+    def find(self, profile_id: str) -> Profile | None:
+        """Return the candidate of an id; None where the space has none."""
+        point = self.names.get(profile_id)
+        return None if point is None else self.at(point)
+
+    def at(self, point: Point) -> Profile:
+        """Return the candidate at a point of the space."""
+        own = [
+            (name, values[place])
+            for (name, values), place in zip(self.space.items(), point, strict=True)
+            if place != DEPLOYED
+        ]
+        return Profile(
+            id=_candidate_id(own, self.space),
+            flags=tuple(Flag(name=name, value=value) for name, value in own),
+            wave=self.wave,
+            origin=Reason(Why.SEARCHED, wave=self.wave),
+        )
+
+    def point_of(self, profile: Profile) -> Point | None:
+        """Return where a profile lies in the space, whatever its id; None where it does not."""
+        own = settings_of(profile)
+        names = {ALIASES.get(name, name): values for name, values in self.space.items()}
+        found = [
+            values.index(own[key]) if (key := ("flag", name)) in own and own[key] in values else -1
+            for name, values in names.items()
+        ]
+        held = sum(each != DEPLOYED for each in found)
+        return tuple(found) if 1 <= held == len(own) <= _SEARCHED_AT_ONCE else None
+
+    @property
+    def singles(self) -> tuple[Profile, ...]:
+        """The candidates of one flag, which all others are made of."""
+        return tuple(
+            self.at(each)
+            for each in points_of(self._sizes)
+            if each.count(DEPLOYED) + 1 == len(each)
+        )
+
+    def asked(
+        self,
+        told: Mapping[Point, float],
+        *,
+        without: Iterable[Point],
+        count: int,
+        rng_seed: str,
+    ) -> tuple[Profile, ...]:
+        """Return the candidates to measure next; arguments are those of `stats.search.ask`."""
+        ordered = tuple(
+            len(values) > _SEARCHED_AT_ONCE and all(_number(each) is not None for each in values)
+            for values in self.space.values()
+        )
+        found = _asked(
+            self._sizes,
+            ordered,
+            tuple(told.items()),
+            without=frozenset(without),
+            count=count,
+            rng_seed=rng_seed,
+        )
+        return tuple(map(self.at, found))
+
+
+_SEARCHED_AT_ONCE = 2  # flags of a candidate; two values of one are alike to no third
+
+
+@functools.lru_cache(maxsize=64)
+def _asked(
+    sizes: tuple[int, ...],
+    ordered: tuple[bool, ...],
+    told: tuple[tuple[Point, float], ...],
+    *,
+    without: frozenset[Point],
+    count: int,
+    rng_seed: str,
+) -> tuple[Point, ...]:
+    """Ask once: a study is walked again for each trial that lands."""
+    return ask(sizes, ordered, dict(told), without=without, count=count, rng_seed=rng_seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
+    found = {}
+    for point in points_of([len(values) for _, values in space]):
+        own = [
+            (name, values[place])
+            for (name, values), place in zip(space, point, strict=True)
+            if place != DEPLOYED
+        ]
+        found[_candidate_id(own, dict(space))] = point
+    return MappingProxyType(found)
+
+
+def doubled(first: str, last: str) -> tuple[str, ...]:
+    """Return the numbers from one to another, each twice the one before: `doubled("16M", "1G")`.
+
+    K, M and G are powers of 1024. All are digits, as XLA reads them.
+
+    Raises:
+        ConfigError: one of them is no whole number above 0, or the first is the larger one.
+    """
+    low, high = _size(first), _size(last)
+    if low > high:
+        raise ConfigError(f"doubled({first!r}, {last!r}): the first is larger than the last")
+    return tuple(str(low << at) for at in range((high // low).bit_length()))
+
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _size(text: str) -> int:
+    unit = _UNITS.get(text[-1:].upper(), 1)
+    number = whole(text if unit == 1 else text[:-1])
+    if number is None or number < 1:
+        raise ConfigError(f"doubled: {text!r} is no size; write e.g. 4, '64M' or '1G' as text")
+    return number * unit
+
+
+def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
+    """Refuse a setting that no rotation can search, and values that are none."""
+    if name.startswith("-"):
+        raise ConfigError(f"{where}: {name!r}: write the flag without dashes")
+    if isinstance(values, str) or not values or len(set(values)) != len(values):
+        shown = repr(values) if isinstance(values, str) else list(values)
+        raise ConfigError(
+            f"{where}: {name}: found {shown}, expected different values, e.g. ('1', '2', '4')"
+        )
+    for value in values:
+        try:
+            made = Profile(id="searched", flags=(Flag(name=name, value=value),))
+            found = options_of(made, ())
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {name}={value}: {error}") from None
+        if isinstance(found, Reason) or name in APPENDING:
+            raise ConfigError(
+                f"{where}: {name}={value} is no option of a compilation, so that it cannot take "
+                "turns with others; declare profiles of it, or a ladder of Around"
+            )
+
+
+# parts of a flag's name that say little, and the short words for others; in this order
+_SHORT = (
+    ("xla_gpu_", ""),
+    ("xla_tpu_", ""),
+    ("xla_cpu_", ""),
+    ("xla_", ""),
+    ("experimental_", ""),
+    ("enable_", ""),
+    ("all_gather", "ag"),
+    ("all_reduce", "ar"),
+    ("reduce_scatter", "rs"),
+    ("collective_permute", "cp"),
+    ("combine_threshold_bytes", "threshold"),
+    ("collective_overlap_limit", "overlap"),
+)
+
+
+def _short(name: str) -> str:
+    for long, short in _SHORT:
+        name = name.replace(long, short)
+    return "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower())
+
+
+def _candidate_id(own: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
+    """Name a candidate by its values: `ar-threshold-64m`, two of them joined by a plus."""
+    shorts = Counter(map(_short, space))
+    parts = [
+        f"{_short(name) if shorts[_short(name)] == 1 else name.lower()}-{_slug(value)}"
+        for name, value in own
+    ]
+    return _cut("+".join(each.strip("-") for each in parts))
+
+
+DerivedRule = Stacks | Around | Crossed | Singles | Search
 
 
 class Rules(NamedTuple):
@@ -482,6 +739,7 @@ class Rules(NamedTuple):
     around: tuple[Around, ...]
     crossed: tuple[Crossed, ...]
     singles: tuple[Singles, ...]
+    searches: tuple[Search, ...]
 
 
 def by_kind(rules: Sequence[DerivedRule]) -> Rules:
@@ -491,6 +749,7 @@ def by_kind(rules: Sequence[DerivedRule]) -> Rules:
         around=tuple(each for each in rules if isinstance(each, Around)),
         crossed=tuple(each for each in rules if isinstance(each, Crossed)),
         singles=tuple(each for each in rules if isinstance(each, Singles)),
+        searches=tuple(each for each in rules if isinstance(each, Search)),
     )
 
 
@@ -504,7 +763,8 @@ class Slot:
 
 def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, ...]]:
     """Return the slots of each rule; those of one kind are numbered through."""
-    numbers = {kind.kind: itertools.count(1) for kind in (Stacks, Around, Crossed, Singles)}
+    kinds = (Stacks, Around, Crossed, Singles, Search)
+    numbers = {kind.kind: itertools.count(1) for kind in kinds}
     return {
         rule: tuple(
             Slot(name=f"{rule.kind}-{next(numbers[rule.kind])}", wave=rule.wave)

@@ -1,0 +1,342 @@
+"""A wave whose values are searched: what is asked, round by round, and what of it decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.reason import Why
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats import search as sampler
+from pytest_xlatune.stats.design import Refusal
+from pytest_xlatune.stats.search import ask, count_of, points_of
+from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.trials import TURNS
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning._ways import Ways
+from pytest_xlatune.studies.tuning.derived import Search, Stacks, doubled
+from tests.helpers.answers import drive
+from tests.helpers.turn_answers import NCCL, RULE, Machine, turning
+
+AR = "xla_gpu_all_reduce_combine_threshold_bytes"
+AG = "xla_gpu_all_gather_combine_threshold_bytes"
+SWITCH = "xla_gpu_enable_while_loop_double_buffering"
+RULES = Search(
+    space={AR: doubled("16M", "1G"), AG: doubled("16M", "1G"), SWITCH: ("false", "true")},
+    slots=36,
+)
+
+
+def gain(name: str, *, at: int = 4) -> float:
+    """What a candidate is worth: +3 % at one threshold, +1 % at another, -1 % of the switch."""
+    point = RULES.names[name]
+    first = 0.03 * math.exp(-0.5 * (point[0] - at) ** 2) if point[0] >= 0 else 0.0
+    return first + 0.01 * (point[1] == 1) - 0.01 * (point[2] == 1)
+
+
+@dataclass
+class Hidden(Machine):
+    """A machine on which values of the space gain, or none does."""
+
+    helps: bool = True
+
+    def effect(self, name: str, effects: Any) -> float:
+        if name not in RULES.names:
+            return super().effect(name, effects)
+        return gain(name) if self.helps else 0.0
+
+
+def searching(count: int = 6, **changes: Any) -> TuningStudy:
+    return turning(count, **({"searches": (RULES,)} | changes))
+
+
+def asked(done: Sequence[TrialResult]) -> list[list[str]]:
+    """Return the candidates of each round."""
+    trials = [each.trial for each in done if each.trial.stage == TURNS and not each.trial.block]
+    found = [
+        [each.id for each in trial.rotation.spec.programs if each.id in RULES.names]
+        for trial in trials
+        if trial.rotation
+    ]
+    return [each for each in found if each]
+
+
+def test_three_rounds_find_what_fresh_rotations_then_prove() -> None:
+    sweep = searching()
+    assert sweep.left(()) == 13
+    done = drive(sweep, Hidden())
+    rounds = asked(done)
+    assert [len(each) for each in rounds] == [12, 12, 12]
+    assert len({name for each in rounds for name in each}) == 36
+    single = [name for name in rounds[0] if "+" not in name]
+    assert len(single) >= 6, "half of the first round are single values"
+    values = [sum(map(gain, each)) / len(each) for each in rounds]
+    assert values[0] < values[1], "the second round knows what the first one measured"
+    found = sweep.conclude(done)
+    assert found.complete
+    assert found.alpha == 0.05
+    best = found.verdicts[0]
+    assert best.kind is VerdictKind.FASTER
+    assert gain(best.arm) > 0.035
+    # the rounds measured it once or twice: only the rotations that decide count
+    deciding = [each for each in done if each.trial.block and each.trial.stage == TURNS]
+    assert best.n == len(deciding) >= 3
+    origin = next(each.origin for each in sweep.slots_of(done).values() if each.id == best.arm)
+    assert sentence(origin) == "found by the search of wave4"
+    assert any(each.kind is Why.SEARCH_SO_FAR for each in found.notes)
+    assert TuningStudy.from_json(sweep.to_json()) == sweep
+
+
+def test_where_no_value_helps_the_rounds_prove_nothing() -> None:
+    sweep = searching(0)
+    run = Hidden(helps=False, sigma=0.006)
+    done = drive(sweep, run)
+    found = sweep.conclude(done)
+    assert found.complete
+    screened = [each for each in found.verdicts if each.kind is VerdictKind.SCREENED]
+    assert max(each.delta or 0.0 for each in screened) > 0.005, "the luckiest of 36 single looks"
+    assert not any(each.wins for each in found.verdicts)
+
+
+def test_what_rounds_measured_is_in_no_verdict() -> None:
+    sweep = searching(0)
+    done = drive(sweep, Hidden())
+    told = {each.arm: each for each in sweep.conclude(done).verdicts if each.n > 1}
+    assert told
+
+    def shifted(each: TrialResult) -> TrialResult:
+        score = each.rotation.score if each.rotation else None
+        if each.trial.block or score is None or each.rotation is None:
+            return each
+        # the order of the candidates is kept: the same ones decide
+        programs = tuple(replace(one, change=one.change * 3) for one in score.programs)
+        return replace(
+            each, rotation=replace(each.rotation, score=replace(score, programs=programs))
+        )
+
+    again = {each.arm: each for each in sweep.conclude([*map(shifted, done)]).verdicts}
+    for arm, before in told.items():
+        assert again[arm].ci95 == before.ci95, arm
+
+
+def test_every_process_asks_the_same_and_a_killed_round_goes_on() -> None:
+    sweep, run = searching(), Hidden()
+    done: list[TrialResult] = []
+    while due := sweep.propose(done):
+        assert due == searching().propose(tuple(done))
+        running = [TrialResult(trial=each, status=TrialStatus.RUNNING) for each in due]
+        assert {e.id for e in sweep.propose([*done, *running])} == {e.id for e in due}
+        done.append(run(due[0]))
+    assert len(asked(done)) == 3
+
+
+def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep = searching(0)
+    run = Hidden()
+    done = [run(sweep.propose(())[0])]
+    first = sweep.propose(done)
+    running = [*done, *(TrialResult(trial=e, status=TrialStatus.RUNNING) for e in first)]
+
+    def otherwise(sizes: Sequence[int], *_: object, count: int, **more: Any) -> Any:
+        tried = {*more["without"]}
+        return tuple(each for each in reversed([*points_of(sizes)]) if each not in tried)[:count]
+
+    monkeypatch.setattr("pytest_xlatune.studies.tuning.derived._asked", otherwise)
+    other = searching(0, seed=sweep.seed)
+    assert [each.id for each in other.propose(running)] == [each.id for each in first]
+    done += [run(each) for each in first]
+    names = {each.id for each in other.slots_of(done).values()}
+    assert set(asked(done)[0]) <= names, "what was measured keeps its row"
+    again = drive(other, run, done)
+    assert [len(each) for each in asked(again)] == [12, 12, 12]
+
+
+def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
+    sweep = searching(0)
+    bad = "ar-threshold-16m"
+    done = drive(sweep, Hidden(refused=[name for name in RULES.names if bad in name.split("+")]))
+    rounds = asked(done)
+    assert any(bad in each for each in rounds[:1]), "it was asked alone, and dropped"
+    assert not any(bad in name.split("+") for each in rounds[1:] for name in each)
+    assert sweep.conclude(done).complete
+
+
+def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
+    small = Search(space={AR: ("16777216", "33554432"), SWITCH: ("true",)})
+    assert (small.points, small.slots, small.rounds, small.at_once) == (5, 5, 3, 2)
+    known = profile("mine", f"--{AR}=16777216", wave="wave2")
+    sweep = searching(profiles=(known,), searches=(small,))
+    done = drive(sweep, Machine())
+    names = [each.id for each in sweep.slots_of(done).values()]
+    assert len(names) == 4, "the declared profile has the fifth point"
+    assert "ar-threshold-16m" not in names
+    assert sweep.conclude(done).complete
+
+
+def test_a_declared_profile_in_the_space_tells_the_search() -> None:
+    point = RULES.point_of(profile("any", f"--{AR}={1 << 28} --{SWITCH}=true"))
+    assert point == (4, -1, 1)
+    for other in (
+        profile("third", f"--{AR}={1 << 28} --{SWITCH}=true --{AG}={1 << 28}"),
+        profile("else", f"--{AR}={1 << 28} --xla_other=1"),
+        profile("variable", f"--{AR}={1 << 28}", env={"A": "1"}),
+        profile("off", f"--{AR}=7"),
+    ):
+        assert RULES.point_of(other) is None, other.id
+
+
+def test_profiles_that_stay_jobs_keep_most_of_their_alpha() -> None:
+    sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
+    ways = sweep.ways
+    assert isinstance(ways, Ways)
+    assert ways.jobs
+    # a search weighs as much as one of its rounds
+    assert ways.alpha == pytest.approx(0.05 * (5 + 12) / (6 + 12))
+    assert ways.plan.searched == (12, 12, 12)
+    assert not ways.jobs.searches
+
+
+def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
+    sweep = searching(12)
+    done = drive(sweep, Hidden(finds=False))
+    assert not asked(done)
+    found = sweep.conclude(done)
+    assert found.complete
+    assert not any(each.arm in RULES.names for each in found.verdicts)
+
+
+def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
+    alone = searching(selected=frozenset({"p0", "p1"}), confirm=False)
+    assert not asked(drive(alone, Hidden()))
+    sweep = searching(selected=frozenset({f"search-{at}" for at in range(1, 37)}), confirm=False)
+    run = Hidden()
+    done = drive(sweep, run)
+    assert [len(each) for each in asked(done)] == [12, 12, 12]
+    question = Question(about=Ask.SLOT, name="search-30", wave="wave4")
+    assert sweep.answer(done, question).state is not Answered.NOT_YET
+    assert sweep.answer(done[:2], question).state is Answered.NOT_YET
+
+
+def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> None:
+    sweep = searching(0, stacks=(Stacks(wave="wave5", slots=2),))
+    done = drive(sweep, Hidden())
+    assert len(asked(done)) == 3
+    assert sweep.conclude(done).complete
+    lost = drive(sweep, Hidden(finds=False))
+    assert sweep.conclude(lost).complete
+
+
+def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
+    sweep = searching(stacks=(Stacks(wave="wave5", slots=2),))
+    done = drive(sweep, Hidden({"p3": 0.03}))
+    stacks = [name for slot, name in sweep.slots_of(done).items() if slot.startswith("stack")]
+    assert any("p3" in each.id and "threshold" in each.id for each in stacks)
+
+
+def made(**said: Any) -> Callable[[], object]:
+    return lambda: Search(**said)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        pytest.param(made(space={}), "no flag is given", id="no flag"),
+        pytest.param(made(space={f"--{AR}": ("1", "2")}), "without dashes", id="dashes"),
+        pytest.param(made(space={"NCCL_PROTO": ("LL",)}), "no option of a comp", id="variable"),
+        pytest.param(made(space={"xla_gpu_autotune_level": ("1",)}), "take turns", id="at start"),
+        pytest.param(made(space={AR: ("1", "1")}), "different values", id="a value twice"),
+        pytest.param(made(space={AR: ()}), "different values", id="no value"),
+        pytest.param(made(space={AR: "64M"}), "different values", id="a text"),
+        pytest.param(made(space={AR: ("+A,-B",)}), "no option of a comp", id="an edit"),
+        pytest.param(made(space={AR: ("1",)}, rounds=0), "0 rounds", id="no round"),
+        pytest.param(made(space={AR: ("1",)}, slots=2), "2 candidates in 3", id="few candidates"),
+        pytest.param(
+            made(space={f"xla_f{at}": doubled("1", "1G") for at in range(8)}),
+            "at most 20000",
+            id="too many points",
+        ),
+        pytest.param(made(space={AR: ("a_b", "a-b")}), "have one name", id="one name"),
+        pytest.param(lambda: doubled("1G", "1M"), "larger than the last", id="downwards"),
+        pytest.param(lambda: doubled("big", "1M"), "is no size", id="no size"),
+        pytest.param(lambda: doubled("0", "1M"), "is no size", id="nothing to double"),
+    ],
+)
+def test_a_search_that_cannot_be(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        call()
+
+
+def test_values_and_names() -> None:
+    assert doubled("16M", "64M") == ("16777216", "33554432", "67108864")
+    assert doubled("3", "13") == ("3", "6", "12")
+    assert list(RULES.names)[:2] == ["ar-threshold-16m", "ar-threshold-32m"]
+    pair = "ar-threshold-1g+while-loop-double-buffering-true"
+    found = RULES.find(pair)
+    assert found is not None
+    assert (found.id, found.wave) == (pair, "wave4")
+    assert [str(each) for each in found.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
+    assert RULES.find("ar-threshold-3m") is None
+    assert len(RULES.names) == RULES.points == count_of((7, 7, 2))
+    assert len(RULES.singles) == 16
+
+
+def test_too_few_jobs_for_its_rounds_are_refused_by_the_plan() -> None:
+    ways = searching(0, budget=10).ways
+    assert isinstance(ways, Refusal)
+    assert sentence(ways.why).startswith("10 jobs are too few for rotations")
+    assert isinstance(searching(0, budget=11).ways, Ways)
+    # it is not worth less than jobs: no job can search
+    assert isinstance(searching(0, rotation=replace(RULE, must_save=True)).ways, Ways)
+
+
+# --- what to ask next -----------------------------------------------------------------------------
+
+SIZES, ORDERED = (10, 10, 2), (True, True, False)
+
+
+def ran(worth: Callable[[sampler.Point], float], *, rounds: int = 3) -> dict[sampler.Point, float]:
+    told: dict[sampler.Point, float] = {}
+    for _ in range(rounds):
+        found = ask(SIZES, ORDERED, told, count=15, rng_seed="1")
+        assert not told.keys() & set(found)
+        told |= {point: worth(point) for point in found}
+    return told
+
+
+@pytest.mark.parametrize(
+    ("worth", "least"),
+    [
+        pytest.param(
+            lambda p: 0.02 * (abs(p[0] - 6) < 2) + 0.01 * (p[1] == 3), 0.029, id="two that add up"
+        ),
+        pytest.param(
+            lambda p: 0.03 * (p[0] > 3 and p[1] > 3) - 0.01 * ((p[0] < 0) != (p[1] < 0)),
+            0.029,
+            id="two that gain together alone",
+        ),
+    ],
+)
+def test_it_finds_what_is_hidden(worth: Callable[[sampler.Point], float], least: float) -> None:
+    assert max(ran(worth).values()) >= least
+
+
+def test_of_no_space_left_nothing_is_asked() -> None:
+    told = dict.fromkeys(points_of((2, 1)), 0.0)
+    assert ask((2, 1), (True, True), told, count=5, rng_seed="") == ()
+    left = ask((2, 1), (True, True), {}, without=list(told)[1:], count=5, rng_seed="")
+    assert left == (next(iter(told)),)
+
+
+def test_points_that_all_measured_alike_are_no_trouble() -> None:
+    found = ran(lambda _: 0.0)
+    assert len(found) == 45
+    assert len(ran(lambda _: 1e-3)) == 45

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import importlib
 import itertools
 import os
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest._code.source import Source, getstatementrange_ast
 
 from pytest_xlatune.model.result import StudyRecord
 from pytest_xlatune.sweep.registry import KINDS
@@ -50,8 +53,23 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
     with quick_trials(), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it
+        patched.setattr("_pytest._code.code.getstatementrange_ast", _statement_range)
         # an alarm of the test's own limit would only fail the session's test that waits just then
         return pytester.runpytest_inprocess("-p", plugin, f"--timeout={LIMIT_S:.0f}", *args)
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> ast.AST:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, "source", "exec")
+
+
+def _statement_range(
+    lineno: int, source: Source, *, astnode: ast.AST | None = None
+) -> tuple[ast.AST, int, int]:
+    """Read a module of a traceback once: pytest reads its own ones anew for each that it shows."""
+    return getstatementrange_ast(lineno, source, astnode=astnode or _parsed(str(source)))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason
@@ -58,6 +59,9 @@ LOST = ("Profile", "runs lost", "to", "hangs", "retries")
 BUBBLES = (
     *("Profile", "S", "M", "V", "bubble", "predicted delta %", "measured delta %", "verdict"),
 )
+
+# of each ledger what its header has: the same for every document that is compared with it
+_HEADERS: WeakKeyDictionary[Books, dict[str, list[list[str]]]] = WeakKeyDictionary()
 
 
 def _hours(hours: float) -> str:
@@ -215,9 +219,10 @@ class _Check:
 
     def header(self, bullets: Sequence[str]) -> None:
         """Compare figures, literals and verdicts of each bullet, in order; words are not read."""
-        expected: dict[str, list[list[str]]] = {}
-        for label, text in self.expected_header():
-            expected.setdefault(label, []).append(TOKEN.findall(text))
+        if (expected := _HEADERS.get(self.books)) is None:
+            expected = _HEADERS[self.books] = {}
+            for label, text in self.expected_header():
+                expected.setdefault(label, []).append(TOKEN.findall(text))
         for bullet in bullets:
             label, _, text = bullet.partition(": ")
             if label in ("Two speeds", "Node slots"):  # tests/stats/test_two_groups.py; below

@@ -449,7 +449,7 @@ class DesignSettings(Declared):
         choices=("on", "off"),
     )
     rotate: Literal["auto", "on", "off"] = _option(
-        "off",
+        "auto",
         "Let profiles that differ in flags only take turns in one job: on, off, or auto (on where "
         "the launcher starts Python itself, and turns need fewer jobs and no more time)",
         metavar="HOW",

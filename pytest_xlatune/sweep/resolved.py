@@ -387,7 +387,7 @@ class ResolvedSweep:
     ) -> RotationRule | None:
         """Return how a sweep rotates: as its ledger began, unless a user says else; None is off."""
         chosen, way = self.rotates, way_begun(study, earlier)
-        if way is RotateWay.ROTATIONS and self.may_rotate and not self._is_asked("on", "off"):
+        if way is RotateWay.ROTATIONS and self.may_rotate and self.must_save:
             return RotationRule(share=share, kept=way)
         if way is RotateWay.JOBS and chosen and self.must_save:
             return RotationRule(share=share, kept=way)
@@ -396,11 +396,6 @@ class ResolvedSweep:
         own = (each for each in earlier if each.trial.cell_digest == self.cell.digest)
         pace = pace_of(own) if self.must_save else None
         return RotationRule(share=share, must_save=self.must_save, pace=pace)
-
-    def _is_asked(self, *hows: str) -> bool:
-        """Whether a user said so: the default of a sweep file is not said."""
-        asked = self.sweep.design.rotate
-        return asked in hows and (asked != "off" or "rotate" in self.settings)
 
     def other_way(self, study: Study, history: History) -> tuple[str, ...]:
         """Return why a study does not go on with what its ledger has; () where it does."""

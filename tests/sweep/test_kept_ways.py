@@ -27,7 +27,7 @@ KEPT = "profiles take turns, as earlier sessions of this ledger let them"
 STAY = "no profile rotates: earlier sessions of this ledger measured them as jobs"
 
 
-def resolved(how: str = "", *, in_file: str = "off", count: int = 6) -> ResolvedSweep:
+def resolved(how: str = "", *, in_file: str = "auto", count: int = 6) -> ResolvedSweep:
     made = Sweep(
         name="pp8",
         launcher=CommandLauncher(argv=("python", "train.py", "{steps}")),
@@ -132,7 +132,7 @@ def test_the_other_way_is_refused_with_what_it_costs(
 )
 def test_what_measured_no_profile_either_way_holds_none_of_them(begun: str) -> None:
     done = history(begun)
-    for how, rotates in (("on", True), ("off", False), ("", False)):
+    for how, rotates in (("on", True), ("off", False), ("", False)):  # rotations would take longer
         sweep = resolved(how)
         study = sweep.tuning(earlier=done)
         assert sweep.other_way(study, done) == ()

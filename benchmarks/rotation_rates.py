@@ -34,6 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import pages
+from simworlds import HARMED
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import VerdictKind
@@ -192,6 +193,10 @@ def worlds() -> tuple[World, ...]:
     found += [
         replace(THREE, name=f"three at +2 %, {name}", **changes)  # type: ignore[arg-type]
         for name, changes in TROUBLES
+    ]
+    found += [
+        replace(THREE, name=each.name, effects=each.effects, profiles=each.profiles)
+        for each in HARMED
     ]
     found.append(replace(NULL, name="programs kept, not compiled anew (never done)", kept=True))
     return tuple(found)

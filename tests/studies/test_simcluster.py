@@ -132,17 +132,21 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     assert not found & {Why.STEADY_LATER, Why.STEADY_EARLIER}
 
 
-def test_stacks_of_noise_win_no_more_often_than_anything_else() -> None:
+@pytest.mark.parametrize(
+    # 5 % of sweeps by design: more than these would be seen in 1 of 100 such tests
+    ("sweeps", "most"),
+    [(20, 4), pytest.param(60, 7, marks=pytest.mark.part("sweeps"))],
+)
+def test_stacks_of_noise_win_no_more_often_than_anything_else(sweeps: int, most: int) -> None:
     world = simulated.World(name="any", stacks=4)
     winners = arms = 0
-    for seed in range(60):
+    for seed in range(sweeps):
         conclusion, history = simulated.sweep(world, seed)
         assert len(history) <= world.budget
         arms += sum("+" in each for each in conclusion.tuning.finalists)
         winners += any(each.kind == "FASTER" for each in conclusion.verdicts)
-    # 5 % of sweeps by design; 8 of 60 would be seen in 1 of 100 such tests
-    assert winners < 8
-    assert arms > 10  # they were among what was confirmed
+    assert winners <= most
+    assert arms > sweeps / 6  # they were among what was confirmed
 
 
 def test_stacks_find_what_adds_up() -> None:

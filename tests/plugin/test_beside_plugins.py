@@ -11,7 +11,7 @@ import pytest
 from pytest_xlatune.plugin import fixtures
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.tasks.notify import Notifier
-from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 
 WAITS = """\
 import time
@@ -78,6 +78,7 @@ def test_an_expression_that_selects_nothing_gets_a_hint(folder: Any) -> None:
     done.stdout.fnmatch_lines(["xlatune: -k fsat selects none of 6 tests; did you mean fast? *"])
 
 
+@BESIDE_THE_LAB
 def test_the_hint_comes_from_workers_too(folder: Any) -> None:
     done = folder.run_with_workers("-k", "nothing")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,14 @@ def load_profile() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "new"))
 
 
+def load_fewer_examples() -> None:
+    """Try a third of the examples: `make test-slurm` tries all, on the worker beside the lab."""
+    from hypothesis import settings
+
+    settings.register_profile("fewer", settings(), max_examples=settings().max_examples // 3)
+    settings.load_profile("fewer")
+
+
 if HAS_HYPOTHESIS:
     load_profile()
 
@@ -97,12 +106,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks = [mark.args[0] for mark in item.iter_markers("part")]
         assert set(marks) <= {*PARTS}, f"{item.nodeid}: no such part, {marks}"
         is_asked = asked is None or (asked in marks[:1] if asked != "test" else not marks)
+        is_asked = is_asked or (asked == "slurm" and not marks and _is_property(item))
         (kept if is_asked else left).append(item)
     # what takes long begins first, so that no worker is left with it at the end
-    kept.sort(key=_place)
+    kept.sort(key=lambda item: (_place(item), item.path))
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
+
+
+def _is_property(item: pytest.Item) -> bool:
+    from hypothesis import is_hypothesis_test
+
+    return isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Have the collector of garbage leave alone what is collected: it stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have every second worker read the files from the last one on.
+
+    In a fresh checkout pytest rewrites each, which is most of the cost: two workers side by side
+    would both rewrite all. They meet in the middle, and find there what the other one has kept.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if isinstance(collector, pytest.Directory) and worker[-1:] in set("13579"):
+        report.result.reverse()
+    return report
 
 
 def _place(item: pytest.Item) -> int:
@@ -124,6 +167,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from hypothesis import settings
 
+    if config.option.part == "test":
+        load_fewer_examples()
     # xdist gives its workers the options of the session that starts them
     if config.option.hypothesis_seed is None and not settings().derandomize:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))

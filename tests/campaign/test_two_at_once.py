@@ -34,6 +34,7 @@ from tests.helpers.scripted import (
     make_impatient,
     run,
 )
+from tests.helpers.second_looks import BESIDE_THE_LAB
 
 
 class Quicker(ScriptedExecutor):
@@ -228,7 +229,9 @@ class Shared(Cluster):
         return job_id
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=BESIDE_THE_LAB) for each in range(2, 8))]
+)
 def test_two_processes_drive_all_cells_together_and_double_nothing(
     tmp_path: Path, seed: int
 ) -> None:

@@ -20,6 +20,7 @@ from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, node, num, reconciles, trace_json
+from tests.helpers.examples import tried
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ GOOD_JSON = trace_json(4)
 PLAIN_JSON = gzip.decompress(GOOD_JSON)
 
 
-@settings(max_examples=300)
+@settings(max_examples=tried(300))
 @given(
     cut=st.integers(0, len(GOOD)),
     changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
@@ -153,7 +154,7 @@ def test_a_mutated_xplane_reads_or_fails_with_one_error(
 
 @pytest.mark.jax
 @pytest.mark.part("programs")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tried(200), deadline=None)
 @given(data=st.data())
 def test_a_mutated_real_capture_reads_or_fails_with_one_error(
     cpu_capture: Path, data: st.DataObject
@@ -166,7 +167,7 @@ def test_a_mutated_real_capture_reads_or_fails_with_one_error(
         reconciles(drill([read_xplane(bytes(real[: data.draw(at) or None]), "x")]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=tried(200))
 @given(
     plain=st.booleans(),
     changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8),

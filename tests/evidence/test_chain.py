@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import WireError
 from pytest_xlatune.evidence.trace import columns as chain
+from tests.helpers.examples import tried
 
 
 def one_by_one(data: bytes, start: int, end: int) -> tuple[list[int], int]:
@@ -83,7 +84,7 @@ def test_most_of_them_are_found_at_once() -> None:
     assert found.tolist() == one_by_one(data, 0, at)[0]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tried(150))
 @given(
     st.integers(0, 10**6),
     st.integers(0, 300),
@@ -99,7 +100,7 @@ def test_something_between_and_behind_changes_nothing(
     check(data, 0, max(0, len(data) - 5))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tried(150))
 @given(st.lists(st.sampled_from([0x22, 0x08, 0x00, 0x02, 0x80, 0xFF, 0x10]), max_size=1500))
 def test_any_bytes_are_followed_alike(found: list[int]) -> None:
     check(bytes(found), 0, len(found))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.difference import Change, difference
+from tests.helpers.examples import tried
 from tests.helpers.hlo_programs import MIB, VERSIONS, program, text
 
 
@@ -94,7 +95,7 @@ def test_a_windowed_einsum_sends_the_same_bytes_in_a_loop_of_its_own() -> None:
 STRINGS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), max_size=20)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tried(25), deadline=None)
 @given(name=STRINGS.map(lambda s: s.replace('"', "").replace("\\", "")), line=st.integers(0, 9999))
 def test_metadata_and_tables_never_make_a_difference(name: str, line: int) -> None:
     changed = re.sub(r"stack_frame_id=\d+", f"stack_frame_id={line}", text("0.12.0", "fsdp"))

@@ -14,6 +14,7 @@ from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.programs import program_document, programs_json
+from tests.helpers.examples import tried
 from tests.helpers.hlo_programs import GATHER, body, entry, loop, made, program, text
 
 
@@ -221,7 +222,7 @@ def test_loops_in_loops_come_to_a_number_that_can_be_written() -> None:
     json.dumps(programs_json(found))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(st.data())
 def test_mutated_hlo_reads_or_fails_with_one_error(data: st.DataObject) -> None:
     lines = text("0.12.0", "pp-dec").splitlines(keepends=True)

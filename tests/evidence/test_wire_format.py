@@ -13,6 +13,7 @@ from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_line, read
 from pytest_xlatune.evidence.trace.xplane import read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, named, node, num, uint
+from tests.helpers.examples import tried
 
 
 def test_odd_encodings_read_the_same_as_usual_ones() -> None:
@@ -55,7 +56,7 @@ def stat(ident: int, kind: str, value: int) -> bytes:
     return msg(4, num(1, ident) if ident else b"", own.get(kind, msg(5, str(value).encode())))
 
 
-@settings(max_examples=300)
+@settings(max_examples=tried(300))
 @given(
     events=st.lists(EVENT, max_size=40),
     wanted=st.lists(st.sampled_from([1, 2, 5, 127, 128, 20_000]), unique=True, max_size=3),
@@ -192,7 +193,7 @@ FORMS = (
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=tried(300))
 @given(
     made=st.lists(
         st.tuples(

@@ -27,6 +27,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
 )
 from pytest_xlatune.model.trial import LaunchSpec
+from tests.helpers.examples import tried
 from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, probe, run
 
 # any text that a variable can hold: no NUL, and no half of a surrogate pair
@@ -241,7 +242,7 @@ def test_an_evidence_trial_elsewhere_dumps_into_the_folder(tmp_path: Path) -> No
     flag_values=st.lists(TEXT | st.sampled_from(NASTY), max_size=8),
     deployed=st.sampled_from(["", "--xla_d=1", "--xla_d='a b'  --xla_e"]),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=tried(30))
 def test_bash_leaves_every_byte_alone(
     tmp_path_factory: pytest.TempPathFactory,
     values: list[str],

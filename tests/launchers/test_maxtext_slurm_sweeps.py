@@ -10,6 +10,7 @@ import pytest
 
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.checkout import MODEL, Site
+from tests.helpers.second_looks import BESIDE_THE_LAB
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # name -> a profile of its own, words of its passthroughs
@@ -49,7 +50,10 @@ def run(
     return call
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize(
+    "name",
+    ["hybrid", *(pytest.param(each, marks=BESIDE_THE_LAB) for each in READY if each != "hybrid")],
+)
 def test_a_ready_sweep_runs_through_a_checkout_to_its_report(
     name: str, site: Site, run: Callable[..., str]
 ) -> None:

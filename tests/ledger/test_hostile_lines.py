@@ -12,6 +12,7 @@ import pytest
 from pytest_xlatune.ledger import LedgerEntry, _entry, _line
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.model import redact
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
@@ -90,8 +91,17 @@ def records(cls: type[Record] = Record) -> list[type[Record]]:
 
 
 @pytest.mark.parametrize("hostile", [each for each in HOSTILE if each not in UNREAD])
-def test_each_record_is_refused_with_one_kind_of_error(hostile: str) -> None:
+def test_each_record_is_refused_with_one_kind_of_error(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value = json.loads(HOSTILE[hostile])
+    shown = redact.brief(value)
+    # what a message shows of this one value is found once: it is looked through to its depth
+    monkeypatch.setattr(
+        redact,
+        "brief",
+        lambda each, *most, brief=redact.brief: shown if each is value else brief(each, *most),
+    )
     for cls in records():
         names = cls.__dict__.get("__dataclass_fields__")
         # other tests bring classes of modules that are gone by now

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.model.result import Action, StepRecord
+from tests.helpers.examples import tried
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
 
 
@@ -215,7 +216,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(st.data())
 def test_any_chunking_gives_the_same_report(data: st.DataObject) -> None:
     pieces = data.draw(st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=30)), max_size=25))
@@ -256,7 +257,7 @@ LINES: list[str] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tried(150), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(LINES), st.randoms()), min_size=2, max_size=12))
 def test_a_shape_that_was_read_before_reads_as_it_does_alone(
     drawn: list[tuple[str, random.Random]],
@@ -323,5 +324,6 @@ def test_a_log_of_more_steps_than_are_kept_takes_time_by_its_length() -> None:
         assert report.notes == ((left_out,) if steps > 100_000 else ())
         return time.process_time() - began_s
 
-    # ten times as much; a reader that copied what it keeps for each step took about seventy times
-    assert cpu_s(800_000) < 35 * min(cpu_s(80_000) for _ in range(2))
+    # four times as much. A reader that copied what it keeps for each step took about seventy times
+    # for 800,000 steps, of which 700,000 were beyond what is kept: 23 times for these
+    assert cpu_s(320_000) < 12 * min(cpu_s(80_000) for _ in range(2))

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import pytest_xlatune
 from pytest_xlatune import (
     CellSettings,
     CommandLauncher,
@@ -34,9 +33,9 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted, keep_secret
 from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.probes import make_cell, make_trial
+from tests.helpers.source import MODULES, PACKAGE, nodes_of
 
 HUSH = "hush-Hush9hush"
-SOURCE = Path(pytest_xlatune.__file__).parent
 
 
 def everywhere(cls: type[BaseException] = XlatuneError) -> list[type[BaseException]]:
@@ -166,9 +165,9 @@ def test_each_error_of_the_package_is_one_of_these() -> None:
     """Who writes a new one derives it from `XlatuneError`, and quotes what it likes."""
     known = {each.__name__ for each in everywhere()} | {"Exception"}
     strange = [
-        f"{path.relative_to(SOURCE)}: {node.name}"
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path.relative_to(PACKAGE)}: {node.name}"
+        for path in MODULES
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(each).endswith(("Error", "Exception")) for each in node.bases)
         and not any(ast.unparse(each) in known - {"Exception"} for each in node.bases)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
+
 # (what is changed in the sweep file, options, what the message says)
 MISTAKES = {
     "a duplicate profile id": (
@@ -102,7 +104,10 @@ TWO_WORKERS = ("a duplicate profile id", "a wave of -m that does not exist")
     ("mistake", "has_workers"),
     [
         *(pytest.param(each, False, id=each) for each in MISTAKES),
-        *(pytest.param(each, True, id=f"{each}, two workers") for each in TWO_WORKERS),
+        *(
+            pytest.param(each, True, id=f"{each}, two workers", marks=BESIDE_THE_LAB)
+            for each in TWO_WORKERS
+        ),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_4(
@@ -165,8 +170,9 @@ def test_what_keeps_all_tests_from_running_is_said_in_full_once(
     assert not folder.submitted
 
 
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
 def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
-    folder: Any, tmp_path: Path
+    folder: Any, tmp_path: Path, run: str
 ) -> None:
     """Values of options that exist as folders take part in what pytest calls its root directory."""
     for name in ("pytest.ini", "tox.ini", "pyproject.toml"):
@@ -179,7 +185,7 @@ def test_without_an_ini_file_the_ledger_lies_where_pytest_was_started(
     assert (folder.path / "reports" / "pretend" / "leaderboard.md").exists()
 
     below = ("--rootdir", str(far), "--xlatune-workdir", str(far))
-    folder.run_with_workers("-k", "fast", *below).assert_outcomes(passed=1)
+    getattr(folder, run)("-k", "fast", *below).assert_outcomes(passed=1)
     assert (far / "reports" / "pretend" / "leaderboard.md").exists()
 
 

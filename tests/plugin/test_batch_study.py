@@ -206,6 +206,7 @@ def test_a_size_that_no_run_survives_is_an_objection(folder: Any, sweep_file: st
     done.stdout.fnmatch_lines(["*no value of per_device_batch_size fits*"])
 
 
+@pytest.mark.part("sweeps")
 def test_killed_and_resumed_it_loses_and_doubles_nothing(project: Any, tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     trainer = project.path / "trainer.py"

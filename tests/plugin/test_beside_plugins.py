@@ -11,11 +11,11 @@ import pytest
 from pytest_xlatune.plugin import fixtures
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.tasks.notify import Notifier
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 
 WAITS = """\
 import time
 from pytest_xlatune.plugin.fixtures import untimed
-
 def test_waits(request):
     with untimed(request.config):
         time.sleep(0.8)
@@ -78,12 +78,17 @@ def test_an_expression_that_selects_nothing_gets_a_hint(folder: Any) -> None:
     done.stdout.fnmatch_lines(["xlatune: -k fsat selects none of 6 tests; did you mean fast? *"])
 
 
-def test_the_hint_comes_from_workers_too_unless_they_have_another_test(folder: Any) -> None:
+@BESIDE_THE_LAB
+def test_the_hint_comes_from_workers_too(folder: Any) -> None:
     done = folder.run_with_workers("-k", "nothing")
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     done.stdout.fnmatch_lines(["xlatune: -k nothing selects none of 6 tests (*"])
+
+
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_no_hint_comes_where_there_is_another_test(folder: Any, run: str) -> None:
     (folder.path / "test_other.py").write_text("def test_nothing(): pass\n", encoding="utf-8")
-    done = folder.run_with_workers("-k", "nothing", "test_sweep.py", "test_other.py")
+    done = getattr(folder, run)("-k", "nothing", "test_sweep.py", "test_other.py")
     assert done.ret == 0
     assert "selects none" not in done.stdout.str()
 

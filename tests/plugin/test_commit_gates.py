@@ -204,7 +204,7 @@ def test_a_checkout_that_is_gone_or_half_made_is_made_again(
     repository.git("worktree", "prune")
     (second.parent / f"{second.name}.ready").unlink()  # killed while it was made
     (second / "train.py").write_text("half", "utf-8")
-    done = folder.run("--xlatune-fresh")
+    done = folder.run("--xlatune-fresh", "--xlatune-budget=8")
     done.assert_outcomes(passed=1)
     assert (first / "train.py").exists()
 
@@ -339,7 +339,7 @@ def test_an_image_under_another_name_is_the_same_image() -> None:
 def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repository) -> None:
     """Not by an edit, nor by what git does not show: a new module, a file it is told to pass by."""
     repository.commit(1000.0, note="same speed")
-    assert folder.run().ret == 0
+    assert folder.run("--xlatune-budget=8").ret == 0
     made = repository.path / ".git" / "xlatune"
     changed = next(each for each in made.iterdir() if each.is_dir())
     speed, module = changed / "speed.py", changed / "hashlib.py"

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import COMMIT_RATES
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.words import in_words
 
 SWEEP_FILE = """\
@@ -268,14 +269,15 @@ def verdicts_of(folder: Any) -> dict[str, dict[str, Any]]:
     return {each["arm"]: each for each in text["conclusion"]["verdicts"]}
 
 
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
 def test_a_table_goes_on_past_a_commit_that_cannot_be_checked_out(
-    folder: Any, trainer: Trainer
+    folder: Any, trainer: Trainer, run: str
 ) -> None:
     without_waiting(folder, "loads=(Load(model='a'), Load(model='b'))")
     hashes = [trainer.commit("one"), with_a_submodule_that_is_gone(trainer, "two")]
     hashes.append(trainer.commit("three"))
     named = ",".join(hashes)
-    done = folder.run_with_workers("--xlatune-commits", named, "-v")  # both make checkouts
+    done = getattr(folder, run)("--xlatune-commits", named, "-v")  # both workers make checkouts
     verdicts, short = verdicts_of(folder), [each[:12] for each in hashes]
     for model in "ab":
         own = [verdicts[f"{model}-{each}"] for each in short]

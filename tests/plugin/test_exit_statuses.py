@@ -18,6 +18,7 @@ from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import EXIT, Ends
 from pytest_xlatune.sweep.groups import DAILY, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.waiting import until
 
 GATE = """
@@ -156,22 +157,24 @@ def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Any) -> Non
     done.stdout.fnmatch_lines(["exit status 11: *"])
 
 
-def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Any) -> None:
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Any, run: str) -> None:
     (folder.path / "test_mine.py").write_text(ORDINARY, encoding="utf-8")
     chosen = ("test_mine.py", "-k", "fast or ordinary")
-    done = folder.run(*chosen)
-    assert done.ret == 1
-    done.stdout.no_fnmatch_line("exit status *")
-    done = folder.run_with_workers(*chosen, "-x")
-    assert done.ret in (1, 2), "pytest-xdist's own status of -x is 2"
+    if run == "run":
+        done = folder.run(*chosen)
+        assert done.ret == 1
+    else:
+        done = folder.run_with_workers(*chosen, "-x")
+        assert done.ret in (1, 2), "pytest-xdist's own status of -x is 2"
     done.stdout.no_fnmatch_line("exit status *")
 
 
-def test_a_sweep_that_xdist_ends_at_the_first_failure_is_no_interrupt(folder: Any) -> None:
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_a_sweep_that_ends_at_the_first_failure_is_no_interrupt(folder: Any, run: str) -> None:
     text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    assert folder.run_with_workers("-x").ret == Exit.USAGE
-    assert folder.run("-x").ret == Exit.USAGE
+    assert getattr(folder, run)("-x").ret == Exit.USAGE
 
 
 def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:

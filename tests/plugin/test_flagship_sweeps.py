@@ -16,6 +16,7 @@ from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.helpers.words import in_words
@@ -112,7 +113,11 @@ def run(pytester: pytest.Pytester, name: str, *options: str) -> pytest.RunResult
     )
 
 
-@pytest.mark.parametrize("name", FLAGSHIPS)
+@pytest.mark.parametrize(
+    # tests/slurm/test_slurm_flagships.py runs all of them on the lab
+    "name",
+    [pytest.param(each, marks=() if each == "hybrid" else BESIDE_THE_LAB) for each in FLAGSHIPS],
+)
 def test_a_flagship_sweep_runs_to_its_report(
     name: str, pytester: pytest.Pytester, site: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.launchers.program import PROBE_FILE
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import SWEEP_FILE
 
@@ -176,6 +177,7 @@ def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     go_on(folder)
 
 
+@BESIDE_THE_LAB
 def test_ctrl_c_says_what_it_does_and_twice_ends_cleanly(folder: Any, start: Any) -> None:
     """A trainer that swallows SIGTERM for seconds: the second comes while its end is awaited."""
     hold(folder)

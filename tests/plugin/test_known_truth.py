@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.helpers.known_truth import follow, write
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import run_inside
 
 
+@BESIDE_THE_LAB  # tests/slurm/test_slurm_known_truth.py follows the same truth
 def test_a_known_truth_ends_in_its_recipes_and_a_patch_that_breaks_neither_cell(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

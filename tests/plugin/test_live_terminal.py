@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.terminals import Terminal, screen
 
 LEFT = pytest.mark.part("sweeps")
@@ -33,7 +34,9 @@ def slow(folder: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("-n2",), pytest.param(("-v",), marks=LEFT)], ids=["alone", "two", "-v"]
+    "options",
+    [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB), pytest.param(("-v",), marks=LEFT)],
+    ids=["alone", "two", "-v"],
 )
 def test_a_terminal_shows_one_line_that_is_rewritten_and_taken_away(
     slow: Any, options: tuple[str, ...]

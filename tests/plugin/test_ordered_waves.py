@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.document.check import unaccounted
 from tests.helpers.document.figures import Books
 from tests.helpers.ledger_lines import cut
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.words import in_words
 from tests.plugin.test_evidence_runs import DUMPING, REAL
 
@@ -137,10 +138,11 @@ def test_the_program_decides_which_candidates_have_a_slot(ordered: Any) -> None:
         assert unaccounted(ordered.read(f"reports/{name}"), Books(ledger)) == []
 
 
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
 def test_a_wave_alone_runs_the_evidence_that_it_needs_and_later_waves_reuse_it(
-    ordered: Any,
+    ordered: Any, run: str
 ) -> None:
-    done = ordered.run_with_workers("-m", "wave2")
+    done = getattr(ordered, run)("-m", "wave2")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*baseline-deployed* ran with profiler and dump*"])
     assert screened(ordered) == SCREENED

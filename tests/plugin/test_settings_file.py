@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
+
 SETTINGS = """\
 model = "from-the-file"
 
@@ -57,10 +59,11 @@ def test_the_file_is_the_sweeps_site(folder: Any) -> None:
     assert opened[0]["settings"]["model"] == "xlatune.toml"
 
 
-def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Any) -> None:
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Any, run: str) -> None:
     folder.write()
     (folder.path / "xlatune.toml").write_text('[deployed]\nSITE_TOKEN = "s3cr3t-of-the-site"\n')
-    done = folder.run_with_workers("-k", "fast or unknown", "--xlatune-log-level=info")
+    done = getattr(folder, run)("-k", "fast or unknown", "--xlatune-log-level=info")
     done.assert_outcomes(passed=1, xfailed=1)
     (log,) = folder.path.glob(".xlatune/pretend/*/xlatune.log")
     lines = log.read_text(encoding="utf-8").splitlines()

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
+
 LINE = "tests = standard_tests(SWEEP)\n"
 GATE = "    gate=Gate(margin=0.01, blocks=4, block_baselines=1),\n"
 WAVES = """\
@@ -133,14 +135,13 @@ def test_a_line_at_the_wrong_place_is_told_what_to_do(
 LOOKS_AWAY = """\
 import pytest
 from pytest_xlatune.prepare.preflight import Preflight
-
 @pytest.fixture(scope="module")
 def preflight():
     return Preflight()
 """
 
 
-@pytest.mark.parametrize("run", ["run", "run_with_workers"])
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
 def test_the_standard_tests_end_as_written_ones(standard: Any, run: str) -> None:
     (standard.path / "conftest.py").write_text(LOOKS_AWAY)
     profiles = '        profile("fast", "--xla_fast=1"),\n        profile("no", "--xla_bogus=1"),\n'

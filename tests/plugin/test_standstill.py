@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tests.helpers.second_looks import BESIDE_THE_LAB
+
 # Prints MaxText's lines; with SAY it says that and stays, once where ONCE names a file.
 TRAINER = """\
 import os, pathlib, time
@@ -22,7 +26,8 @@ OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
 CRASH = "Fatal Python error: Segmentation fault"
 
 
-def test_a_fatal_line_ends_the_trial_and_is_its_class(folder: Any) -> None:
+@pytest.mark.parametrize("workers", ["-n0", pytest.param("-n2", marks=BESIDE_THE_LAB)])
+def test_a_fatal_line_ends_the_trial_and_is_its_class(folder: Any, workers: str) -> None:
     once = str(folder.path / "once")
     profiles = (
         f'        profile("fast", "--xla_fast=1", env={{"SAY": {CRASH!r}, "ONCE": {once!r}}}),\n'
@@ -37,7 +42,7 @@ def test_a_fatal_line_ends_the_trial_and_is_its_class(folder: Any) -> None:
     )
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     (folder.path / "trainer.py").write_text(TRAINER, encoding="utf-8")
-    folder.run_apart("-m", "wave2", "-n2").assert_outcomes(passed=1, xfailed=1)
+    folder.run_apart("-m", "wave2", workers).assert_outcomes(passed=1, xfailed=1)
     cut = folder.events("attempt-cut-short")
     # which of the two came first depends on the digest of the cell
     assert sorted(each["fatal"]["text"] for each in cut) == [CRASH, OOM]

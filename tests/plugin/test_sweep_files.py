@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import run_inside
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.launchers.test_maxtext_slurm_sweeps import READY
@@ -79,7 +80,11 @@ def test_every_sweep_file_is_run_to_its_report_by_a_test() -> None:
     assert set(SWEEPS.rglob("test_*.py")) == run | {OF_MAXTEXT}
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    # that of commits has the same launcher and study, with one model
+    "name",
+    [pytest.param(each, marks=BESIDE_THE_LAB if each == "models" else ()) for each in HERE],
+)
 def test_a_sweep_file_runs_to_its_report(
     name: str, loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
+
 SCREEN, BLOCKS = 2 + 3, 3 * 3
 
 
@@ -86,11 +88,12 @@ def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
     assert len(folder.submitted) == SCREEN + BLOCKS
 
 
-def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any) -> None:
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any, run: str) -> None:
     folder.run("-k", "fast or same")
     before = folder.submitted
     # once, although each of two workers and their controller has the option
-    folder.run_with_workers("-k", "fast or same", "--xlatune-fresh").assert_outcomes(passed=2)
+    getattr(folder, run)("-k", "fast or same", "--xlatune-fresh").assert_outcomes(passed=2)
     assert sorted(folder.submitted) == sorted([*before, *before])
 
 

@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import pytest_xlatune
+import pytest
 
-PACKAGE = Path(pytest_xlatune.__file__).parent
+from tests.helpers.source import MODULES, PACKAGE, nodes_of, tree_of
+
 ROOT = Path(__file__).parents[2]
-MODULES = sorted(PACKAGE.rglob("*.py"))
 STDLIB = sys.stdlib_module_names
 
 # package -> (layer, third parties it may import); architecture.md says what each is for
@@ -53,17 +52,6 @@ SIDEWAYS = {("evidence", "stats"), ("door", "model"), ("report", "studies")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 MOST_FILES = 290
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Every node of a module; each test looks at all of them, so they are found once."""
-    return tuple(ast.walk(tree_of(path)))
 
 
 def said(path: Path) -> str:
@@ -127,18 +115,13 @@ def test_a_private_module_is_imported_by_its_own_package_alone() -> None:
     assert wrong == []
 
 
-def test_the_walk_sees_a_forbidden_arrow_inside_a_function() -> None:
+def test_the_walk_sees_a_forbidden_arrow_inside_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     path = PACKAGE / "stats" / "upward.py"  # never written
     tree = ast.parse("def late():\n    from pytest_xlatune.campaign import Campaign\n")
-    walk = tree_of.__wrapped__
-    assert walk(PACKAGE / "model" / "errors.py").body
-    try:
-        globals()["tree_of"] = lambda _: tree
-        assert list(upward(path)) == [
-            "stats/upward.py:2: stats (layer 2) imports pytest_xlatune.campaign.Campaign"
-        ]
-    finally:
-        globals()["tree_of"] = cache(walk)
+    monkeypatch.setitem(globals(), "nodes_of", lambda _: tuple(ast.walk(tree)))
+    assert list(upward(path)) == [
+        "stats/upward.py:2: stats (layer 2) imports pytest_xlatune.campaign.Campaign"
+    ]
 
 
 # an annotation names the class that makes its own

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import COMMANDS
-from tests.project.test_architecture import MODULES, PACKAGE, nodes_of, said
+from tests.helpers.source import MODULES, PACKAGE, nodes_of
+from tests.project.test_architecture import said
 
 CLI = PACKAGE / "cli"
 SHELL = {"__init__", "parsers", "running", "show"}  # what commands share; each other is a command

@@ -9,19 +9,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import pytest
 
-import pytest_xlatune
 from pytest_xlatune.model.result import StudyRecord
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.registry import KINDS, StudyKind
+from tests.helpers.source import MODULES, PACKAGE, nodes_of, tree_of
 
-PACKAGE = Path(pytest_xlatune.__file__).parent
-MODULES = [each for each in sorted(PACKAGE.rglob("*.py")) if "studies" not in each.parts]
+OUTSIDE = [each for each in MODULES if "studies" not in each.parts]
 CLASSES = {kind.study.rpartition(":")[2] for kind in KINDS.values()}
 # `cells` is a field or a property, so that the base class has it for the type checker alone
 CONTRACT = {name for name in dir(Study) if not name.startswith("_")} - {"from_json", "gone"} | {
@@ -37,11 +34,6 @@ BELOW_THE_TRAINER = "workers/rotate.py"
 # where a study is made of what a user asks for
 STUDIES = "pytest_xlatune.studies"
 MAKERS = {"sweep/resolved.py", "tasks/import_table.py", "tasks/runs.py"}
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def is_study(node: ast.expr) -> bool:
@@ -145,7 +137,7 @@ def test_what_a_sweep_file_can_ask_for_is_told_without_an_import_as_the_classes_
 def test_a_study_a_declaration_and_a_record_are_used_and_never_asked_what_they_are() -> None:
     found = {
         name: said
-        for path in MODULES
+        for path in OUTSIDE
         if (name := str(path.relative_to(PACKAGE))) != BELOW_THE_TRAINER
         and (
             said := [
@@ -190,7 +182,7 @@ def test_pytest_may_be_asked_in_its_plugin_alone() -> None:
 def test_no_code_outside_knows_more_than_the_contract() -> None:
     found = {
         name: said
-        for path in MODULES
+        for path in OUTSIDE
         if (name := str(path.relative_to(PACKAGE)))
         and (said := [*faults(tree_of(path), makes=name in MAKERS)])
     }
@@ -201,14 +193,14 @@ def test_a_record_is_read_by_the_document_of_its_study_alone() -> None:
     own = {kind.document.partition(":")[0] for kind in KINDS.values()}
     found = {
         name: taken
-        for path in MODULES
+        for path in OUTSIDE
         if (name := ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)) not in own
         # a guest has its study and its document in one folder
         and not name.startswith(("pytest_xlatune.model.", "pytest_xlatune.guests."))
         and (
             taken := [
                 each.name
-                for node in ast.walk(tree_of(path))
+                for node in nodes_of(path)
                 if isinstance(node, ast.ImportFrom)
                 for each in node.names
                 if each.name in RECORDS

@@ -6,17 +6,15 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-import pytest_xlatune
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import EXECUTORS
+from tests.helpers.source import MODULES, PACKAGE, nodes_of
 
-PACKAGE = Path(pytest_xlatune.__file__).parent
-MODULES = [each for each in sorted(PACKAGE.rglob("*.py")) if "executors" not in each.parts]
+OUTSIDE = [each for each in MODULES if "executors" not in each.parts]
 NAMES = frozenset(EXECUTORS.ours)
 HOMES = {target.partition(":")[0] for target in EXECUTORS.ours.values()}
 CONTRACT = {name for name in vars(Executor) if not name.startswith("_")}
@@ -30,10 +28,10 @@ OTHERS = {
 SAID = re.compile(rf"\bexecutor[ =\"']+({'|'.join(NAMES)})\b|\b({'|'.join(NAMES)}) executor\b")
 
 
-def docstrings(tree: ast.Module) -> set[ast.expr]:
+def docstrings(nodes: Sequence[ast.AST]) -> set[ast.expr]:
     """The nodes that are texts for people who read the code."""
     homes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    firsts = [each.body[0] for each in ast.walk(tree) if isinstance(each, homes) and each.body]
+    firsts = [each.body[0] for each in nodes if isinstance(each, homes) and each.body]
     return {each.value for each in firsts if isinstance(each, ast.Expr)}
 
 
@@ -51,10 +49,10 @@ def is_taken_of_one(node: ast.Attribute) -> bool:
     return said == "runs_by" and node.attr not in CONTRACT
 
 
-def faults(tree: ast.Module, file: str) -> Iterator[str]:
+def faults(nodes: Sequence[ast.AST], file: str) -> Iterator[str]:
     """Give each place that knows an executor by its name."""
-    texts = docstrings(tree)
-    for node in ast.walk(tree):
+    texts = docstrings(nodes)
+    for node in nodes:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in texts:
             if node.value in NAMES and (file, node.value) not in OTHERS:
@@ -78,16 +76,16 @@ def faults(tree: ast.Module, file: str) -> Iterator[str]:
 
 def test_no_name_of_an_executor_outside_its_package() -> None:
     wrong = []
-    for path in MODULES:
+    for path in OUTSIDE:
         file = str(path.relative_to(PACKAGE))
-        wrong += [f"{file}:{each}" for each in faults(ast.parse(path.read_text("utf-8")), file)]
+        wrong += [f"{file}:{each}" for each in faults(nodes_of(path), file)]
     assert wrong == []
 
 
 def test_every_other_meaning_is_still_there() -> None:
     for file, name in OTHERS:
-        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
-        assert any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(tree)), file
+        nodes = nodes_of(PACKAGE / file)
+        assert any(isinstance(n, ast.Constant) and n.value == name for n in nodes), file
 
 
 @pytest.mark.parametrize(
@@ -106,12 +104,12 @@ def test_every_other_meaning_is_still_there() -> None:
     ],
 )
 def test_the_walk_sees_each_way_to_know_a_name(code: str, said: str) -> None:
-    assert any(said in each for each in faults(ast.parse(code), "tasks/new.py"))
+    assert any(said in each for each in faults([*ast.walk(ast.parse(code))], "tasks/new.py"))
 
 
 def test_the_walk_lets_facts_and_docstrings_pass() -> None:
     code = '"""As `slurm` does."""\nif site.runs_by.is_here and a.executor == b.executor: ...\n'
-    assert not list(faults(ast.parse(code), "tasks/new.py"))
+    assert not list(faults([*ast.walk(ast.parse(code))], "tasks/new.py"))
 
 
 def test_facts_are_had_without_what_is_slow_to_import() -> None:

@@ -11,7 +11,8 @@ from pytest_xlatune.cli import commands
 from pytest_xlatune.model.result import Effect, VerdictKind
 from pytest_xlatune.sweep.groups import OPTIONS, SWITCHES
 from tests.helpers.benchmarks import load
-from tests.project.test_architecture import LAYERS, PACKAGE
+from tests.helpers.source import PACKAGE
+from tests.project.test_architecture import LAYERS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]

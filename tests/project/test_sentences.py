@@ -19,7 +19,8 @@ import pytest
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.report.language import ENGLISH, Language, Say
 from pytest_xlatune.report.words import WORDS, plainly, sentence
-from tests.helpers.sentences import PACKAGE, sentences
+from tests.helpers.sentences import sentences
+from tests.helpers.source import MODULES, PACKAGE, called, nodes_of
 
 CONVERTED = ("stats", "studies", "campaign", "ledger")
 # ids of arms, names of places in an error or on a node, and what a random order is drawn of
@@ -84,11 +85,11 @@ def fields_of(kind: Why) -> set[str]:
 
 def stated() -> Iterator[tuple[str, Why, set[str], bool]]:
     """Yield where the package states which kind with which fields, and whether that is all."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in MODULES:
         if path.name in ("words.py", "reason.py"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "Reason":
+        for node in nodes_of(path):
+            if not isinstance(node, ast.Call) or called(node) != "Reason":
                 continue
             kinds = re.findall(r"Why\.(\w+)", ast.unparse(node.args[0]))
             given = {each.arg for each in node.keywords if each.arg is not None}

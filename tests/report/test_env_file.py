@@ -20,6 +20,7 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.sweep.deployed import deployed_env
 from tests.helpers.deploying import ENV, apply, covered, repository
+from tests.helpers.examples import tried
 
 BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
 
@@ -169,7 +170,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(lines=st.lists(PIECES, min_size=1, max_size=6), rewrite=st.booleans())
 def test_whatever_the_file_is_it_comes_to_what_was_measured(
     lines: list[str], *, rewrite: bool

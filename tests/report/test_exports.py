@@ -28,6 +28,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers.covered import BEGUN_SUBJECT
+from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.guests import install
 from tests.helpers.of_studies import batch, commit, network, nodes
@@ -252,7 +253,7 @@ HARD = st.sampled_from(['"', "\\", "\n", "\\n", "\r", "\0", ",", "{", "}", "=", 
 HOSTILE = st.lists(ANY_TEXT | HARD, max_size=6).map("".join)
 
 
-@settings(max_examples=40)
+@settings(max_examples=tried(40))
 @given(
     arms=st.lists(HOSTILE.map("a{}z".format), min_size=1, max_size=4, unique=True),
     text=HOSTILE,

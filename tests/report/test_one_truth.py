@@ -49,6 +49,7 @@ from pytest_xlatune.tasks.publish import document_of, publish, read_known
 from tests.helpers import scripted
 from tests.helpers.document.agreement import disagreements
 from tests.helpers.document.lines import ABSENT, blocks, in_line, split
+from tests.helpers.examples import tried
 from tests.helpers.pages import ReadPage, read
 
 STEPS = 30
@@ -483,12 +484,12 @@ def check_live(views: Views, lines: Sequence[str], *, is_last: bool) -> None:
 
 # a sweep takes a second or two: a failing one is not made smaller
 FEW = settings(
-    max_examples=3,
+    max_examples=tried(3),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
-MANY = settings(FEW, max_examples=20)
+MANY = settings(FEW, max_examples=tried(20))
 
 
 @FEW

@@ -23,6 +23,7 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.helpers.finished import FINISHED
+from tests.helpers.source import called, nodes_of
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"
@@ -46,9 +47,9 @@ NAMES |= {"PP", "FSDP", "sparse", *VerdictKind, *"not measured yet".split()}  # 
 def msgids() -> Iterator[str]:
     """Every text that the code gives to `say`, `say.count` or `N_`."""
     for path in FOLDER.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
+                name = called(node)
                 first = {"say": 0, "say.text": 0, "N_": 0, "say.count": 1}.get(name)
                 if first is not None:
                     texts = node.args[first : first + 2] if name == "say.count" else node.args[:1]

@@ -42,6 +42,7 @@ from pytest_xlatune.studies.batch_size import (
     ceiling_by_log,
 )
 from tests.helpers import benchmarks
+from tests.helpers.examples import tried
 
 rates = benchmarks.load("batch_rates")
 
@@ -470,7 +471,7 @@ def test_any_prefix_in_any_order_leads_to_the_same_end() -> None:
     assert [each.id for each in study.propose([*history[:-1], running])] == [running.trial.id]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tried(40), deadline=None)
 @given(order=st.randoms(use_true_random=False), best=st.floats(2, 24), ceiling=st.floats(4, 30))
 def test_neither_the_order_of_arrival_nor_that_of_a_list_changes_a_verdict(
     order: Random, best: float, ceiling: float
@@ -486,7 +487,7 @@ def test_neither_the_order_of_arrival_nor_that_of_a_list_changes_a_verdict(
     assert record(again) == record(concluded)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tried(60), deadline=None)
 @given(
     ceiling=st.floats(0.5, 60),
     start=st.integers(1, 30),

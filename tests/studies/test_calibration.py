@@ -31,6 +31,12 @@ def false_winners(world: Any, sweeps: int) -> int:
     )
 
 
+# the bound of a rate follows the count
+MORE = pytest.mark.parametrize(
+    "sweeps", [SWEEPS // 7, pytest.param(SWEEPS // 3, marks=pytest.mark.part("sweeps"))]
+)
+
+
 def most(sweeps: int, rate: float) -> int:
     """Return the count that a procedure of this rate exceeds once in a thousand tests."""
     return int(scipy.stats.binom.ppf(0.999, sweeps, rate))
@@ -42,16 +48,17 @@ def test_false_winners_are_one_sweep_in_twenty() -> None:
     assert 0 < found <= most(SWEEPS, 0.055)
 
 
-def test_steps_are_not_the_unit() -> None:
+@MORE
+def test_steps_are_not_the_unit(sweeps: int) -> None:
     """Seven times the steps leave the rate where it was; tests on steps would fail in most."""
-    sweeps = SWEEPS // 3
     found = false_winners(simcluster.World(name="long", steps=105), sweeps)
     assert found <= most(sweeps, 0.055)
 
 
-def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:
+@MORE
+def test_three_winners_of_2_percent_are_found_in_50_jobs(sweeps: int) -> None:
     world = simcluster.World(name="three", effects=(0.02,) * 3)
-    sweeps, found = SWEEPS // 3, 0
+    found = 0
     for seed in range(sweeps):
         conclusion, history = simcluster.sweep(world, seed)
         assert len(history) <= world.budget

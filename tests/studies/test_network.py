@@ -35,6 +35,7 @@ from pytest_xlatune.studies.network_check import (
 from pytest_xlatune.studies.network_check._pairs import every_pair_once
 from tests.helpers import benchmarks
 from tests.helpers.answers import lost
+from tests.helpers.examples import tried
 
 rates = benchmarks.load("network_rates")
 
@@ -378,7 +379,7 @@ def test_renaming_nodes_changes_no_verdict() -> None:
     assert by_old == {each.arm: each.delta for each in concluded.verdicts}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tried(25), deadline=None)
 @given(order=st.permutations(range(8)), is_link=st.booleans())
 def test_the_order_of_the_nodes_changes_no_verdict(order: list[int], is_link: bool) -> None:
     """Names are handed round: the fault keeps its node, the runs of each node stay the same."""

@@ -27,10 +27,11 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.examples import tried
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 NAMES = ("a", "b", "c", "d", "e", "f")
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=tried(25), deadline=None)
 
 seeds = st.integers(0, 10_000)
 effects = st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.03, -0.02]), min_size=6, max_size=6)

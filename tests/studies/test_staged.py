@@ -32,6 +32,7 @@ from pytest_xlatune.studies.staged import (
 )
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
+from tests.helpers.source import nodes_of
 
 CELLS = tuple(
     Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), nodelist=(node,))
@@ -245,7 +246,7 @@ def test_no_part_of_a_study_is_described_a_second_time_for_another_part() -> Non
     found = [
         f"{path.name}: {node.name}"
         for path in sorted(folder.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).endswith("Protocol") for base in node.bases)
     ]

@@ -16,6 +16,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.compare_logs import compare_sides
+from tests.helpers.examples import tried
 
 
 def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0, loss: str = "7.1") -> str:
@@ -83,7 +84,7 @@ def test_too_few_jobs_are_no_verdict_and_it_says_what_is_missing(
     assert found.ratio == pytest.approx(1.2, rel=0.01)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tried(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     a=st.lists(st.floats(900, 1100), min_size=1, max_size=4, unique=True),
     b=st.lists(st.floats(900, 1100), min_size=1, max_size=4, unique=True),

@@ -15,6 +15,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
@@ -98,11 +99,12 @@ def fourth_here(folder: Path, *, tflops: float, enforce: bool = True) -> None:
     write(folder, "tiny_threshold.json", thresholds(*names, tflops=tflops))
 
 
+@pytest.mark.parametrize("workers", ["-n0", pytest.param("-n2", marks=BESIDE_THE_LAB)])
 def test_generation_4_tells_each_metric_and_resumes(
-    pytester: pytest.Pytester, folder: Path
+    pytester: pytest.Pytester, folder: Path, workers: str
 ) -> None:
     fourth_here(folder, tflops=500)
-    done, found = run(pytester, "gen4.json", "--cvs-strict", "-n2")
+    done, found = run(pytester, "gen4.json", "--cvs-strict", workers)
     done.assert_outcomes(passed=3, failed=1)
     assert done.ret == 1
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"

@@ -1,0 +1,34 @@
+"""The package as syntax trees: several tests look at all of it, so it is read once in a process."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest_xlatune
+
+PACKAGE = Path(pytest_xlatune.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the tree of a file that stays as it is."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of such a file."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+def called(node: ast.Call) -> str:
+    """Return the name that is called, `Reason` or `say.count`; an empty text for a longer one."""
+    match node.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=of), attr=name):
+            return f"{of}.{name}"
+    return ""

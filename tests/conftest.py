@@ -132,22 +132,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Have every second worker read the files from the last one on.
-
-    In a fresh checkout pytest rewrites each, which is most of the cost: two workers side by side
-    would both rewrite all. They meet in the middle, and find there what the other one has kept.
-    """
-    report = yield
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    if isinstance(collector, pytest.Directory) and worker[-1:] in set("13579"):
-        report.result.reverse()
-    return report
-
-
 def _place(item: pytest.Item) -> int:
     found = (at for at, folder in enumerate(DEAREST) if item.nodeid.startswith(folder))
     return next(found, len(DEAREST))

@@ -499,6 +499,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "NCCL_NVLS_ENABLE": (0, 2),
     "NCCL_NTHREADS": (64, 640),
     "NCCL_SOCKET_NTHREADS": (0, 16),
+    "NCCL_NSOCKS_PERTHREAD": (1, 16),
     "NCCL_COMM_BLOCKING": (0, 1),
     "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
     "NCCL_P2P_PXN_LEVEL": (0, 2),

@@ -134,9 +134,11 @@ class RankReader:
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
-            *([(pattern.words, pattern.steps)] if pattern is not None else []),
+            *([(pattern.words, self._own_steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in formats() if each.has_steps),
         ]
+        self._pattern = pattern
+        self._has_own = False
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
         self._other_words = tuple({each.lower() for each in words})
@@ -185,7 +187,8 @@ class RankReader:
     def _part(self, part: bytes, run: StepRun | None, rank: int | None) -> None:
         low = part.lower() if self._other_words else b""
         if run is not None and not any(word in low for word in self._other_words):
-            self._take_run(run, rank)
+            if not self._has_own:
+                self._take_run(run, rank)
             return
         found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
         for begin in sorted(found):
@@ -286,7 +289,16 @@ class RankReader:
         for words, steps_of in self._others:
             if any(word.lower() in low for word in words) and (found := steps_of(text, label)):
                 return found
-        return grammar.parse_steps(text, label) if "completed " in low else ()
+        is_own = "completed " in low and not self._has_own
+        return grammar.parse_steps(text, label) if is_own else ()
+
+    def _own_steps(self, text: str, label: str) -> Sequence[StepRecord]:
+        """Return the step of a line by the user's pattern, which counts alone once it read one."""
+        steps = self._pattern.steps(text, label) if self._pattern is not None else ()
+        if steps and not self._has_own:
+            self._has_own = True
+            self._ranks.clear()
+        return steps
 
     def _take(self, rank: int, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
         log = self._ranks.get(rank) or self._of(rank)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs import LogReader, LogReport, patterns
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
-from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
-from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
+from pytest_xlatune.logs.grammar import plain_segments
+from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
@@ -358,20 +358,7 @@ def fitting(path: Path, begin: bytes = b"") -> str:
 
     `begin` is that beginning, of a standard input that cannot be read again.
     """
-    found = dict.fromkeys(PRESETS, 0)
-    patterns = [step_pattern(name) for name in PRESETS]
-    words = {word for each in patterns for word in each.words}
-    for line in (begin or _beginning(path)).split(b"\n"):
-        for segment in plain_segments(line):
-            low = segment.lower()
-            if not any(word in low for word in words):
-                continue
-            _, text = split_origin(segment)
-            for each in patterns:
-                if any(word in low for word in each.words):
-                    found[each.name] += sum(bool(told(one)) for one in each.steps(text, ""))
-    best = max(found, key=lambda name: found[name])  # of equal ones the first, which says more
-    return best if found[best] else ""
+    return patterns.fitting((begin or _beginning(path)).split(b"\n"))
 
 
 def _beginning(path: Path) -> bytes:

@@ -500,6 +500,8 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "NCCL_NTHREADS": (64, 640),
     "NCCL_SOCKET_NTHREADS": (0, 16),
     "NCCL_NSOCKS_PERTHREAD": (1, 16),
+    "NCCL_CGA_CLUSTER_SIZE": (0, 8),
+    **dict.fromkeys(("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), (1, 64)),
     "NCCL_COMM_BLOCKING": (0, 1),
     "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
     "NCCL_P2P_PXN_LEVEL": (0, 2),

@@ -230,6 +230,11 @@ class LogReader:
         return self._start.index
 
     @property
+    def prefix(self) -> re.Pattern[str] | None:
+        """What was learnt to stand in front of the lines; None where they have a known prefix."""
+        return self._fronts.prefix
+
+    @property
     def last_step(self) -> int | None:
         """The highest step id of the last start; None before its first step."""
         return self._start.last if self._start.steps else None
@@ -549,6 +554,8 @@ class LogReader:
         if self._step_lines is not None:
             self._step_lines.forget()
         prefix = fronts.prefix
+        if self._ranks is not None:
+            self._ranks.prefix = prefix
         for index, front, name, value in self._unread:
             origin, rest = grammar.split_origin(front, prefix)
             if not rest and index == start.index:

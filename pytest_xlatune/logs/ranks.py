@@ -129,10 +129,14 @@ def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
 class RankReader:
     """Reads the logs of one job, one after the other or as they grow.
 
-    `pattern` is how another trainer than MaxText prints its steps.
+    `pattern` is how another trainer than MaxText prints its steps; `prefix` what a `LogReader`
+    learnt of what stands in front of the lines.
     """
 
-    def __init__(self, pattern: StepPattern | None = None) -> None:
+    def __init__(
+        self, pattern: StepPattern | None = None, *, prefix: re.Pattern[str] | None = None
+    ) -> None:
+        self.prefix = prefix
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
             *([(pattern.words, self._own_steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in formats() if each.has_steps),
@@ -142,8 +146,10 @@ class RankReader:
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
         self._other_words = tuple({each.lower() for each in words})
-        # no prefix is learnt here: what stands in front of a line is in the table or unknown
-        self._step_lines = StepLines(Fronts(is_learning=False))
+        # no prefix is learnt here: one that is in no table was learnt by who read the log before
+        fronts = Fronts(is_learning=False)
+        fronts.prefix = prefix
+        self._step_lines = StepLines(fronts)
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
         self._tails: dict[int | None, deque[bytes]] = {}
@@ -220,7 +226,7 @@ class RankReader:
                 if found := _NAMES.search(line):
                     tasks = _TASK.findall(found["one"] or found["after"] or "")
                     named |= {*map(int, tasks)}
-                    said = said or begun(grammar.split_origin(line)[1].strip(), _CHARS)
+                    said = said or begun(grammar.split_origin(line, self.prefix)[1].strip(), _CHARS)
                     goes_on = found["one"] is None
             self._watchdog(self._held.get(rank, b""), rank)
             self._last_lines(tail, rank)
@@ -239,7 +245,7 @@ class RankReader:
             return
         # a name that all its ranks share: PG GUID, else what stands after PG
         group = (found["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
-        whose = _whose(grammar.split_origin(text)[0].rank, rank)
+        whose = _whose(grammar.split_origin(text, self.prefix)[0].rank, rank)
         if group in _OF_ALL:
             group = OF_ALL
             # elsewhere it is the rank's place in its group
@@ -273,10 +279,10 @@ class RankReader:
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):
-            origin, text = grammar.split_origin(segment)
+            origin, text = grammar.split_origin(segment, self.prefix)
             inner = grammar.unwrap(text)
             if inner is not None:
-                own, text = grammar.split_origin(inner)
+                own, text = grammar.split_origin(inner, self.prefix)
                 origin = own if own.rank else origin
             whose = _whose(origin.rank, rank)
             if whose is None:
@@ -316,7 +322,7 @@ class RankReader:
     def _last_lines(self, tail: bytes, rank: int | None) -> None:
         for line in (tail + self._held.get(rank, b"")).splitlines():
             for segment in grammar.plain_segments(line[:_LINE_BYTES]):
-                origin, _ = grammar.split_origin(segment)
+                origin, _ = grammar.split_origin(segment, self.prefix)
                 whose = _whose(origin.rank, rank)
                 log = None if whose is None else self._of(whose)
                 if log is not None:

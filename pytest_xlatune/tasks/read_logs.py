@@ -73,6 +73,7 @@ class Read:
         goal_step: the id of the last step that it was to take.
         whole: of the standard input, which cannot be read a second time, each format's reader.
         ranks: the steps of all ranks of it, where they were asked for and no other log has them.
+        prefix: what was learnt to stand in front of its lines.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class Read:
     goal_step: int
     whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
     ranks: RankReader | None = None
+    prefix: re.Pattern[str] | None = None
 
     @property
     def health(self) -> Health:
@@ -326,6 +328,7 @@ def read_one(
         goal_step=goal,
         whole=tuple(readers),
         ranks=ranks,
+        prefix=reader.prefix,
     )
 
 
@@ -415,7 +418,9 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     )
 
 
-def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | None:
+def ranks_of(
+    path: Path, *, pattern: StepPattern | None = None, prefix: re.Pattern[str] | None = None
+) -> RankReader | None:
     """Read the lines of all ranks of a log's job; None of the standard input.
 
     They are in this log, each with the label of its rank, or each in a log of its own beside it.
@@ -425,7 +430,7 @@ def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | 
     """
     if path == STDIN:
         return None
-    reader = RankReader(pattern)
+    reader = RankReader(pattern, prefix=prefix)
     for rank, log in _logs_by_rank(path):
         try:
             for chunk in chunks_of(log, []):
@@ -457,7 +462,7 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     """
     if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
         return ()
-    reader = read.ranks or ranks_of(read.path, pattern=pattern)
+    reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
 
 
@@ -487,7 +492,7 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
     if read.health is Health.HEALTHY and not is_seen:
         return None
-    reader = ranks_of(read.path, pattern=pattern)
+    reader = ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     told = None if reader is None else reader.standstill()
     if not is_seen or reader is None:
         return _hidden(told)

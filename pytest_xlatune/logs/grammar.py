@@ -51,8 +51,22 @@ _PREFIXES = tuple(
         r"\[pod/[^\]\s]+\] ",
         # docker compose:  trainer-1  |
         r"[A-Za-z][\w.-]* +\| ",
-        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:
-        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[\]]+(?:\[\d+\])?: ",
+        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:     Jan 12 07:08:09 gpu017 kernel:
+        # `Jan 12 07:08:09 completed step: 7` is none, but a step behind a time
+        (
+            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [^\s:]+ (?:[^\s:\[\]]+\[\d+\]|kernel|systemd"
+            r"|slurm\w+|dockerd|containerd|kubelet|python[\d.]*|\S+\.(?:sh|py)): "
+        ),
+        # a time alone:  Jan 12 07:08:09     [2026-01-12 07:08:09]     2026-01-12 07:08:09.123
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
+        r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
+        r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
+        # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     in front of a
+        # launcher's words alone: of a program's own lines such a text is learnt
+        (
+            r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
+            r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
+        ),
         # torchrun, a launcher's own:  [rank3]:     [default0]:
         r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
     )

@@ -77,6 +77,38 @@ def test_a_job_that_never_began_is_a_failed_job(
         assert (entry["status"], entry["health"], status) == (cls, "failed", 1), said
 
 
+# what stands in front of a line before any other line could teach it
+STAMPS = {
+    "ts": "Jan 12 07:08:09 {}",
+    "a date and a time": "2026-01-12 07:08:09.123 {}",
+    "in brackets": "[2026-01-12 07:08:09] {}",
+    "a time": "07:08:09 {}",
+    "ISO": "2026-01-12T07:08:09 {}",
+    "pdsh": "gpu017: {}",
+    "a host and a rank": "[gpu017:3] {}",
+    "colours": "\x1b[0;31m{}\x1b[0m",
+    "CRLF": "{}\r",
+    "srun": " 3: {}",
+}
+OF_LAUNCHERS = ("srun", "slurmstepd", "[ERROR]", "docker: ")
+
+
+@pytest.mark.parametrize("front", STAMPS.values(), ids=STAMPS)
+def test_a_stamp_hides_no_failure(
+    front: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_host = "gpu017" in front  # of other lines it is learnt, not known
+    for cls, (said, *_) in (*LAUNCH.items(), *SAID.items()):
+        lines = [front.format(each[1:]) for each in said]
+        if is_host and not said[0][1:].startswith(OF_LAUNCHERS):
+            continue
+        entry, status = triaged(tmp_path / "job.log", lines, capsys)
+        assert (entry["status"], status) == (cls, 1), lines
+    lines = [front.format(each) for each in (*STEPS, LIMIT)]
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
+    assert (entry["status"], entry["last_step"]) == ("time-limit", 2)
+
+
 REQUEUE = SAID["requeued"][0][0].strip()
 PEER = (
     "An unexpected peer shows up in the launch group with a different launch id than the current "

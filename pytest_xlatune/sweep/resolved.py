@@ -336,7 +336,7 @@ class ResolvedSweep:
         Raises:
             ConfigError: the profiles do not even fit the budget.
         """
-        layout = self.tuning().layout if self.sweep.declared is None else None
+        layout = self.tuning().deciding_layout if self.sweep.declared is None else None
         return sentence(layout.why) if isinstance(layout, Refusal) else ""
 
     def tuning(

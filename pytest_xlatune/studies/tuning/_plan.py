@@ -456,6 +456,8 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     Raises:
         ConfigError: names the jobs, or the degrees of freedom.
     """
+    if sweep.searches:
+        sweep = sweep.as_jobs  # candidates of a search are never jobs of their own
     layout, budget = sweep.layout, sweep.budget
     screened = sweep.count + sum(sweep.baselines.values())
     jobs = layout.jobs if isinstance(layout, Plan) else screened

@@ -40,7 +40,7 @@ from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
-from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass  # noqa: E402
+from pytest_xlatune.model.failure import MEGASCALE, SITE_CLASSES, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
@@ -218,6 +218,29 @@ def _said(rule: RetryRule) -> str:
     return f"tried {times}{', '.join(['', *first])}; then {then}"
 
 
+_OF_THE_SITE = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
+_OF_SLURM = (
+    *(FailureClass.NODE_DRAIN, FailureClass.QUEUE_LIMIT, FailureClass.NEVER_STARTS),
+    FailureClass.LOST,
+)
+_OF_SETTINGS = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED)
+
+
+def _source_of(cls: FailureClass) -> str:
+    """Return what tells a class that no single line of a log shows."""
+    told = (
+        (cls in MEGASCALE, "libtpu, a whole hang digest"),
+        (cls in _OF_THE_SITE, "the site's own command"),
+        (cls in _OF_SLURM, "Slurm's squeue, sinfo and sacct"),
+        (cls in _OF_SETTINGS, "what programs say of their settings: environment, HLO, NCCL_DEBUG"),
+        (cls == FailureClass.IMAGE_MISSING, "the launcher, before the job"),
+        (cls == FailureClass.CHECKOUT_FAIL, "git, before the job"),
+        (cls in signatures.table().diagnosed, "log and end of the job together"),
+        (cls == FailureClass.UNFINISHED, "log and end of the job together"),
+    )
+    return next((source for is_so, source in told if is_so), "the sweep itself")
+
+
 def failures() -> Lines:
     """Yield every class of failure with its meaning and with what a sweep does about it."""
     known = signatures.table()
@@ -236,7 +259,7 @@ def failures() -> Lines:
         done = [_follows(cls, action) for action in actions]
         whose = "the site's" if cls in SITE_CLASSES else ""
         done_by_us = "; or ".join(dict.fromkeys(done))
-        source = "; ".join(sources.get(cls, {}))
+        source = "; ".join(sources.get(cls, {})) or _source_of(cls)
         yield _row(f"`{cls}`", cls.meaning, done_by_us, cls.advice, whose, source)
 
 

@@ -68,6 +68,7 @@ _OWN_ENDS = frozenset(
     {
         *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
         *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH, FailureClass.HANG_MID_TRAINING),
+        FailureClass.STEP_ABORTED,
     }
 )
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well

@@ -38,7 +38,7 @@ from pytest_xlatune.logs._shapes import Fronts, KeptSteps, Sieve, StepLines, Ste
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
-from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import Action, Finding, StepRecord
@@ -74,12 +74,11 @@ _MEMSTATS_WORD = "memstats: after params"
 _COMPILED_WORD = "total memory size: "
 # Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
 _COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNORECASE)
-_ASKED_WORD = "passthrough_args="
 _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
     *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD, *grammar.DEVICE_WORDS),
-    _ASKED_WORD,
+    *grammar.ASKED_WORDS,
 )
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -123,6 +122,7 @@ class LogReport(Record):
         goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
         origins: how many processes print steps, as far as their lines tell them apart.
         devices: the beginning of a line that names JAX's devices -> their platform.
+        fits: of an ended log without a step, the name of the pattern that reads its last lines.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -147,6 +147,7 @@ class LogReport(Record):
     goal_step: int | None = field(default=None, metadata=LATER)
     origins: int = field(default=1, metadata=LATER)
     devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
+    fits: str = field(default="", metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -200,9 +201,11 @@ class LogReader:
             *((each.words, each.steps) for each in others),
         ]
         own = tuple(word for words, _ in self._others for word in words)
+        self._step_words = (_STEP_WORD, *own)
         self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
         self._asked: dict[str, str] = {}
         self._goal: int | None = None
+        self._has_own = False  # a line was read by the user's pattern
         self._fronts = Fronts()
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
@@ -225,6 +228,11 @@ class LogReader:
     def start(self) -> int:
         """Which start of the program this is, from 0."""
         return self._start.index
+
+    @property
+    def prefix(self) -> re.Pattern[str] | None:
+        """What was learnt to stand in front of the lines; None where they have a known prefix."""
+        return self._fronts.prefix
 
     @property
     def last_step(self) -> int | None:
@@ -324,6 +332,7 @@ class LogReader:
             goal_step=self._goal,
             origins=len(start.others) + 1,
             devices={line: platform for line, platform in start.devices.items() if platform},
+            fits="" if steps or not self._closed else fitting(self._tail.split(b"\n")),
         )
 
     def _read(self, piece: bytes) -> None:
@@ -482,10 +491,13 @@ class LogReader:
                 self._examine_text(each, number, is_torn=False, outer=origin)
             return
         low = text.lower()
+        if any(word in low for word in self._step_words):
+            text = self._without_other(text, number, origin, is_torn=is_torn)
+            low = text.lower()
         is_whole = not is_torn or text.endswith("]")  # a bar that is drawn to its end
         if is_whole and self._examine_others_step(low, text, origin, number, segment):
             return
-        if _STEP_WORD in low:
+        if _STEP_WORD in low and not self._has_own:
             whole = grammar.without_torn_field(text) if is_torn else text
             steps = grammar.parse_steps(whole, origin.label)
             if len(steps) == 1 and self._is_cut(steps[0]):
@@ -498,6 +510,13 @@ class LogReader:
         if grammar.may_tell_end(low) and not is_torn:
             self._start.exit_code = self._start.exit_code or grammar.parse_end(text)
         self._examine_setting(segment, number, origin, text, is_torn=is_torn)
+
+    def _without_other(self, text: str, number: int, origin: Origin, *, is_torn: bool) -> str:
+        """Return a line of a step without another program's, which is read by itself."""
+        text, other = grammar.unglued(text)
+        if other:
+            self._examine_text(other, number, is_torn=is_torn, outer=origin)
+        return text
 
     def _examine_others_step(
         self, low: str, text: str, origin: Origin, number: int, segment: str
@@ -518,7 +537,11 @@ class LogReader:
             return ()
         goal = self._pattern.last_step(text)
         self._goal = goal if goal is not None else self._goal
-        return self._pattern.steps(text, label)
+        steps = self._pattern.steps(text, label)
+        if steps and not self._has_own:  # of two formats in one log the one that was asked for
+            self._has_own = True
+            self._start.steps.clear()
+        return steps
 
     def _learn(self, segment: str) -> None:
         """Learn what stands in front of the lines; read again what it hid."""
@@ -531,6 +554,8 @@ class LogReader:
         if self._step_lines is not None:
             self._step_lines.forget()
         prefix = fronts.prefix
+        if self._ranks is not None:
+            self._ranks.prefix = prefix
         for index, front, name, value in self._unread:
             origin, rest = grammar.split_origin(front, prefix)
             if not rest and index == start.index:
@@ -570,7 +595,7 @@ class LogReader:
         self._note_blocks(low, text, number, segment)
         self._examine_library(low, text, origin, is_torn=is_torn)
         self._examine_device(low, text, origin, is_torn=is_torn)
-        if _ASKED_WORD in low and not is_torn:
+        if not is_torn and any(word in low for word in grammar.ASKED_WORDS):
             self._asked |= grammar.parse_asked(text)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
             self._begin_if_trained(origin)

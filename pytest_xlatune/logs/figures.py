@@ -16,7 +16,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 # # Avg bus bandwidth    : 360.97
 _AVERAGE = re.compile(rf"# Avg bus bandwidth\s*:\s*({_NUMBER})")
 # # Out of bounds values : 12 FAILED
-_FAILED = re.compile(r"# Out of bounds values\s*:\s*(\d{1,18})\s+FAILED")
+_FAILED = re.compile(r"# Out of bounds values\s*:\s*([\d,]{1,18})\s+(?i:FAILED)")
 # size, count and type, then reduction and root where the collective has them; for each of out of
 # place and in place time, algbw, busbw and #wrong, or the greatest error before nccl-tests 2.13:
 #   8589934592  2147483648  float  sum  -1  44651  192.38  360.72  0  44590  192.64  361.21  0
@@ -57,7 +57,7 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
                     for each in row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
                 )
             elif summary := _FAILED.search(text):
-                failed = max(int(summary[1]), 1)
+                failed = max(int(summary[1].replace(",", "") or 0), 1)
             elif average := _AVERAGE.search(text):
                 figure = ((None, float(average[1])),)
                 found = Logged(values=figure, problem=_problem(sizes, wrong or failed))

@@ -51,8 +51,22 @@ _PREFIXES = tuple(
         r"\[pod/[^\]\s]+\] ",
         # docker compose:  trainer-1  |
         r"[A-Za-z][\w.-]* +\| ",
-        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:
-        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[\]]+(?:\[\d+\])?: ",
+        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:     Jan 12 07:08:09 gpu017 kernel:
+        # `Jan 12 07:08:09 completed step: 7` is none, but a step behind a time
+        (
+            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [^\s:]+ (?:[^\s:\[\]]+\[\d+\]|kernel|systemd"
+            r"|slurm\w+|dockerd|containerd|kubelet|python[\d.]*|\S+\.(?:sh|py)): "
+        ),
+        # a time alone:  Jan 12 07:08:09     [2026-01-12 07:08:09]     2026-01-12 07:08:09.123
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
+        r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
+        r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
+        # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     in front of a
+        # launcher's words alone: of a program's own lines such a text is learnt
+        (
+            r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
+            r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
+        ),
         # torchrun, a launcher's own:  [rank3]:     [default0]:
         r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
     )
@@ -291,6 +305,8 @@ def step_layout(
         return None
     if len(found) != 1 or found[0].end() != len(said) or said.startswith("{"):
         return None
+    if _OTHER_LINE.search(said):
+        return None
     (match,) = found
     begin = at + match.start("rest")
     fields: dict[str, slice] = {}
@@ -308,6 +324,32 @@ def step_layout(
         fields=tuple(fields.items()),
         kind=_kind(match, said),
     )
+
+
+# where the line of another program begins behind one that has no end yet, as a bar has none:
+#   ... loss: 7.3slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT     srun: error: n1: task 0: Killed
+#   F0112 07:08:09.000001 77 a.cc:1] Check failed      *** SIGABRT received by PID 7
+_OTHER_LINE = re.compile(
+    r"slurmstepd(?:-[\w.-]{1,80})?: (?:error: )?|srun: error: |(?<![A-Za-z_.])srun: "
+    r"|Traceback \(most recent call last\):|\*\*\* SIG[A-Z]+ received"
+    r"|(?:jax|jaxlib|torch)\.[\w.]{0,80}Error: "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,9} [^\s\]]{1,200}:\d{1,9}\] "
+)
+
+
+def unglued(text: str) -> tuple[str, str]:
+    """Return the line of a step without that of another program, and that one; "" without one.
+
+    Two programs that write to one file end up on one line, most often where a bar is drawn.
+    """
+    found = _OTHER_LINE.search(text)
+    if found is None:
+        return text, ""
+    at = text.find("completed step: ", found.end())
+    end = len(text) if at < 0 else at
+    if not found.start() and at < 0:
+        return text, ""
+    return text[: found.start()] + text[end:], text[found.start() : end]
 
 
 def without_torn_field(text: str) -> str:
@@ -384,7 +426,13 @@ def head_of(text: str) -> tuple[str, str, bool] | None:
 
 
 # PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
-_ASKED = re.compile(r"\bPASSTHROUGH_ARGS=(?P<said>.*)")
+# as a shell that traces its commands says it:  + python3 -m MaxText.train base.yml steps=15
+_ASKED = re.compile(
+    r"\bPASSTHROUGH_ARGS=(?P<said>.*)"
+    r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
+    r"\S{0,200}[Mm]ax[Tt]ext\S{0,200}train\S{0,99}(?P<traced> .*)"
+)
+ASKED_WORDS = ("passthrough_args=", "maxtext")
 # steps=15      --steps=15
 _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 
@@ -392,7 +440,8 @@ _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 def parse_asked(text: str) -> dict[str, str]:
     """Return the arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
     match = _ASKED.search(text)
-    words = match["said"].strip().strip("\"'").split() if match is not None else ()
+    said = (match["said"] or match["traced"] or "") if match is not None else ""
+    words = said.strip().strip("\"'").split()
     found = filter(None, map(_ARGUMENT.fullmatch, words))
     return {each["key"]: each["value"].strip("\"'") for each in found}
 
@@ -424,6 +473,8 @@ _ENDS = tuple(
         r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
         # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
         r"(?P<megatron_ended>\[after training is done\])",
+        # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...
+        r"(?P<minutes_ended>exiting program after [\d.]{1,20} minutes)",
         # torchtitan, HF:  Training completed
         r"(?:^|- INFO - )(?P<titan_ended>Training completed)\b",
         # `Trainer.fit` stopped: `max_steps=40` reached.
@@ -438,9 +489,9 @@ END_WORDS = (
     *("status: success", "status: failed", "status: cancelled"),
     *("== training end", "== training failed", "exited with exit code"),
     *("[after training is done]", "training completed", "`trainer.fit` stopped"),
-    *("'train_runtime':", "job completed successfully"),
+    *("'train_runtime':", "job completed successfully", "exiting program after"),
 )
-_END_HINTS = ("status:", "== training ", "exited with exit code", *END_WORDS[-5:])
+_END_HINTS = ("status:", "== training ", "exited with exit code", *END_WORDS[-6:])
 _SIGTERM_EXIT = 143
 
 
@@ -518,11 +569,15 @@ _DEVICES = re.compile(
     r"^(?P<front>[^\[\]\n]{0,80}?)\[?(?:StreamExecutor)?(?P<kind>Cpu|Cuda|Rocm|Gpu|Tpu)Device\(id="
 )
 # System Information: Jax Backend: PJRT C API      System Information: Jax Backend: cpu
-_BACKEND = re.compile(r"(?P<front>\bJax Backend): (?P<kind>cpu|PJRT C API|TFRT TPU)\b")
+#   jax.default_backend(): gpu
+_BACKEND = re.compile(
+    r"(?P<front>\bJax Backend|\bdefault_backend(?:\(\))?)[:=] *'?"
+    r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b"
+)
 _DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
 DEVICE_WORDS = (
     *("cpudevice(id=", "cudadevice(id=", "rocmdevice(id=", "gpudevice(id=", "tpudevice(id="),
-    "jax backend: ",
+    *("jax backend: ", "default_backend"),
 )
 
 

@@ -26,10 +26,11 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json, read_json
@@ -42,9 +43,14 @@ GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "tota
 #   12/100 0:00:24 • 0:02:58 1.5it/s     12it [00:24,  2.01s/it
 _BAR = (
     r"(?P<step>\d+)(?:/(?P<total>\d+) (?:\[[\d:]+<[^,\]]*, *|[\d:]+ • [\d:-]+ +)|it \[[\d:]+, *)"
-    r"(?:(?P<seconds>N)s/\w+|(?P<rate>N) *(?:it|steps?|batch(?:es)?)/s|\?)"
+    r"(?:(?P<seconds>N)s/ ?\w+|(?P<rate>N) *(?:it|iter(?:ation)?s?|steps?|batch(?:es)?|updates?)/s"
+    r"|\?)"
 )
-_BAR_WORDS = ("it/s", "s/it", "step/s", "steps/s", "s/step")
+_BAR_WORDS = (
+    *("it/s", "s/it", "step/s", "steps/s", "s/step", "s/ step", "batch/s", "batches/s", "s/batch"),
+    *("s/ batch", "iter/s", "iters/s", "iteration/s", "iterations/s", "update/s", "updates/s"),
+    *("s/update", "s/iter", "s/ it"),
+)
 # , loss=2.31      train_loss=2.3      train_loss: 2.3
 _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
@@ -134,6 +140,14 @@ _JSON_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("seconds", "step_time", "step_time_s", "step_time_seconds"), "seconds"),
     **dict.fromkeys(("step_seconds", "step_s", "seconds_per_step", "time_per_step"), "seconds"),
     **dict.fromkeys(("iter_time", "iteration_time", "train_step_timing in s"), "seconds"),
+    **dict.fromkeys(("sec_per_step", "secs_per_step", "step_time_sec", "step_duration"), "seconds"),
+    **dict.fromkeys(("iter_time_s", "time_per_iteration", "end_to_end(s)"), "seconds"),
+    **dict.fromkeys(("iteration_time_ms", "iter_time_ms", "time_per_iteration_ms"), "ms"),
+    **dict.fromkeys(("iterations_per_second", "it_per_sec", "train_steps_per_second"), "rate"),
+    **dict.fromkeys(("tokens/s/device", "tokens/s/gpu", "tokens_per_second_per_chip"), "tgs"),
+    **dict.fromkeys(("tokens_per_sec_per_chip", "throughput(tps)"), "tgs"),
+    **dict.fromkeys(("tflop/s/device", "tflops_per_sec_per_gpu", "tflops_per_chip"), "tflops"),
+    **dict.fromkeys(("global_avg_loss", "loss/train"), "loss"),
     **dict.fromkeys(("step_time_ms", "ms", "ms_per_step", "time_per_step_ms"), "ms"),
     **dict.fromkeys(("steps_per_second", "steps_per_sec", "it_per_s", "it/s"), "rate"),
     **dict.fromkeys(("tokens_per_second_per_device", "tokens_per_sec_per_device"), "tgs"),
@@ -268,6 +282,25 @@ def _members(value: Json) -> list[tuple[str, Json]]:
     own = [(name.lower(), each) for name, each in value.items()]
     inner = [more for _, each in own for more in _members(each)]
     return [*own, *inner]
+
+
+def fitting(lines: Iterable[bytes]) -> str:
+    """Return the preset that reads most figures of steps in some lines; "" where none does."""
+    found: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
+    patterns = [step_pattern(name) for name in PRESETS]
+    words = {word for each in patterns for word in each.words}
+    for line in lines:
+        for segment in grammar.plain_segments(line):
+            low = segment.lower()
+            if not any(word in low for word in words):
+                continue
+            _, text = grammar.split_origin(segment)
+            for each in patterns:
+                if any(word in low for word in each.words):
+                    found[each.name] |= {e.step: grammar.told(e) for e in each.steps(text, "")}
+    figures = {name: sum(steps.values()) for name, steps in found.items()}
+    best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more
+    return best if figures[best] else ""
 
 
 @functools.lru_cache(maxsize=16)

@@ -129,19 +129,27 @@ def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
 class RankReader:
     """Reads the logs of one job, one after the other or as they grow.
 
-    `pattern` is how another trainer than MaxText prints its steps.
+    `pattern` is how another trainer than MaxText prints its steps; `prefix` what a `LogReader`
+    learnt of what stands in front of the lines.
     """
 
-    def __init__(self, pattern: StepPattern | None = None) -> None:
+    def __init__(
+        self, pattern: StepPattern | None = None, *, prefix: re.Pattern[str] | None = None
+    ) -> None:
+        self.prefix = prefix
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
-            *([(pattern.words, pattern.steps)] if pattern is not None else []),
+            *([(pattern.words, self._own_steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in formats() if each.has_steps),
         ]
+        self._pattern = pattern
+        self._has_own = False
         words = {word.encode() for words, _ in self._others for word in words}
         # formats keep their words in lower case; so does the line that is searched
         self._other_words = tuple({each.lower() for each in words})
-        # no prefix is learnt here: what stands in front of a line is in the table or unknown
-        self._step_lines = StepLines(Fronts(is_learning=False))
+        # no prefix is learnt here: one that is in no table was learnt by who read the log before
+        fronts = Fronts(is_learning=False)
+        fronts.prefix = prefix
+        self._step_lines = StepLines(fronts)
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
         self._tails: dict[int | None, deque[bytes]] = {}
@@ -185,7 +193,8 @@ class RankReader:
     def _part(self, part: bytes, run: StepRun | None, rank: int | None) -> None:
         low = part.lower() if self._other_words else b""
         if run is not None and not any(word in low for word in self._other_words):
-            self._take_run(run, rank)
+            if not self._has_own:
+                self._take_run(run, rank)
             return
         found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
         for begin in sorted(found):
@@ -217,7 +226,7 @@ class RankReader:
                 if found := _NAMES.search(line):
                     tasks = _TASK.findall(found["one"] or found["after"] or "")
                     named |= {*map(int, tasks)}
-                    said = said or begun(grammar.split_origin(line)[1].strip(), _CHARS)
+                    said = said or begun(grammar.split_origin(line, self.prefix)[1].strip(), _CHARS)
                     goes_on = found["one"] is None
             self._watchdog(self._held.get(rank, b""), rank)
             self._last_lines(tail, rank)
@@ -236,7 +245,7 @@ class RankReader:
             return
         # a name that all its ranks share: PG GUID, else what stands after PG
         group = (found["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
-        whose = _whose(grammar.split_origin(text)[0].rank, rank)
+        whose = _whose(grammar.split_origin(text, self.prefix)[0].rank, rank)
         if group in _OF_ALL:
             group = OF_ALL
             # elsewhere it is the rank's place in its group
@@ -270,10 +279,10 @@ class RankReader:
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):
-            origin, text = grammar.split_origin(segment)
+            origin, text = grammar.split_origin(segment, self.prefix)
             inner = grammar.unwrap(text)
             if inner is not None:
-                own, text = grammar.split_origin(inner)
+                own, text = grammar.split_origin(inner, self.prefix)
                 origin = own if own.rank else origin
             whose = _whose(origin.rank, rank)
             if whose is None:
@@ -286,7 +295,16 @@ class RankReader:
         for words, steps_of in self._others:
             if any(word.lower() in low for word in words) and (found := steps_of(text, label)):
                 return found
-        return grammar.parse_steps(text, label) if "completed " in low else ()
+        is_own = "completed " in low and not self._has_own
+        return grammar.parse_steps(text, label) if is_own else ()
+
+    def _own_steps(self, text: str, label: str) -> Sequence[StepRecord]:
+        """Return the step of a line by the user's pattern, which counts alone once it read one."""
+        steps = self._pattern.steps(text, label) if self._pattern is not None else ()
+        if steps and not self._has_own:
+            self._has_own = True
+            self._ranks.clear()
+        return steps
 
     def _take(self, rank: int, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
         log = self._ranks.get(rank) or self._of(rank)
@@ -304,7 +322,7 @@ class RankReader:
     def _last_lines(self, tail: bytes, rank: int | None) -> None:
         for line in (tail + self._held.get(rank, b"")).splitlines():
             for segment in grammar.plain_segments(line[:_LINE_BYTES]):
-                origin, _ = grammar.split_origin(segment)
+                origin, _ = grammar.split_origin(segment, self.prefix)
                 whose = _whose(origin.rank, rank)
                 log = None if whose is None else self._of(whose)
                 if log is not None:

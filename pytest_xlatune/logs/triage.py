@@ -53,10 +53,15 @@ _ENDED_BY = {
     FailureClass.OOM_HOST: "the kernel, for want of memory",
     FailureClass.KILLED: "SIGKILL",
 }
+_NO_STEP = "it ran but printed no step line that can be read"
 _EXPECTED = (
-    "it ran but printed no step line that can be read; expected e.g. `completed step: 7, seconds: "
+    f"{_NO_STEP}; expected e.g. `completed step: 7, seconds: "
     "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings "
     "or xlatune.toml for another form, see docs/how-to/trainer.md"
+)
+_FITS = (
+    "{}; its lines are those of {}: step_pattern={!r} in CellSettings, or step-pattern in "
+    "xlatune.toml, reads them"
 )
 # what no step refutes: they are steps of a training that went wrong, or of another device
 _STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
@@ -250,7 +255,9 @@ def _combined(
         )
         if not report.steps and protocol.needs_steps:
             last = " | ".join(report.tail[-2:])
-            detail = f"{_EXPECTED}; its last lines: {last}" if last else _EXPECTED
+            fits = report.fits
+            expected = _FITS.format(_NO_STEP, fits, fits) if fits else _EXPECTED
+            detail = f"{expected}; its last lines: {last}" if last else expected
             yield _diagnosed(FailureClass.NO_STEPS, detail, report)
         elif usable < protocol.min_steps and protocol.needs_window:
             detail = (

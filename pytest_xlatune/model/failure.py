@@ -141,7 +141,11 @@ class FailureClass(_Told):
         "read the traceback",
     )
 
-    PROGRAM_LEFT_OUT = "program-left-out", "a rotation goes on without one of its programs"
+    PROGRAM_LEFT_OUT = (
+        "program-left-out",
+        "a rotation goes on without one of its programs",
+        "look why that profile's program ended: its own line says it",
+    )
 
     # GPUs and network
     GPU_MEMORY_FAULT = (
@@ -304,6 +308,11 @@ class FailureClass(_Told):
         "a stage before training takes too long",
         "look for the node that did not answer",
     )
+    STEP_ABORTED = (
+        "step-aborted",
+        "Slurm ended a step of the job, and the line does not say why",
+        "read the lines before it, and ask sacct how each step ended",
+    )
     STAGE_FAIL = (
         "stage-fail",
         "a stage of the launcher fails",
@@ -403,7 +412,11 @@ class FailureClass(_Told):
         "the job was put back into the queue after it had begun",
         "look why Slurm requeued it: a node, an operator",
     )
-    PREEMPTION_NOTICE = "preemption-notice", "the program was told that it will be ended"
+    PREEMPTION_NOTICE = (
+        "preemption-notice",
+        "the program was told that it will be ended",
+        "look what follows it: a preemption, a cancel or the time limit",
+    )
     TIME_LIMIT = (
         "time-limit",
         "a time limit ended the job",
@@ -436,7 +449,11 @@ class FailureClass(_Told):
         "what it wrote of its end cannot be read",
         "look at the storage",
     )
-    SOFT_SUCCESS = "soft-success", "the last step is logged although the job ended badly"
+    SOFT_SUCCESS = (
+        "soft-success",
+        "the last step is logged although the job ended badly",
+        "nothing: its steps count; look at the teardown if each job ends so",
+    )
     STEPS_AFTER_CANCEL = (
         "steps-after-cancel",
         "steps were printed after the job was told to end",
@@ -509,7 +526,11 @@ class FailureClass(_Told):
     )
 
     # what the campaign decided
-    COMPILE_CHECK = "compile-check", "the compile check said enough; the trial was not run"
+    COMPILE_CHECK = (
+        "compile-check",
+        "the compile check said enough; the trial was not run",
+        "to run it anyway, leave the compile check out",
+    )
     BUDGET = (
         "budget",
         "the budget has no trial left",

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs import LogReader, LogReport, patterns
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
-from pytest_xlatune.logs.grammar import plain_segments, split_origin, told
-from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
+from pytest_xlatune.logs.grammar import plain_segments
+from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
@@ -73,6 +73,7 @@ class Read:
         goal_step: the id of the last step that it was to take.
         whole: of the standard input, which cannot be read a second time, each format's reader.
         ranks: the steps of all ranks of it, where they were asked for and no other log has them.
+        prefix: what was learnt to stand in front of its lines.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class Read:
     goal_step: int
     whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
     ranks: RankReader | None = None
+    prefix: re.Pattern[str] | None = None
 
     @property
     def health(self) -> Health:
@@ -326,6 +328,7 @@ def read_one(
         goal_step=goal,
         whole=tuple(readers),
         ranks=ranks,
+        prefix=reader.prefix,
     )
 
 
@@ -358,20 +361,7 @@ def fitting(path: Path, begin: bytes = b"") -> str:
 
     `begin` is that beginning, of a standard input that cannot be read again.
     """
-    found = dict.fromkeys(PRESETS, 0)
-    patterns = [step_pattern(name) for name in PRESETS]
-    words = {word for each in patterns for word in each.words}
-    for line in (begin or _beginning(path)).split(b"\n"):
-        for segment in plain_segments(line):
-            low = segment.lower()
-            if not any(word in low for word in words):
-                continue
-            _, text = split_origin(segment)
-            for each in patterns:
-                if any(word in low for word in each.words):
-                    found[each.name] += sum(bool(told(one)) for one in each.steps(text, ""))
-    best = max(found, key=lambda name: found[name])  # of equal ones the first, which says more
-    return best if found[best] else ""
+    return patterns.fitting((begin or _beginning(path)).split(b"\n"))
 
 
 def _beginning(path: Path) -> bytes:
@@ -428,7 +418,9 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     )
 
 
-def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | None:
+def ranks_of(
+    path: Path, *, pattern: StepPattern | None = None, prefix: re.Pattern[str] | None = None
+) -> RankReader | None:
     """Read the lines of all ranks of a log's job; None of the standard input.
 
     They are in this log, each with the label of its rank, or each in a log of its own beside it.
@@ -438,7 +430,7 @@ def ranks_of(path: Path, *, pattern: StepPattern | None = None) -> RankReader | 
     """
     if path == STDIN:
         return None
-    reader = RankReader(pattern)
+    reader = RankReader(pattern, prefix=prefix)
     for rank, log in _logs_by_rank(path):
         try:
             for chunk in chunks_of(log, []):
@@ -470,7 +462,7 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     """
     if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
         return ()
-    reader = read.ranks or ranks_of(read.path, pattern=pattern)
+    reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
 
 
@@ -500,7 +492,7 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
     if read.health is Health.HEALTHY and not is_seen:
         return None
-    reader = ranks_of(read.path, pattern=pattern)
+    reader = ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     told = None if reader is None else reader.standstill()
     if not is_seen or reader is None:
         return _hidden(told)

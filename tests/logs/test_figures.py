@@ -86,6 +86,7 @@ def test_a_field_is_read_where_the_log_prints_it(
             id="the last of two runs",
         ),
         pytest.param(TEST.replace("0 OK", "12 FAILED"), "12 wrong values", id="a summary's FAILED"),
+        pytest.param(TEST.replace("0 OK", "1,200 failed"), "1200 wrong", id="in other letters"),
         pytest.param(
             TEST.replace(f"{ROW}\n", "").replace("0 OK", "3 FAILED"),
             "3 wrong values",

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, LogReport
-from pytest_xlatune.logs.patterns import PRESETS, step_pattern
+from pytest_xlatune.logs.patterns import PRESETS, fitting, step_pattern
+from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.log_lines import text_of
 
@@ -188,6 +189,47 @@ def test_other_forms_of_bars_and_objects() -> None:
     assert [each.cls for each in report.findings] == ["numerical-failure"]
 
 
+@pytest.mark.parametrize(
+    ("preset", "line", "step_s"),
+    [
+        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  2.00 batch/s, loss=2.5]", 0.5),
+        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  2.00s/ batch, loss=2.5]", 2.0),
+        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  4.00updates/s]", 0.25),
+        ("json", '{"step": 7, "loss": 2.5, "sec_per_step": 0.5}', 0.5),
+        ("json", '{"step": 7, "global_avg_loss": 2.5, "end_to_end(s)": 0.5}', 0.5),
+        ("json", '{"step": 7, "loss": 2.5, "iteration_time_ms": 500}', 0.5),
+    ],
+)
+def test_other_units_and_names(preset: str, line: str, step_s: float) -> None:
+    assert rates(read(text_of([line]), preset)) == [(7, step_s)]
+    assert fitting([line.encode()]) == preset
+
+
+MAXTEXT = "completed step: {0}, seconds: 9.000, Tokens/s/device: 8150.000, loss: 9.500"
+BARS = "Loading shards: 10%|#    | {0}/10 [00:01<00:02, 2.00it/s]"
+
+
+@pytest.mark.parametrize("preset", ["hf-trainer", "json", "megatron-lm"])
+def test_of_two_formats_in_one_log_the_one_that_was_asked_for_counts(preset: str) -> None:
+    own = [LINES[preset][0].format(each) for each in range(1, 9)]
+    others = [MAXTEXT.format(each) for each in range(12)]
+    alone = read(text_of(own), preset).steps
+    by_turns = [each for two in zip(others, own, strict=False) for each in two]
+    for lines in ([*others, *own], [*own, *others], by_turns):
+        assert read(text_of(lines), preset).steps == alone
+        reader = RankReader(step_pattern(preset))
+        reader.feed(text_of(lines), 0)
+        assert reader.ranks[0].last_step == 8
+    # where it reads nothing MaxText's own lines do
+    assert [each.step for each in read(text_of(others), preset).steps] == [*range(12)]
+
+
+def test_a_bar_of_something_else_is_not_the_format_that_fits() -> None:
+    lines = [BARS.format(each) for each in range(1, 11)]
+    lines += [LINES["json"][0].format(each) for each in range(1, 9)]
+    assert fitting([each.encode() for each in lines]) == "json"
+
+
 def test_a_pattern_of_ones_own_may_tell_a_rate_and_the_last_step() -> None:
     said = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
     report = read(text_of(["iter 3 of 40, 4.0 steps a second"]), said)
@@ -239,6 +281,18 @@ def test_an_end_of_megatron_that_was_asked_for_is_its_goal() -> None:
     end = "[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 "
     assert read(text_of([*lines, end]), "megatron-lm").goal_step == 12
     assert read(text_of(lines), "megatron-lm").goal_step != 12
+
+
+@pytest.mark.parametrize("end", ["[{}] datetime: 2026-01-12 07:09:09 ", "{}"])
+def test_an_end_of_megatron_after_its_minutes_is_one_that_was_asked_for(
+    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [MEGATRON.format(each) for each in range(1, 13)]
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of([*lines, end.format("exiting program after 230.25 minutes")]))
+    assert main(["triage", "--json", "--step-pattern", "megatron-lm", str(path)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert (found["last_step"], found["exit_code"]) == (12, 0)
 
 
 def test_nans_of_megatron_and_nemo_are_seen() -> None:

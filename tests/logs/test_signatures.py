@@ -206,6 +206,10 @@ def test_the_actions_of_what_can_never_run_are_drops() -> None:
         assert actions[FailureClass(cls)] is Action.DROP
 
 
+def test_every_class_says_what_a_person_can_do() -> None:
+    assert [each for each in FailureClass if not (each.meaning and each.advice)] == []
+
+
 def test_only_a_soft_success_counts_as_success() -> None:
     diagnosed = {cls: each.action for cls, each in TABLE.diagnosed.items()}
     assert [cls for cls in diagnosed if diagnosed[cls] is Action.SUCCESS] == ["soft-success"]

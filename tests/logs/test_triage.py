@@ -166,6 +166,20 @@ def test_an_unexplained_end_shows_the_last_lines() -> None:
     assert (finding.text, finding.detail) == ("\n".join(said[-5:]), "exit 1")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (" 12%|#2        | 12/100 [00:24<02:58,  2.01s/it]", "those of hf-trainer"),
+        ('{"step": 12, "loss": 2.3, "step_time": 0.51}', "those of json: step_pattern='json'"),
+        ("hello", "or step_pattern= in CellSettings"),
+    ],
+)
+def test_a_log_without_a_step_names_the_pattern_that_fits(line: str, said: str) -> None:
+    (found,) = diagnose(report_of([line]), DONE, PROTOCOL)
+    assert found.cls == "no-steps"
+    assert said in found.detail
+
+
 def test_a_runaway_log_is_named() -> None:
     report = LogReport(size_bytes=600_000_000, phase=Phase.BEFORE_MEMSTATS)
     cause = primary(diagnose(report, Outcome(state=State.CANCELLED), PROTOCOL))

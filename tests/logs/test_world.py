@@ -32,6 +32,8 @@ def cases(part: str) -> dict[str, list[list[str]]]:
 
 
 SAID, LAUNCH = cases(RUNNING), cases(LAUNCHED)
+SCANCEL = SAID["cancelled"][1][0].strip()
+LIMIT = SAID["time-limit"][1][0].strip()
 HALTED = next(lines[0][1:] for lines in SAID["tpu-chip"]).partition("; observed")[0]
 
 
@@ -73,6 +75,38 @@ def test_a_job_that_never_began_is_a_failed_job(
         lines = [each[1:] for each in said]
         entry, status = triaged(tmp_path / "job.log", lines, capsys)
         assert (entry["status"], entry["health"], status) == (cls, "failed", 1), said
+
+
+# what stands in front of a line before any other line could teach it
+STAMPS = {
+    "ts": "Jan 12 07:08:09 {}",
+    "a date and a time": "2026-01-12 07:08:09.123 {}",
+    "in brackets": "[2026-01-12 07:08:09] {}",
+    "a time": "07:08:09 {}",
+    "ISO": "2026-01-12T07:08:09 {}",
+    "pdsh": "gpu017: {}",
+    "a host and a rank": "[gpu017:3] {}",
+    "colours": "\x1b[0;31m{}\x1b[0m",
+    "CRLF": "{}\r",
+    "srun": " 3: {}",
+}
+OF_LAUNCHERS = ("srun", "slurmstepd", "[ERROR]", "docker: ")
+
+
+@pytest.mark.parametrize("front", STAMPS.values(), ids=STAMPS)
+def test_a_stamp_hides_no_failure(
+    front: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_host = "gpu017" in front  # of other lines it is learnt, not known
+    for cls, (said, *_) in (*LAUNCH.items(), *SAID.items()):
+        lines = [front.format(each[1:]) for each in said]
+        if is_host and not said[0][1:].startswith(OF_LAUNCHERS):
+            continue
+        entry, status = triaged(tmp_path / "job.log", lines, capsys)
+        assert (entry["status"], status) == (cls, 1), lines
+    lines = [front.format(each) for each in (*STEPS, LIMIT)]
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
+    assert (entry["status"], entry["last_step"]) == ("time-limit", 2)
 
 
 REQUEUE = SAID["requeued"][0][0].strip()
@@ -157,7 +191,120 @@ def test_a_line_of_a_good_run_is_no_finding(
     assert [each["class"] for each in entry["findings"]] == ["unfinished"]  # type: ignore[attr-defined]
 
 
+# what programs print in a run that ends well
+SURVIVED = (
+    (
+        (
+            "E0112 07:08:09.931882 77 rendezvous.cc:98] This thread has been waiting for `first "
+            "call` for 20 seconds and may be stuck. Expected 8 threads to join the rendezvous, but "
+            "not all of them arrived on time."
+        ),
+        (
+            "E0112 07:08:19.931882 77 rendezvous.cc:103] Thread is unstuck! Warning above was a "
+            "false-positive. Perhaps the timeout is too short."
+        ),
+    ),
+    (
+        (
+            "E0112 07:08:09.1 77 gemm_fusion_autotuner.cc:1041] Results do not match the "
+            "reference. This is likely a bug/unexpected loss of precision."
+        ),
+        "E0112 07:08:09.2 77 buffer_comparator.cc:157] Difference at 0: 16.1, expected 14.2",
+    ),
+    (
+        "I0112 07:08:09.1 77 metric_logger.py:333] To see full metrics 'tensorboard --logdir=gs://b'",
+    ),
+)
+AT_THE_END = (
+    (
+        "2026-01-12 07:09:09.084633: E external/xla/coordination_service_agent.cc:481] Failed to "
+        "disconnect from coordination service with status: DEADLINE_EXCEEDED: Deadline Exceeded."
+    ),
+    *TRACE,
+    "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Deadline Exceeded",
+    "srun: error: n2: task 3: Aborted (core dumped)",
+)
+AXLEARN = (
+    "I0112 07:09:{:02d}.1 77 trainer.py:500] SpmdTrainer process   0 step {:8d}] Average step "
+)
+OF_AXLEARN = [f"{AXLEARN}time: 2.0 seconds".format(each, each * 100) for each in range(1, 13)]
+NOTES = (
+    (
+        "I0112 07:19:09.1 77 trainer.py:420] SpmdTrainer process   0 step     1200] Watchdog "
+        "triggered because step has not incremented in the last 600.1 seconds and the host is idle."
+    ),
+    (
+        "I0112 07:19:09.2 77 trainer.py:421] NOTE: this is not an error message, but meant to help "
+        "debugging in case the trainer is stuck."
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "pattern"),
+    [
+        *(([*STEPS, *each, *WHOLE[4:]], "ok", []) for each in SURVIVED),
+        ([*WHOLE, *AT_THE_END], "soft-success", []),
+        ([*OF_AXLEARN, *NOTES], "no-score", ["--step-pattern", "axlearn"]),
+        ([each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", []),
+        ([*HEAD, *(f"0: {step(each)}" for each in range(20))], "ok", []),
+    ],
+    ids=["unstuck", "another result", "a hint", "at the end", "a watchdog", "frames", "rank 0"],
+)
+def test_a_run_that_ends_well_is_healthy(
+    lines: list[str],
+    status: str,
+    pattern: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry, code = triaged(tmp_path / "job.log", lines, capsys, *pattern)
+    assert (entry["status"], entry["health"], code) == (status, "healthy", 0)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("", step(3)),
+        ("", step(3)[:70]),
+        ("", f"0: {step(3)}"),
+        ("lightning", "Epoch 0:  60%|######    | 12/20 [00:24<00:16,  0.49it/s, v_num=0]"),
+        (
+            "torchtitan",
+            "[rank0]: INFO - step:  4  loss:  7.1  tps: 7,012  tflops: 310.2  mfu: 31.3%",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (LIMIT, "time-limit"),
+        (f"\x1b[31m{SCANCEL}\x1b[0m", "cancelled"),
+        ("F0112 07:08:09.2 77 gemm.cc:14] Check failed: a == b", "xla-check-fail"),
+        ("*** SIGABRT received by PID 7 (TID 7) on cpu 2; stack trace: ***", "signal-kill"),
+        ("srun: error: n1: task 0: Killed", "killed"),
+    ],
+)
+def test_what_another_program_writes_behind_a_step_is_read(
+    written: tuple[str, str],
+    said: str,
+    status: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As Slurm's own word behind a bar, which has no end of line; such a run was called ok."""
+    pattern, line = written
+    lines = [*(STEPS if not pattern else []), f"{line}{said}"]
+    more = ["--step-pattern", pattern] if pattern else []
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys, *more)
+    assert (entry["status"], entry["last_step"] is None) == (status, False)
+
+
 FALLBACK = (
+    (
+        "WARNING:jax._src.xla_bridge:CUDA backend failed to initialize: Unable to load CUDA. (Set "
+        "TF_CPP_MIN_LOG_LEVEL=0 and rerun for more info.)"
+    ),
     (
         "WARNING:2026-01-12 07:08:09,143:jax._src.xla_bridge:794: An NVIDIA GPU may be present on "
         "this machine, but a CUDA-enabled jaxlib is not installed. Falling back to cpu."
@@ -197,9 +344,8 @@ def test_a_step_is_no_name_of_a_logger(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 ARGUMENTS = 'PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic _env_TUNE_PROFILE=a"'
+COMMAND = "/opt/venv/bin/python3 -u -m MaxText.train MaxText/configs/base.yml"
 FIFTEEN = [step(each) for each in range(15)]
-SCANCEL = SAID["cancelled"][1][0].strip()
-LIMIT = SAID["time-limit"][1][0].strip()
 
 
 @pytest.mark.parametrize(
@@ -216,6 +362,9 @@ LIMIT = SAID["time-limit"][1][0].strip()
         ([ARGUMENTS.replace("=15", "=100"), *FIFTEEN[:12]], "unfinished", 3),
         ([ARGUMENTS.replace("steps=15", "--steps=100"), *FIFTEEN[:12], SCANCEL], "cancelled", 1),
         ([ARGUMENTS, "Config param steps: 12", *FIFTEEN[:12]], "ok", 0),
+        # or the command that a shell traces
+        ([f"+ {COMMAND} steps=100 a=b", *FIFTEEN[:12]], "unfinished", 3),
+        ([f"++ srun -l {COMMAND} run_name=x steps=12", *FIFTEEN[:12], SCANCEL], "soft-success", 0),
     ],
 )
 def test_how_far_a_job_was_to_come(

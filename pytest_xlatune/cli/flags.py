@@ -49,7 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> Output:
     """Show the catalog; of an axis, the profiles that a wave would take, and what it leaves out."""
-    from pytest_xlatune.catalog.candidates import candidates
     from pytest_xlatune.catalog.context import deployed_context
     from pytest_xlatune.catalog.entries import load
     from pytest_xlatune.report.document import brief, lines
@@ -64,6 +63,8 @@ def _list(arguments: argparse.Namespace) -> Output:
             documents=(brief("The catalog", lines(*map(entry_line, entries))),),
             json=lambda: {"schema": SCHEMA, "entries": [entry_json(each) for each in entries]},
         )
+    from pytest_xlatune.catalog.candidates import candidates
+
     found = candidates(arguments.axis, context)
     width = max(len(each.id) for each in found.profiles)
     told = [f"{each.id:{width}}  {each.shown_text}" for each in found.profiles]

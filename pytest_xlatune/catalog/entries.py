@@ -23,11 +23,10 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_xlatune.model.cell import Axis, Parallelism
-from pytest_xlatune.model.channels import LIBTPU, channel_of, settings_in
+from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import PARTS
 from pytest_xlatune.model.rotation import Taken, taken
 from pytest_xlatune.model.text import whole
 
@@ -191,7 +190,7 @@ class CatalogEntry(Record):
         name: the flag without dashes, the variable, or the key of MaxText (in small letters).
         slug: what its profiles' ids begin with; unique.
         axes: axes of `cell.Axis` on which it may matter, or "any".
-        aims: the parts of a step that it acts on, of `result.PARTS`; () is none that shows there.
+        aims: the parts of a step that it acts on, of `channels.PARTS`; () is none that shows there.
         values: what to try; () where only the site knows a value.
         mechanism: what it changes, one sentence.
         source: where this is known from.

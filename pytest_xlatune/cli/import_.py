@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import Document, brief, lines
-from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
+
+if TYPE_CHECKING:
+    from pytest_xlatune.report.document import Document
+    from pytest_xlatune.sweep.groups import RunSettings
 
 _ACT = frozenset(
     {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
@@ -63,6 +66,7 @@ def _import(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.catalog.context import deployed_context
     from pytest_xlatune.model.cell import Cell, Parallelism
     from pytest_xlatune.report.exports import check_exports
+    from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
     from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 
     options = options_of(arguments)
@@ -122,6 +126,7 @@ def _import(arguments: argparse.Namespace) -> Output:
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     """Yield the report of the ledger, and the names of its files once they are written."""
+    from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.publish import document_of, publish, read_known
 

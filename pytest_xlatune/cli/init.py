@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
@@ -49,6 +48,8 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.document import brief, lines
+
     path: Path = arguments.file
     if path.exists():
         raise ConfigError(f"{path} exists; name a new file, nothing is overwritten")

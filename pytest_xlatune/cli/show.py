@@ -11,19 +11,18 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
-from pytest_xlatune.model.record import Json, laid_out
 
 if TYPE_CHECKING:
+    from pytest_xlatune.model.record import Json
     from pytest_xlatune.report.document import Document, Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(NamedTuple):
     """What a command has to say, in each form that it has.
 
     Attributes:
@@ -43,7 +42,7 @@ class Output:
     json: Callable[[], Json] | None = None
     rows: Callable[[], Table] | None = None
     source: str = ""
-    files: Mapping[Path, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     problems: Sequence[str] = ()
     problem_status: Exit = Exit.USAGE
@@ -92,6 +91,8 @@ def show(lines: Iterable[str]) -> None:
 
 def show_json(document: Json) -> None:
     """Print one JSON document, as it stands in the files that a run writes."""
+    from pytest_xlatune.model.record import laid_out
+
     _say(laid_out(document, keeps_order=True).removesuffix("\n"))
 
 

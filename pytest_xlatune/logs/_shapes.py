@@ -24,6 +24,7 @@ _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
 _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
 _CACHED_SHAPES = 1 << 14
+_FEW_LETTERS = 1 << 14  # of a log, until a pattern of all words is worth its compilation
 _CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
 
 # what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
@@ -443,12 +444,13 @@ class Sieve:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._known = _pattern(frozenset(words))
+        self._words = _letters(frozenset(words))
+        self._few = _FEW_LETTERS  # that are searched for each word
         self._dull: set[bytes] = set()
 
     def may_hold(self, line: bytes) -> bool:
         """Whether a line may hold one of the words; never false when it does."""
-        is_known = self._known.search(line.translate(_LOWER, _DELETED)) is not None
+        is_known = bool(self._live({line.translate(_LOWER, _DELETED)}))
         return is_known or _LAST_WORD.search(line) is not None
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
@@ -458,7 +460,7 @@ class Sieve:
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
         fresh = set(shapes) - self._dull
-        live = {shape for shape in fresh if self._known.search(shape)}
+        live = self._live(fresh)
         texts = block.split(b"\n") if fresh else []
         if len(live) < len(fresh):
             live |= {
@@ -474,11 +476,25 @@ class Sieve:
         found = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
         return len(shapes) - 1, found
 
+    def _live(self, shapes: set[bytes]) -> set[bytes]:
+        """Return the shapes that hold a word, in a short log without a pattern of all words."""
+        text = b"\n".join(shapes)
+        self._few -= len(text)
+        if self._few >= 0:
+            said = [word for word in self._words if word in text]
+            return {shape for shape in shapes if any(word in shape for word in said)}
+        known = _pattern(self._words)
+        return {shape for shape in shapes if known.search(shape)}
+
 
 @functools.lru_cache(maxsize=16)
-def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
+def _letters(words: frozenset[str]) -> frozenset[bytes]:
+    return frozenset(word.encode().translate(_LOWER, _DELETED) for word in words)
+
+
+@functools.lru_cache(maxsize=16)
+def _pattern(letters: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
-    letters = {word.encode().translate(_LOWER, _DELETED) for word in words}
     # a word that another one is part of is never needed
     needed = {each for each in letters if not any(o in each for o in letters - {each})}
     return re.compile(_any_of(needed))

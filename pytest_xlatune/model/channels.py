@@ -13,6 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+# the parts of a step that settings act on: collectives by their kind, and the rest
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:

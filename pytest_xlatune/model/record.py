@@ -31,6 +31,8 @@ _MISSING = re.compile(r"missing \d+ required [\w-]+ arguments?: '(?P<name>\w+)'"
 _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
+# a type without None, whether None is allowed, and what decodes it
+_Rule = tuple[Any, bool, Callable[[Any, Json, str], object] | None]
 
 # of a field that came after the first records were written, `field(default=..., metadata=LATER)`:
 # left out at its default, so that what was written before it, digests too, stays the same
@@ -48,6 +50,7 @@ TIME = {"is_time": True}
 _COLUMNS = 120
 _COLUMNS_OF_ELEMENT = 10_000  # of a list: a trial with its steps, and no cell with its trials
 
+_AS_IT_IS = frozenset({bool, int, str})  # of what JSON holds
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
 
@@ -65,10 +68,10 @@ class Record:
     def to_json(self) -> dict[str, Json]:
         """Return this record as builtins only, keyed by field name."""
         return {
-            field.name: _encode(value)
-            for field in dataclasses.fields(typing.cast("Any", self))
-            if (value := getattr(self, field.name)) != field.default
-            or "is_later" not in field.metadata
+            name: value if type(value) in _AS_IT_IS else _encode(value)
+            for name, left_out in _left_out(typing.cast("Any", type(self)))
+            for value in (getattr(self, name),)
+            if left_out is dataclasses.MISSING or value != left_out
         }
 
     @classmethod
@@ -84,7 +87,7 @@ class Record:
         """
         if not isinstance(data, dict):
             raise LedgerError(f"{cls.__name__}: expected a mapping, found {_brief(data)}")
-        fields = _field_types(typing.cast("Any", cls))
+        fields = _field_rules(typing.cast("Any", cls))
         for name in sorted(data.keys() - fields.keys()):
             if name not in cls.gone:
                 raise LedgerError(
@@ -96,8 +99,10 @@ class Record:
                     f"{cls.gone[name]!r} alone; read it with the version that wrote it"
                 )
         values: dict[str, Any] = {
-            name: _decode(kind, data[name], where=f"{cls.__name__}.{name}")
-            for name, kind in fields.items()
+            name: value
+            if type(value := data[name]) is rule[0]  # a scalar, as most are
+            else _by_rule(rule, value, where=f"{cls.__name__}.{name}")
+            for name, rule in fields.items()
             if name in data
         }
         _check_texts(cls, values)
@@ -204,14 +209,24 @@ def digest(value: Json, *, length: int = 16) -> str:
 
 
 @functools.cache
+def _left_out(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Return each field with the default at which it is left out, MISSING where it never is."""
+    found = dataclasses.fields(cls)
+    return tuple(
+        (each.name, each.default if "is_later" in each.metadata else dataclasses.MISSING)
+        for each in found
+    )
+
+
+@functools.cache
 def _marked(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(each for each in dataclasses.fields(cls) if each.metadata.keys() & _MARKS)
 
 
 @functools.cache
-def _field_types(cls: Any) -> dict[str, Any]:
+def _field_rules(cls: Any) -> dict[str, _Rule]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(typing.cast("Any", cls))}
+    return {each.name: _rule_of(hints[each.name]) for each in dataclasses.fields(cls)}
 
 
 @functools.cache
@@ -238,8 +253,8 @@ def _encode(value: object) -> Json:
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 
 
-def _decode(kind: Any, value: Json, *, where: str) -> object:
-    kind, is_optional, decode = _rule_of(kind)
+def _by_rule(rule: _Rule, value: Json, *, where: str) -> object:
+    kind, is_optional, decode = rule
     if kind is Json or (value is None and is_optional):
         return value
     if value == "" and is_optional and isinstance(kind, type) and issubclass(kind, Record):
@@ -253,8 +268,8 @@ def _decode(kind: Any, value: Json, *, where: str) -> object:
 
 
 @functools.cache
-def _rule_of(kind: Any) -> tuple[Any, bool, Callable[[Any, Json, str], object] | None]:
-    """Return a type without None, whether None was part of it, and what decodes it."""
+def _rule_of(kind: Any) -> _Rule:
+    """Return how values of an annotation are decoded."""
     is_optional = typing.get_origin(kind) in (types.UnionType, typing.Union)
     if is_optional:
         kind = next(each for each in typing.get_args(kind) if each is not type(None))
@@ -268,18 +283,26 @@ def _rule_of(kind: Any) -> tuple[Any, bool, Callable[[Any, Json, str], object] |
 def _decode_items(kind: Any, value: Json, where: str) -> object:
     if not isinstance(value, list):
         raise TypeError
+    sort, rules, is_alike = _parts(kind)
+    return sort(
+        item if type(item) is rule[0] else _by_rule(rule, item, where=where)
+        for rule, item in zip(rules * len(value) if is_alike else rules, value, strict=True)
+    )
+
+
+@functools.cache
+def _parts(kind: Any) -> tuple[Any, tuple[_Rule, ...], bool]:
+    """Return the class of a sequence, the rules of its items, and whether one is that of all."""
     sort, kinds = typing.get_origin(kind), typing.get_args(kind)
-    if sort is frozenset or kinds[-1] is Ellipsis:
-        kinds = (kinds[0],) * len(value)
-    pairs = zip(kinds, value, strict=True)
-    return sort(_decode(each, item, where=where) for each, item in pairs)
+    is_alike = sort is frozenset or kinds[-1] is Ellipsis
+    return sort, tuple(map(_rule_of, kinds[:1] if is_alike else kinds)), is_alike
 
 
 def _decode_dict(kind: Any, value: Json, where: str) -> object:
-    of = typing.get_args(kind)[1]
+    rule = _rule_of(typing.get_args(kind)[1])
     if not isinstance(value, dict):
         raise TypeError
-    return {key: _decode(of, item, where=where) for key, item in value.items()}
+    return {key: _by_rule(rule, item, where=where) for key, item in value.items()}
 
 
 def _decode_float(_: Any, value: Json, __: str) -> object:

@@ -48,11 +48,6 @@ class StepRecord(Record):
     kind: str = "step"
 
 
-# the parts of a step that settings act on: collectives by their kind, and the rest
-COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
-PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
-
-
 class NotRun(StrEnum):
     """Why a trial was not run at all."""
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from statistics import fmean
+from typing import TYPE_CHECKING
 
-from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import Conclusion, Score, TrialResult
+
+if TYPE_CHECKING:  # a command that shows a document needs no value of a sweep
+    from datetime import datetime
+
+    from pytest_xlatune.model.cell import Cell
+    from pytest_xlatune.model.environment import RunRecord
+    from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.model.result import Conclusion, Score, TrialResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,8 @@ class Subject:
 
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
+    from statistics import fmean
+
     def printed(of: Callable[[Score], float | None]) -> list[float]:
         return [value for each in scores if (value := of(each)) is not None]
 

@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
@@ -134,6 +133,7 @@ def gate_files(
     from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
     from pytest_xlatune.model.hosts import expand
     from pytest_xlatune.studies.gate import Gate
+    from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
 
     try:
         argv = tuple(shlex.split(command))

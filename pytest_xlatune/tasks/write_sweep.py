@@ -10,15 +10,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_xlatune.catalog.entries import history
-from pytest_xlatune.catalog.rules import did_you_mean
-from pytest_xlatune.executors.named import one_of_ours
-from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.profile import Flag, parse_flags
-from pytest_xlatune.model.redact import is_secret
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.profile import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +168,10 @@ def _check(name: str, said: str) -> None:
     """
     if not said:
         return
+    from pytest_xlatune.model.cell import Parallelism, check_model_tag
+    from pytest_xlatune.model.hosts import expand
+    from pytest_xlatune.model.profile import parse_flags
+
     match name:
         case "kind" if said not in KINDS:
             raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
@@ -214,6 +215,8 @@ def read_command(command: str) -> Command:
     Raises:
         ConfigError: it has no {steps}, wants a shell, or names a script that is not here.
     """
+    from pytest_xlatune.model.redact import is_secret
+
     where = f"--command {command!r}"
     try:
         words = shlex.split(command)
@@ -289,6 +292,11 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     Raises:
         ConfigError: a name, the parallelism, the nodes or a flag is malformed.
     """
+    from pytest_xlatune.executors.named import one_of_ours
+    from pytest_xlatune.model.cell import Parallelism
+    from pytest_xlatune.model.hosts import expand
+    from pytest_xlatune.model.profile import parse_flags
+
     slug = re.sub(r"[^a-z0-9]", "-", name.lower()).strip("-") or "sweep"
     Parallelism.parse(found["parallelism"])
     nodes = expand(found["nodelist"]) if found["nodelist"] else ()
@@ -415,6 +423,10 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 
 def about_flags(found: Mapping[str, str]) -> Iterator[str]:
     """Tell of a flag that no known release of XLA has, where one with nearly its name is known."""
+    from pytest_xlatune.catalog.entries import history
+    from pytest_xlatune.catalog.rules import did_you_mean
+    from pytest_xlatune.model.profile import parse_flags
+
     known = history().flags
     for flag in parse_flags(found["flags"]):
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")

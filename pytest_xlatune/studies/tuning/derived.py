@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from pytest_xlatune.model.channels import CHANNELS, on_top, settings_in, with_flag
+from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, settings_in, with_flag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
@@ -37,7 +37,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, canonical, digest, written
-from pytest_xlatune.model.result import COLLECTIVES, EvidenceResult, Shares, relative
+from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from pytest_xlatune.ledger import Decided
-from pytest_xlatune.model.result import COLLECTIVES
+from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 

@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
 from pytest_xlatune.model.trial import Rotation
-from pytest_xlatune.stats.rounds import fit_turns, turns_of
+from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
 # so often a rotation goes on without a program that it died of; then it follows the playbook. One
@@ -139,16 +139,38 @@ def _turns(
     # the whole run, from its first step on: only evaluations drop out of a turn
     inside = window_steps(replace(protocol, first_step=0, profiler=""))
     away = {each.step for each in timed if every and each.step not in inside}
+    gap = _gap(timed)
     turns = turns_of(
         [(each.program, first + each.first_call, each.calls) for each in read.turns],
         timed,
         programs=len(rotation.spec.programs),
+        # a line that is written now and then may be the mean of the steps since the last one
+        skipped=SKIPPED_STEPS + gap - 1,
         left_out=away | {first + call for call in read.odd_calls},
     )
     if isinstance(turns, NoTurns):
-        return turns
+        return _why_none(turns, read, gap=gap, turn_steps=rotation.spec.turn_steps)
     in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
     return fit_turns(turns, tokens=median(in_step) if in_step else None)
+
+
+def _gap(timed: Sequence[StepRecord]) -> int:
+    """Return how many steps lie between two lines, mostly."""
+    gaps = [after.step - before.step for before, after in itertools.pairwise(timed)]
+    return max(round(median(gaps)), 1) if gaps else 1
+
+
+def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
+    """Return what of the trainer leaves no turn, where it is known."""
+    if read.turns and read.odd_calls:
+        said = Reason(Why.IN_BRACKETS, text=read.odd_words) if read.odd_words else None
+        last = read.turns[-1]
+        calls = last.first_call + last.calls if read.calls is None else read.calls
+        odd = len(read.odd_calls)
+        return NoTurns(reason=Reason(Why.ODD_CALLS, odd=odd, calls=calls, said=said))
+    if read.turns and gap > 1:
+        return NoTurns(reason=Reason(Why.LINES_TOO_RARE, every=gap, turn_steps=turn_steps))
+    return found
 
 
 def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | None:
@@ -167,10 +189,14 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | No
     fewest, most = round(_ENOUGH_LINES * last.first_call), last.first_call + last.calls
     if read.calls is not None:
         fewest = most = read.calls
-    gaps = [after - before for before, after in itertools.pairwise(ids)]
-    spare = max(_SPARE_CALLS, *(round(median(gaps)) for _ in gaps[:1]))
+    spare = max(_SPARE_CALLS, _gap(timed))
     if fewest - spare <= lines <= most + spare:
         return None
+    if read.another_call is not None and most < lines:
+        return Reason(Why.STEP_MADE_ANEW, call=read.another_call, calls=most, lines=lines)
+    times = round(most / lines)
+    if read.calls is not None and times > 1 and abs(most - times * lines) <= times * spare:
+        return Reason(Why.CALLS_A_STEP, times=times)
     return Reason(Why.CALLS_APART, calls=most, lines=lines)
 
 

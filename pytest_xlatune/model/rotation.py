@@ -303,6 +303,9 @@ class RotationRead(Record):
         trouble: why nothing rotated, in the worker's words; "" where it did.
         odd_calls: calls whose arguments were others than those that the programs were compiled
             for; the trainer's own program ran them.
+        odd_words: which argument of the first of them was another; "" where the worker cannot say.
+        another_call: the call of the step before which the trainer made a function of its name that
+            is another program; None where it made none.
         device: platform and kind of the first device; "" where the journal does not say.
     """
 
@@ -317,6 +320,8 @@ class RotationRead(Record):
     jax: str = ""
     trouble: str = ""
     odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    odd_words: str = field(default="", metadata=LATER)
+    another_call: int | None = field(default=None, metadata=LATER)
     device: str = field(default="", metadata=LATER)
     is_compiling: bool = field(default=False, metadata=LATER)
 
@@ -370,6 +375,10 @@ class _Reading:
 
     def odd_call(self, said: Mapping[str, Any]) -> None:
         self.odd_calls.append(int(said["call"]))
+        self.read.setdefault("odd_words", str(said.get("words", "")))
+
+    def another(self, said: Mapping[str, Any]) -> None:
+        self.read["another_call"] = int(said["call"])
 
     def end(self, said: Mapping[str, Any]) -> None:
         self.read |= {"calls": int(said["calls"]), "is_over": True}
@@ -404,6 +413,7 @@ _EVENTS = {
     "left_out": _Reading.left_out_,
     "turn": _Reading.turn,
     "odd_call": _Reading.odd_call,
+    "another": _Reading.another,
     "end": _Reading.end,
 }
 
@@ -414,9 +424,10 @@ def read_rotation(text: str) -> RotationRead:
     The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
     (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes, same_as) or
     `refused` (words) after each compilation, `left_out` (memory_bytes), `turn` (program,
-    first_call), `odd_call` (call), `trouble` (words), `end` (calls). A line of another program is
-    passed over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before
-    this one, the last that found the step is read, else the last that imported JAX.
+    first_call), `odd_call` (call, of the first one words), `another` (call), `trouble` (words),
+    `end` (calls). A line of another program is passed over too. Where several processes wrote, e.g.
+    helpers of a trainer, or an attempt before this one, the last that found the step is read, else
+    the last that imported JAX.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

@@ -80,7 +80,6 @@ from pytest_xlatune.studies.verdicts import (
 if TYPE_CHECKING:
     from pytest_xlatune.studies.tuning import TuningStudy
 
-_LOOK_TURN = 4  # steps of a turn of the look: the baseline has all of them
 # of a sweep of jobs: what they plan, and what they see
 _OF_JOBS = frozenset(
     {Why.PLAN_FINDS, Why.SINGLE_BASELINE, Why.KEPT_FOR_SPARE, Why.NEITHER_SELECTED}
@@ -324,7 +323,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         spec = RotationSpec(
             programs=(RotatedProgram(id=BASELINE_ID),),
             order=(0,),
-            turn_steps=_LOOK_TURN,
+            turn_steps=self.ways.turns.turn_steps,  # of the rotations
             step_function=self.ways.step_function,
         )
         return Trial(

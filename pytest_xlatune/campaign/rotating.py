@@ -57,6 +57,8 @@ _DOUBTFUL = frozenset(
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
 _ENOUGH_LINES = 0.7  # of the calls, where a process ended without a word
 _SPARE_CALLS = 2  # beside those of the log's steps: a warm-up
+# as long, and so many times its usual time, a turn or a compilation took that a time limit ended
+_STILL_S, _STILL_TIMES = 60.0, 10
 _ENOUGH = 0.5  # of the planned turns, where a time limit ended a rotation
 
 
@@ -80,7 +82,12 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
         named = raised
     if named:
         last = min(named, key=_got)
-        first = replace(first, suspects=last.suspects, is_compiling=last.is_compiling)
+        first = replace(
+            first,
+            suspects=last.suspects,
+            is_compiling=last.is_compiling,
+            last_at_s=last.last_at_s,
+        )
     return first
 
 
@@ -235,6 +242,7 @@ def blame(
     number: int,
     is_whole: bool,
     earlier: Sequence[Blamed] = (),
+    ended_s: float | None = None,
 ) -> Blamed | None:
     """Return the program that an attempt died of; None where it was no program, or not this often.
 
@@ -251,8 +259,14 @@ def blame(
         number: of the attempt.
         is_whole: whether it ended well, so that it died of nothing but its loss.
         earlier: the blame of the attempts before.
+        ended_s: when it ended; None is unknown. A time limit is blamed on a program that stood
+            still for most of it.
     """
-    if read is None or decision.next is Next.ACCEPT or decision.cls in _OF_NO_PROGRAM:
+    if read is None or decision.next is Next.ACCEPT:
+        return None
+    if decision.cls in _OF_NO_PROGRAM and not (
+        decision.cls == FailureClass.TIME_LIMIT and _stood_still(read, steps, rotation, ended_s)
+    ):
         return None
     if is_whole and decision.cls != FailureClass.NUMERICAL_FAILURE:
         return None
@@ -275,6 +289,22 @@ def blame(
     is_again = any(each.program == program for each in before)
     is_suspect = decision.cls in _DOUBTFUL and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
+
+
+def _stood_still(
+    read: RotationRead, steps: Sequence[StepRecord], rotation: Rotation, ended_s: float | None
+) -> bool:
+    """Whether the last compilation or turn took many times what the others did, and never ended.
+
+    A limit that is shorter than our patience with a hang ends it first.
+    """
+    if ended_s is None or read.last_at_s is None:
+        return False
+    took_s = [each.step_s for each in steps if each.step_s is not None and each.step_s > 0]
+    usual_s = rotation.spec.turn_steps * median(took_s) if took_s else math.inf
+    if read.is_compiling:
+        usual_s = max((each.compile_s for each in read.compiled), default=math.inf)
+    return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:

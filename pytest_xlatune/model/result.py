@@ -353,7 +353,7 @@ class Blamed(Record):
 _NO_TURNS_BY = frozenset(
     {
         *(Why.CALLS_APART, Why.CALLS_A_STEP, Why.STEP_MADE_ANEW),
-        *(Why.ODD_CALLS, Why.LINES_TOO_RARE),
+        *(Why.ODD_CALLS, Why.LINES_TOO_RARE, Why.NO_STEP),
     }
 )
 

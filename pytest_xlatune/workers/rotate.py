@@ -11,7 +11,7 @@ function lowers to, with its own options, and call after call the program is run
 A step that the trainer compiles itself, by `lower().compile()`, is replaced in the same way.
 
 Every process compiles the same list and counts its own calls, so the processes of a trainer stay in
-step. Which programs can run they agree on once, after compiling. Nothing is timed, and nothing is
+step. Which programs can run they agree on once, after compiling. No step is timed, and nothing is
 decided by what was measured. What may end the process is written down before it is tried.
 
 The standard library, and the JAX of the trainer: 0.6 to 0.12. Nothing of ours is imported.
@@ -306,7 +306,7 @@ class TurnTaker:
         shape: Any = None
         texts: dict[str, str] = {}
         for at, program in enumerate(self.programs):
-            self.journal.say("compile", program=program["id"])
+            self.journal.say("compile", program=program["id"], at=time.time())
             began_s = time.perf_counter()
             try:
                 with self._no_cache():
@@ -561,7 +561,8 @@ class _RotatedStep(ABC):
     def _take(self, at: int, call: int) -> None:
         self._at, self._program = at, self._programs[at]
         rotation = self._rotation
-        rotation.journal.say("turn", program=rotation.programs[at]["id"], first_call=call)
+        name = rotation.programs[at]["id"]
+        rotation.journal.say("turn", program=name, first_call=call, at=time.time())
 
     def _first_call(self, call: int, given: Any, said: Any) -> Any:
         """Run a program for the first time, to its end: what it raises is its own."""

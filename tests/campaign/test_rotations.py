@@ -493,6 +493,41 @@ def test_a_time_limit_keeps_what_more_than_half_of_the_turns_say(tmp_path: Path)
     assert few.rotation.blamed == ()
 
 
+@pytest.mark.parametrize(
+    ("still_s", "compiling", "blamed"),
+    [
+        (100.0, "", True),
+        (100.0, "slow", True),
+        (30.0, "", False),
+        (30.0, "slow", False),
+    ],
+    ids=["in a turn", "in a compilation", "in a turn as ever", "in a compilation as ever"],
+)
+def test_a_hang_that_a_time_limit_ended_is_blamed_on_its_program(
+    tmp_path: Path, still_s: float, compiling: str, blamed: bool
+) -> None:
+    """The limit is shorter than the patience with a hang."""
+    turns = 1 + next(at for at, each in enumerate(SPEC.order) if SPEC.programs[each].options)
+    program = compiling or SPEC.programs[SPEC.order[turns - 1]].id
+    began = f', "at": {1000.0 - still_s}}}\n'
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        if attempt > 1:
+            return step_lines(spec, SPEEDS), OK, (journal(spec),)
+        told = journal(
+            spec, dies_compiling=compiling, turns=None if compiling else turns, is_over=False
+        )
+        until = 1 if compiling else spec.first_step + (turns - 1) * spec.turn_steps
+        ended = replace(TIMED_OUT, start_s=0.0, end_s=1000.0)
+        return step_lines(spec, SPEEDS, until=until), ended, (told.removesuffix("}\n") + began,)
+
+    ran = run(tmp_path, play)
+    assert [each.program for each in ran.rotation.blamed] == [program] * blamed
+    assert (ran.rotation.score is not None and "slow" in ran.changes) is (
+        blamed and program != "slow"
+    )
+
+
 def test_a_killed_session_goes_on_without_what_was_blamed(tmp_path: Path) -> None:
     executor = Rotating(dying(ABORTED, CHECK, compiling="slow"))
     study = RotationsStudy(cell=CELL, specs=(SPEC,))

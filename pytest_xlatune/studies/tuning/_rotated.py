@@ -643,9 +643,7 @@ class RotatedSweep(Walk["TuningStudy"]):
             case Ask.PROVEN:
                 return best(self._concluded, self.study.arms(self.history))
             case Ask.REFERENCE:
-                if self.asks_rotations and self.look is None:
-                    return NOT_YET
-                return told(self._concluded.reference)
+                return self._of_reference(question)
             case Ask.SCREENED | Ask.SLOT:
                 return self._of_part(question)
             case _ if self.pending:
@@ -659,6 +657,14 @@ class RotatedSweep(Walk["TuningStudy"]):
                 return best(self._concluded, self.study.arms(self.history))
             case _:
                 return told(self._concluded.verdict(question.name))
+
+    def _of_reference(self, question: Question) -> Answer:
+        """Return what is known of the baseline: of the look, or of jobs where that has no score."""
+        if self.asks_rotations and self.look is None:
+            return NOT_YET
+        if self.base is None and self.why_not is not None and self.jobs is not None:
+            return self.jobs.answer(self.beside, question)
+        return told(self._concluded.reference)
 
     def _of_part(self, question: Question) -> Answer:
         """Return what a wave says of an arm or slot, of the sweep that has it."""

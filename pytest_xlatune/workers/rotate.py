@@ -209,7 +209,9 @@ class TurnTaker:
         alone an evaluation that runs once a step was taken for it.
         """
         if self.owner is None:
-            called = [each for each in self.steps if each.calls + 1 >= step.calls]
+            called = [
+                each for each in self.steps if each.calls + 1 >= step.calls and not each.is_gone
+            ]
             self.owner = step if self.name else max(called, key=lambda each: each.size_bytes)
             others = [each.name for each in self.steps if self._is_part(each)]
             if others and not self.name:
@@ -228,7 +230,7 @@ class TurnTaker:
         next to nothing, and what makes a batch has few leaves.
         """
         owner = self.owner
-        if owner is None or other is owner:
+        if owner is None or other is owner or other.is_gone:
             return False
         is_as_often = other.calls + 1 >= owner.calls
         has_state = (
@@ -472,6 +474,7 @@ class _RotatedStep(ABC):
         self.lowered: Any = None  # of the step, and the kinds of its arguments
         self.given: Any = None
         self.before: _RotatedStep | None = None  # made before it, of the same name
+        self.is_gone = False  # one that was made later is called in its place
         self.is_anew = False  # made of the name of the step, after this was found
         self._odd = 0
         self.kinds: Counter[tuple[str, ...]] = Counter()  # of the arguments of the first calls
@@ -496,8 +499,7 @@ class _RotatedStep(ABC):
             self.traced.add(rotation.called)
             return self.plain(*args, **kwargs)  # a part of another function
         if self.before is not None:
-            self.calls, self.kinds = max(self.calls, self.before.calls), self.before.kinds
-            self.before = None
+            self._go_on_from(self.before)
         kind = tuple(map(_kind_of, leaves))
         # not in an evaluation or a short batch: programs are compiled for what comes most often
         is_usual = self.kinds[kind] == max(self.kinds.values(), default=0)
@@ -517,6 +519,13 @@ class _RotatedStep(ABC):
         self.result_leaves, self.result_bytes = len(returned), _size_bytes(returned)
         self.size_bytes = given_bytes + self.result_bytes
         return result
+
+    def _go_on_from(self, before: _RotatedStep) -> None:
+        """Take over what is known of a function of this name that is called no more."""
+        self.calls, self.kinds = max(self.calls, before.calls), before.kinds
+        self.size_bytes = max(self.size_bytes, before.size_bytes)
+        self.result_bytes, self.result_leaves = before.result_bytes, before.result_leaves
+        before.is_gone, self.before = True, None
 
     def _succeeding(self, args: Any, kwargs: Any) -> Any:
         """Take turns in the place of the step, where this is its program once more."""

@@ -238,6 +238,7 @@ def assess(
             journal=journal,
             number=number,
             is_whole=outcome.state is State.COMPLETED,
+            ended_s=outcome.end_s,
             blamed=blamed,
         )
         decision, findings = turned.decision or decision, (*findings, *turned.findings)
@@ -331,6 +332,7 @@ def _rotation(
     journal: RotationRead | None,
     number: int,
     is_whole: bool,
+    ended_s: float | None,
     blamed: Sequence[Blamed],
 ) -> _Turned:
     """Return what the turns of an ended rotation say, or which program it died of."""
@@ -352,6 +354,7 @@ def _rotation(
         number=number,
         is_whole=is_whole,
         earlier=blamed,
+        ended_s=ended_s,
     )
     after: Decision | None = None
     if found is not None and not found.is_suspect:

@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
 from pytest_xlatune.model.trial import Rotation
-from pytest_xlatune.stats.rounds import fit_turns, turns_of
+from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
 # so often a rotation goes on without a program that it died of; then it follows the playbook. One
@@ -57,6 +57,8 @@ _DOUBTFUL = frozenset(
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
 _ENOUGH_LINES = 0.7  # of the calls, where a process ended without a word
 _SPARE_CALLS = 2  # beside those of the log's steps: a warm-up
+# as long, and so many times its usual time, a turn or a compilation took that a time limit ended
+_STILL_S, _STILL_TIMES = 60.0, 10
 _ENOUGH = 0.5  # of the planned turns, where a time limit ended a rotation
 
 
@@ -80,7 +82,12 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
         named = raised
     if named:
         last = min(named, key=_got)
-        first = replace(first, suspects=last.suspects, is_compiling=last.is_compiling)
+        first = replace(
+            first,
+            suspects=last.suspects,
+            is_compiling=last.is_compiling,
+            last_at_s=last.last_at_s,
+        )
     return first
 
 
@@ -139,16 +146,38 @@ def _turns(
     # the whole run, from its first step on: only evaluations drop out of a turn
     inside = window_steps(replace(protocol, first_step=0, profiler=""))
     away = {each.step for each in timed if every and each.step not in inside}
+    gap = _gap(timed)
     turns = turns_of(
         [(each.program, first + each.first_call, each.calls) for each in read.turns],
         timed,
         programs=len(rotation.spec.programs),
+        # a line that is written now and then may be the mean of the steps since the last one
+        skipped=SKIPPED_STEPS + gap - 1,
         left_out=away | {first + call for call in read.odd_calls},
     )
     if isinstance(turns, NoTurns):
-        return turns
+        return _why_none(turns, read, gap=gap, turn_steps=rotation.spec.turn_steps)
     in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
     return fit_turns(turns, tokens=median(in_step) if in_step else None)
+
+
+def _gap(timed: Sequence[StepRecord]) -> int:
+    """Return how many steps lie between two lines, mostly."""
+    gaps = [after.step - before.step for before, after in itertools.pairwise(timed)]
+    return max(round(median(gaps)), 1) if gaps else 1
+
+
+def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
+    """Return what of the trainer leaves no turn, where it is known."""
+    if read.turns and read.odd_calls:
+        said = Reason(Why.IN_BRACKETS, text=read.odd_words) if read.odd_words else None
+        last = read.turns[-1]
+        calls = last.first_call + last.calls if read.calls is None else read.calls
+        odd = len(read.odd_calls)
+        return NoTurns(reason=Reason(Why.ODD_CALLS, odd=odd, calls=calls, said=said))
+    if read.turns and gap > 1:
+        return NoTurns(reason=Reason(Why.LINES_TOO_RARE, every=gap, turn_steps=turn_steps))
+    return found
 
 
 def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | None:
@@ -167,10 +196,14 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | No
     fewest, most = round(_ENOUGH_LINES * last.first_call), last.first_call + last.calls
     if read.calls is not None:
         fewest = most = read.calls
-    gaps = [after - before for before, after in itertools.pairwise(ids)]
-    spare = max(_SPARE_CALLS, *(round(median(gaps)) for _ in gaps[:1]))
+    spare = max(_SPARE_CALLS, _gap(timed))
     if fewest - spare <= lines <= most + spare:
         return None
+    if read.another_call is not None and most < lines:
+        return Reason(Why.STEP_MADE_ANEW, call=read.another_call, calls=most, lines=lines)
+    times = round(most / lines)
+    if read.calls is not None and times > 1 and abs(most - times * lines) <= times * spare:
+        return Reason(Why.CALLS_A_STEP, times=times)
     return Reason(Why.CALLS_APART, calls=most, lines=lines)
 
 
@@ -209,6 +242,7 @@ def blame(
     number: int,
     is_whole: bool,
     earlier: Sequence[Blamed] = (),
+    ended_s: float | None = None,
 ) -> Blamed | None:
     """Return the program that an attempt died of; None where it was no program, or not this often.
 
@@ -225,8 +259,14 @@ def blame(
         number: of the attempt.
         is_whole: whether it ended well, so that it died of nothing but its loss.
         earlier: the blame of the attempts before.
+        ended_s: when it ended; None is unknown. A time limit is blamed on a program that stood
+            still for most of it.
     """
-    if read is None or decision.next is Next.ACCEPT or decision.cls in _OF_NO_PROGRAM:
+    if read is None or decision.next is Next.ACCEPT:
+        return None
+    if decision.cls in _OF_NO_PROGRAM and not (
+        decision.cls == FailureClass.TIME_LIMIT and _stood_still(read, steps, rotation, ended_s)
+    ):
         return None
     if is_whole and decision.cls != FailureClass.NUMERICAL_FAILURE:
         return None
@@ -249,6 +289,22 @@ def blame(
     is_again = any(each.program == program for each in before)
     is_suspect = decision.cls in _DOUBTFUL and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
+
+
+def _stood_still(
+    read: RotationRead, steps: Sequence[StepRecord], rotation: Rotation, ended_s: float | None
+) -> bool:
+    """Whether the last compilation or turn took many times what the others did, and never ended.
+
+    A limit that is shorter than our patience with a hang ends it first.
+    """
+    if ended_s is None or read.last_at_s is None:
+        return False
+    took_s = [each.step_s for each in steps if each.step_s is not None and each.step_s > 0]
+    usual_s = rotation.spec.turn_steps * median(took_s) if took_s else math.inf
+    if read.is_compiling:
+        usual_s = max((each.compile_s for each in read.compiled), default=math.inf)
+    return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:

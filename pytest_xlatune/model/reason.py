@@ -120,6 +120,10 @@ class Why(StrEnum):
     # rotations: their turns, what they decide, and the check of the deployed form
     NO_TURN_BEGAN = auto()
     CALLS_APART = auto()
+    CALLS_A_STEP = auto()
+    STEP_MADE_ANEW = auto()
+    ODD_CALLS = auto()
+    LINES_TOO_RARE = auto()
     NO_TURN_OF_BASELINE = auto()
     ROTATION_LAYOUT = auto()
     FEW_JOBS_TO_ROTATE = auto()

@@ -344,6 +344,15 @@ class Blamed(Record):
     is_suspect: bool = False
 
 
+# what the trainer does that no other rotation of it would do otherwise
+_NO_TURNS_BY = frozenset(
+    {
+        *(Why.CALLS_APART, Why.CALLS_A_STEP, Why.STEP_MADE_ANEW),
+        *(Why.ODD_CALLS, Why.LINES_TOO_RARE, Why.NO_STEP),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationResult(Record):
     """The result of a rotation.
@@ -364,9 +373,10 @@ class RotationResult(Record):
     def is_found(self) -> bool:
         """Whether the worker found the step's program, so that programs can take turns.
 
-        One that is not called once a step is not the one.
+        One that is not called once a step is not the one, and of a log whose lines are no turns
+        nothing can be told.
         """
-        is_apart = self.reason is not None and self.reason.kind is Why.CALLS_APART
+        is_apart = self.reason is not None and self.reason.kind in _NO_TURNS_BY
         found = self.read is not None and bool(self.read.found) and not self.read.trouble
         return found and not is_apart
 

@@ -11,6 +11,7 @@ compilation. What a library reads once when it starts cannot. Pure.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -303,7 +304,12 @@ class RotationRead(Record):
         trouble: why nothing rotated, in the worker's words; "" where it did.
         odd_calls: calls whose arguments were others than those that the programs were compiled
             for; the trainer's own program ran them.
+        odd_words: which argument of the first of them was another; "" where the worker cannot say.
+        another_call: the call of the step before which the trainer made a function of its name that
+            is another program; None where it made none.
         device: platform and kind of the first device; "" where the journal does not say.
+        last_at_s: when the last compilation or turn began, of the process that the suspects are
+            of, on its node's clock; None where the journal does not say.
     """
 
     found: str = ""
@@ -317,8 +323,11 @@ class RotationRead(Record):
     jax: str = ""
     trouble: str = ""
     odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    odd_words: str = field(default="", metadata=LATER)
+    another_call: int | None = field(default=None, metadata=LATER)
     device: str = field(default="", metadata=LATER)
     is_compiling: bool = field(default=False, metadata=LATER)
+    last_at_s: float | None = field(default=None, metadata=LATER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -348,6 +357,7 @@ class _Reading:
 
     def compile(self, said: Mapping[str, Any]) -> None:
         self.compiling = str(said["program"])
+        self._began(said)
 
     def compiled_(self, said: Mapping[str, Any]) -> None:
         self.compiling = ""
@@ -367,9 +377,18 @@ class _Reading:
 
     def turn(self, said: Mapping[str, Any]) -> None:
         self.begun.append((str(said["program"]), int(said["first_call"])))
+        self._began(said)
+
+    def _began(self, said: Mapping[str, Any]) -> None:
+        at_s = float(said["at"]) if "at" in said else math.nan
+        self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
 
     def odd_call(self, said: Mapping[str, Any]) -> None:
         self.odd_calls.append(int(said["call"]))
+        self.read.setdefault("odd_words", str(said.get("words", "")))
+
+    def another(self, said: Mapping[str, Any]) -> None:
+        self.read["another_call"] = int(said["call"])
 
     def end(self, said: Mapping[str, Any]) -> None:
         self.read |= {"calls": int(said["calls"]), "is_over": True}
@@ -404,6 +423,7 @@ _EVENTS = {
     "left_out": _Reading.left_out_,
     "turn": _Reading.turn,
     "odd_call": _Reading.odd_call,
+    "another": _Reading.another,
     "end": _Reading.end,
 }
 
@@ -412,11 +432,12 @@ def read_rotation(text: str) -> RotationRead:
     """Read a journal; a torn last line, and an event of a newer worker, are passed over.
 
     The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
-    (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes, same_as) or
-    `refused` (words) after each compilation, `left_out` (memory_bytes), `turn` (program,
-    first_call), `odd_call` (call), `trouble` (words), `end` (calls). A line of another program is
-    passed over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before
-    this one, the last that found the step is read, else the last that imported JAX.
+    (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
+    same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
+    (program, first_call, at), `odd_call` (call, of the first one words), `another` (call),
+    `trouble` (words), `end` (calls). A line of another program is passed over too. Where several
+    processes wrote, e.g. helpers of a trainer, or an attempt before this one, the last that found
+    the step is read, else the last that imported JAX.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

@@ -108,7 +108,9 @@ def baseline(
     preflight: Preflight, pinned_nodes: tuple[str, ...], baseline_deployed: Measured
 ) -> None:
     """The site is ready and the cell as deployed trains."""
-    _hold(baseline_deployed.n >= 1, f"{preflight.notes}, {pinned_nodes}")
+    found = baseline_deployed.verdict
+    why = "; ".join(map(sentence, found.reasons)) or "it has no score"
+    _hold(found.n >= 1, f"{found.arm}: {why} (site: {preflight.notes}, {pinned_nodes})")
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:

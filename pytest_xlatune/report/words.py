@@ -190,6 +190,23 @@ WORDS: Mapping[Why, str] = {
         "the log has {lines:+step}, and the step's program was called {calls} times: whose turn a "
         "step was cannot be told"
     ),
+    Why.CALLS_A_STEP: N_(
+        "the trainer calls the program of its step {times} times for each step of its log: whose "
+        "turn a step was cannot be told"
+    ),
+    Why.STEP_MADE_ANEW: N_(
+        "the trainer made its step anew as another program, for the first time before call {call}, "
+        "so that {calls} of {lines:+step} took turns: let it call jax.jit once, before its loop"
+    ),
+    Why.ODD_CALLS: N_(
+        "{odd} of {calls} calls of the step had other arguments than the first ones{said}, and the "
+        "trainer's own program ran them, so that no turn of the baseline is left: give each step "
+        "the same shapes and static values, for example drop a short last batch"
+    ),
+    Why.LINES_TOO_RARE: N_(
+        "the log has a line every {every} steps, and a turn has {turn_steps:+step}: let the "
+        "trainer write a line for each step"
+    ),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
     Why.ROTATION_LAYOUT: N_(
         "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "

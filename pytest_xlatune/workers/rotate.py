@@ -11,7 +11,7 @@ function lowers to, with its own options, and call after call the program is run
 A step that the trainer compiles itself, by `lower().compile()`, is replaced in the same way.
 
 Every process compiles the same list and counts its own calls, so the processes of a trainer stay in
-step. Which programs can run they agree on once, after compiling. Nothing is timed, and nothing is
+step. Which programs can run they agree on once, after compiling. No step is timed, and nothing is
 decided by what was measured. What may end the process is written down before it is tried.
 
 The standard library, and the JAX of the trainer: 0.6 to 0.12. Nothing of ours is imported.
@@ -27,11 +27,13 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
+import operator
 import os
 import runpy
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,6 +108,7 @@ class TurnTaker:
         self.is_off = False
         self.is_busy = False  # we call JAX ourselves
         self.called = 0  # how often any of these functions was
+        self.others = 0  # functions made anew that are another program than the step
         self.jax: Any = None
         self.journal.say("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
@@ -139,6 +142,8 @@ class TurnTaker:
     def _wrapping(self, jit: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(jit)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if callable(kwargs.get("fun")):
+                return self._step_of(jit(*args, **kwargs), kwargs["fun"], kwargs)
             if not args or not callable(args[0]):  # a decorator with its arguments
                 decorate = jit(*args, **kwargs)
                 return lambda fun: self._step_of(decorate(fun), fun, kwargs)
@@ -158,7 +163,14 @@ class TurnTaker:
 
     def _added(self, step: _RotatedStep) -> _Stand:
         self.seen.add(step.name)
-        if self.owner is None:
+        owner = self.owner
+        if owner is not None:
+            step.is_anew = type(step) is type(owner) and step.name == owner.name
+        else:
+            # made anew before it was called often enough: its calls go on
+            step.before = next(
+                (e for e in self.steps[::-1] if e.name == step.name and e.calls), None
+            )
             self.steps.append(step)
         return _Stand(step)
 
@@ -197,7 +209,9 @@ class TurnTaker:
         alone an evaluation that runs once a step was taken for it.
         """
         if self.owner is None:
-            called = [each for each in self.steps if each.calls + 1 >= step.calls]
+            called = [
+                each for each in self.steps if each.calls + 1 >= step.calls and not each.is_gone
+            ]
             self.owner = step if self.name else max(called, key=lambda each: each.size_bytes)
             others = [each.name for each in self.steps if self._is_part(each)]
             if others and not self.name:
@@ -216,7 +230,7 @@ class TurnTaker:
         next to nothing, and what makes a batch has few leaves.
         """
         owner = self.owner
-        if owner is None or other is owner:
+        if owner is None or other is owner or other.is_gone:
             return False
         is_as_often = other.calls + 1 >= owner.calls
         has_state = (
@@ -226,6 +240,29 @@ class TurnTaker:
         )
         return (is_as_often and has_state) or len(other.traced) > self.first
 
+    def succeeds(self, step: _RotatedStep, args: Any, kwargs: Any) -> bool:
+        """Whether a function that the trainer made anew is the program of the step once more.
+
+        Some trainers call `jax.jit` in each epoch. Where their function lowers to the same text,
+        with the same constants, the programs that are compiled are those of it as well.
+        """
+        owner = self.owner
+        if owner is None or owner.lowered is None or not step.is_anew:
+            return False
+        step.is_anew = False
+        self.is_busy = True
+        try:
+            is_same = _is_same(owner.lowered, step.lower(args, kwargs))
+        except Exception:  # noqa: BLE001 - the trainer calls its own function
+            is_same = False
+        finally:
+            self.is_busy = False
+        if not is_same:
+            self.others += 1
+            if self.others == 1:
+                self.journal.say("another", call=owner.calls)
+        return is_same
+
     def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
         """Compile every program; None where nothing can rotate."""
         self.is_busy = True
@@ -233,7 +270,9 @@ class TurnTaker:
         try:
             self.journal.open(self.jax.process_index())
             self.journal.say("found", name=step.name, device=self._device())
-            programs = [*self._compiled(step.lower(args, kwargs), step.options)]
+            step.lowered, step.given = step.lower(args, kwargs), (args, kwargs)
+            step.given = self.jax.tree_util.tree_map(_kind_of, step.given)
+            programs = [*self._compiled(step.lowered, step.options)]
         except Exception as error:  # noqa: BLE001 - the trainer goes on without us
             self.stop(f"{type(error).__name__}: {_words(error)}")
         try:
@@ -269,7 +308,7 @@ class TurnTaker:
         shape: Any = None
         texts: dict[str, str] = {}
         for at, program in enumerate(self.programs):
-            self.journal.say("compile", program=program["id"])
+            self.journal.say("compile", program=program["id"], at=time.time())
             began_s = time.perf_counter()
             try:
                 with self._no_cache():
@@ -401,7 +440,18 @@ class _Stand:
         return self._xlatune.run(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_xlatune":  # of a copy that is not filled yet
+            raise AttributeError(name)
         return getattr(self._xlatune.plain, name)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:  # another process has the trainer's own
+        return operator.itemgetter(0), ((self._xlatune.plain,),)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -421,6 +471,13 @@ class _RotatedStep(ABC):
         self._program: Any = None
         self._at = self._turn_end = 0
         self._proved = {0}
+        self.lowered: Any = None  # of the step, and the kinds of its arguments
+        self.given: Any = None
+        self.before: _RotatedStep | None = None  # made before it, of the same name
+        self.is_gone = False  # one that was made later is called in its place
+        self.is_anew = False  # made of the name of the step, after this was found
+        self._odd = 0
+        self.kinds: Counter[tuple[str, ...]] = Counter()  # of the arguments of the first calls
 
     @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
@@ -434,18 +491,26 @@ class _RotatedStep(ABC):
         """Run the trainer's own program until the turns begin."""
         rotation = self._rotation
         if rotation.is_off or rotation.is_busy or rotation.owner not in (None, self):
+            if self.is_anew and not rotation.is_off and not rotation.is_busy:
+                return self._succeeding(args, kwargs)
             return self.plain(*args, **kwargs)
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(each, rotation.jax.core.Tracer) for each in leaves):
             self.traced.add(rotation.called)
             return self.plain(*args, **kwargs)  # a part of another function
-        if self.calls >= rotation.first and rotation.is_step(self):
+        if self.before is not None:
+            self._go_on_from(self.before)
+        kind = tuple(map(_kind_of, leaves))
+        # not in an evaluation or a short batch: programs are compiled for what comes most often
+        is_usual = self.kinds[kind] == max(self.kinds.values(), default=0)
+        if self.calls >= rotation.first and is_usual and rotation.is_step(self):
             programs = rotation.begin(self, args, kwargs)
             self.run = self._plainly
             if programs is not None:
                 self._programs, self.run = programs, self._turning
                 self._turn_end = self.calls
             return self.run(*args, **kwargs)
+        self.kinds[kind] += 1
         self.calls += 1
         rotation.called += 1
         given_bytes = _size_bytes(leaves)
@@ -454,6 +519,24 @@ class _RotatedStep(ABC):
         self.result_leaves, self.result_bytes = len(returned), _size_bytes(returned)
         self.size_bytes = given_bytes + self.result_bytes
         return result
+
+    def _go_on_from(self, before: _RotatedStep) -> None:
+        """Take over what is known of a function of this name that is called no more."""
+        self.calls, self.kinds = max(self.calls, before.calls), before.kinds
+        self.size_bytes = max(self.size_bytes, before.size_bytes)
+        self.result_bytes, self.result_leaves = before.result_bytes, before.result_leaves
+        before.is_gone, self.before = True, None
+
+    def _succeeding(self, args: Any, kwargs: Any) -> Any:
+        """Take turns in the place of the step, where this is its program once more."""
+        owner = self._rotation.owner
+        leaves = self._rotation.jax.tree_util.tree_leaves((args, kwargs))
+        if any(isinstance(each, self._rotation.jax.core.Tracer) for each in leaves):
+            return self.plain(*args, **kwargs)
+        if owner is not None and self._rotation.succeeds(self, args, kwargs):
+            owner.plain, self.run = self.plain, owner.run
+            return self.run(*args, **kwargs)
+        return self.plain(*args, **kwargs)
 
     def _plainly(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -487,7 +570,8 @@ class _RotatedStep(ABC):
     def _take(self, at: int, call: int) -> None:
         self._at, self._program = at, self._programs[at]
         rotation = self._rotation
-        rotation.journal.say("turn", program=rotation.programs[at]["id"], first_call=call)
+        name = rotation.programs[at]["id"]
+        rotation.journal.say("turn", program=name, first_call=call, at=time.time())
 
     def _first_call(self, call: int, given: Any, said: Any) -> Any:
         """Run a program for the first time, to its end: what it raises is its own."""
@@ -512,8 +596,24 @@ class _RotatedStep(ABC):
 
     def _oddly(self, call: int, args: Any, kwargs: Any) -> Any:
         """Run the trainer's own program: the arguments are others than the steps had before."""
-        self._rotation.journal.say("odd_call", call=call)
+        self._odd += 1
+        said = {} if self._odd > 1 else {"words": self._difference(args, kwargs)}
+        self._rotation.journal.say("odd_call", call=call, **said)
         return self.plain(*args, **kwargs)
+
+    def _difference(self, args: Any, kwargs: Any) -> str:
+        """Return the first argument that is another than the programs were compiled for."""
+        with suppress(Exception):
+            tree = self._rotation.jax.tree_util
+            given = tree.tree_map(_kind_of, (args, kwargs))
+            known, _ = tree.tree_flatten_with_path(self.given)
+            found, _ = tree.tree_flatten_with_path(given)
+            before, now = ({tree.keystr(at): each for at, each in e} for e in (known, found))
+            for at in [*before, *now]:
+                one, other = before.get(at, "absent"), now.get(at, "absent")
+                if one != other:
+                    return f"argument {at} was {one}, and is {other}"[:_MOST_WORDS]
+        return ""
 
     def _are_gone(self, given: Any) -> bool:
         leaves = self._rotation.jax.tree_util.tree_leaves(given)
@@ -572,6 +672,25 @@ class _Needs:
             new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
             self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
             self.all_bytes = self.own_bytes + told.argument_size_in_bytes
+
+
+def _kind_of(leaf: Any) -> str:
+    """Return what a program is compiled for: float32[8,32], int; of any other value, itself."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+    if isinstance(leaf, int | float | complex) and not isinstance(leaf, bool):
+        return type(leaf).__name__
+    return repr(leaf)[: _MOST_NAMES * 4]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two lowered functions are one program, with the same constants beside its text."""
+    consts = [
+        getattr(getattr(each, "_lowering", None), "const_args", None) or () for each in (one, other)
+    ]
+    is_so = len(consts[0]) == len(consts[1])
+    is_so = is_so and all(a is b for a, b in zip(*consts, strict=True))
+    return is_so and one.as_text() == other.as_text()
 
 
 def _size_bytes(leaves: Sequence[Any]) -> int:

@@ -390,7 +390,84 @@ def test_where_a_step_is_no_call_no_turn_is_read_from_the_wrong_steps(
         assert ran.rotation.is_found is not is_apart
         if is_apart:
             assert ran.rotation.reason is not None
-            assert "whose turn a step was cannot be told" in sentence(ran.rotation.reason)
+            said = sentence(ran.rotation.reason)
+            assert "whose turn a step was cannot be told" in said
+            assert ("calls the program of its step 2 times" in said) is (every == 2 and ends)
+
+
+def every(lines: str, steps: int) -> str:
+    """Return each so manieth line of a log."""
+    return "".join(lines.splitlines(keepends=True)[::steps])
+
+
+ODD = '"words": "argument [0][1] was float32[8,32], and is float32[5,32]"'
+
+
+@pytest.mark.parametrize(
+    ("log", "told", "words"),
+    [
+        pytest.param(
+            lambda lines: every(lines, 2),
+            "",
+            "the log has a line every 2 steps, and a turn has 4 steps",
+            id="a line every other step",
+        ),
+        pytest.param(
+            lambda lines: every(lines, 5),
+            "",
+            "the log has a line every 5 steps, and a turn has 4 steps",
+            id="a line every fifth step",
+        ),
+        pytest.param(
+            lambda lines: lines,
+            "".join(turned.line("odd_call", call=at) for at in range(3, 99, 2)).replace(
+                '"call": 3}', f'"call": 3, {ODD}}}'
+            ),
+            "48 of 83 calls of the step had other arguments than the first ones (argument [0][1] "
+            "was float32[8,32], and is float32[5,32])",
+            id="shapes that alternate",
+        ),
+    ],
+)
+def test_a_trainer_whose_lines_tell_no_turn_is_told_what_to_do(
+    tmp_path: Path, log: Callable[[str], str], told: str, words: str
+) -> None:
+    one = replace(spec_of(copies=1, rounds=20), turn_steps=4)
+    spec = replace(SPEC, turn_steps=4)
+    for each, name in ((spec, "turns"), (replace(one, order=(0,) * 20), "look")):
+        lines, said = log(step_lines(each, SPEEDS)), journal(each) + told
+        ran = run(tmp_path / name, lambda *_, a=lines, b=said: (a, OK, (b,)), spec=each)
+        assert ran.rotation.score is None
+        assert not ran.rotation.is_found, "the look tells it before a rotation is spent"
+        assert ran.rotation.reason is not None
+        assert words in sentence(ran.rotation.reason)
+
+
+def test_a_line_now_and_then_is_of_one_turn_alone(tmp_path: Path) -> None:
+    """Its seconds may be the mean of the steps since the line before."""
+    spec = replace(SPEC, turn_steps=10)
+    calls = spec.first_step + len(spec.order) * spec.turn_steps
+    one = {spec.at_call(call): 1000.0 for call in range(calls)} | SPEEDS
+    lines = [
+        f"completed step: {call}, seconds: {seconds:.6f}, Tokens/s/device: {512 / seconds:.3f}, "
+        "loss: 7.1\n"
+        for call in range(1, calls, 2)
+        for seconds in [sum(512 / one[spec.at_call(at)] for at in (call - 1, call)) / 2]
+    ]
+    ran = run(tmp_path, lambda told, _: ("".join(lines), OK, (journal(told),)), spec=spec)
+    assert ran.changes["slow"] == pytest.approx(-0.1054, abs=0.0005)
+    assert ran.changes["fast"] == pytest.approx(0.0488, abs=0.0005)
+
+
+def test_a_step_that_is_made_anew_as_another_program_is_named(tmp_path: Path) -> None:
+    told = journal(SPEC, turns=2, is_over=False)
+    told += turned.line("another", call=11) + turned.line("end", calls=11)
+    ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS), OK, (told,)))
+    assert not ran.rotation.is_found
+    assert ran.rotation.reason is not None
+    assert "made its step anew as another program, for the first time before call 11, so that" in (
+        sentence(ran.rotation.reason)
+    )
 
 
 def test_a_look_is_scored_as_any_trial_and_tells_whether_the_step_is_found(tmp_path: Path) -> None:
@@ -414,6 +491,41 @@ def test_a_time_limit_keeps_what_more_than_half_of_the_turns_say(tmp_path: Path)
     few = run(tmp_path / "few", ending(6))
     assert few.result.status is TrialStatus.UNMEASURED
     assert few.rotation.blamed == ()
+
+
+@pytest.mark.parametrize(
+    ("still_s", "compiling", "blamed"),
+    [
+        (100.0, "", True),
+        (100.0, "slow", True),
+        (30.0, "", False),
+        (30.0, "slow", False),
+    ],
+    ids=["in a turn", "in a compilation", "in a turn as ever", "in a compilation as ever"],
+)
+def test_a_hang_that_a_time_limit_ended_is_blamed_on_its_program(
+    tmp_path: Path, still_s: float, compiling: str, blamed: bool
+) -> None:
+    """The limit is shorter than the patience with a hang."""
+    turns = 1 + next(at for at, each in enumerate(SPEC.order) if SPEC.programs[each].options)
+    program = compiling or SPEC.programs[SPEC.order[turns - 1]].id
+    began = f', "at": {1000.0 - still_s}}}\n'
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        if attempt > 1:
+            return step_lines(spec, SPEEDS), OK, (journal(spec),)
+        told = journal(
+            spec, dies_compiling=compiling, turns=None if compiling else turns, is_over=False
+        )
+        until = 1 if compiling else spec.first_step + (turns - 1) * spec.turn_steps
+        ended = replace(TIMED_OUT, start_s=0.0, end_s=1000.0)
+        return step_lines(spec, SPEEDS, until=until), ended, (told.removesuffix("}\n") + began,)
+
+    ran = run(tmp_path, play)
+    assert [each.program for each in ran.rotation.blamed] == [program] * blamed
+    assert (ran.rotation.score is not None and "slow" in ran.changes) is (
+        blamed and program != "slow"
+    )
 
 
 def test_a_killed_session_goes_on_without_what_was_blamed(tmp_path: Path) -> None:

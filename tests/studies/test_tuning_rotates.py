@@ -238,6 +238,21 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
+def test_the_baseline_of_a_lost_look_is_told_by_the_jobs_that_follow() -> None:
+    sweep = turning(6)
+    run = Machine(fails=lambda trial: trial.rotation is not None)
+    question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
+    done: list[TrialResult] = []
+    while (found := sweep.answer(done, question)).state is Answered.NOT_YET:
+        due = sweep.propose(done)
+        assert due, "no test waits for ever"
+        done.append(run(due[0]))
+    assert found.state is Answered.YES
+    assert found.verdict is not None
+    assert found.verdict.n >= 1
+    assert stages(done)[0] == (LOOK, 0)
+
+
 def test_where_the_look_finds_nothing_all_profiles_are_jobs_with_the_whole_alpha() -> None:
     sweep = turning()
     done = drive(sweep, Machine({"p3": 0.04}, finds=False))

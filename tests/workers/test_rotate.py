@@ -251,6 +251,51 @@ def test_other_arguments_run_the_trainers_own_program(tmp_path: Path) -> None:
     assert read.odd_calls == (6,)
 
 
+MADE_ANEW = """
+jitted = []
+def step(state, batch):
+    if number % {every} == 0:
+        def anew(state, batch): return train_step(state, batch, {scale})
+        anew.__name__ = "train_step"
+        jitted.append(jax.jit(anew, donate_argnums=0))
+    return jitted[-1](state, batch)
+"""
+
+
+@programs
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_step_that_is_made_anew_takes_turns_on(every: int, tmp_path: Path) -> None:
+    trainer = write_trainer(tmp_path, MADE_ANEW.format(every=every, scale="1.0"))
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY, step_function=""))
+    assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
+    assert (rotated.read.calls, rotated.read.another_call) == (11, None)
+
+
+@programs
+def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) -> None:
+    trainer = write_trainer(tmp_path, MADE_ANEW.format(every=5, scale="1.0 + number"))
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY))
+    assert (rotated.status, rotated.read.calls, rotated.read.another_call) == (0, 5, 5)
+    assert rotated.losses[4:] == run_plain(trainer).losses[4:], "no stale program ran"
+
+
+@programs
+def test_programs_are_compiled_for_the_arguments_that_come_most_often(tmp_path: Path) -> None:
+    # the call after the first ones is that of a short batch
+    in_loop = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"
+    read = run_rotated(write_trainer(tmp_path, "called", in_loop=in_loop), spec_of(SLOWER)).read
+    assert [each.first_call for each in read.turns] == [3, 5, 8]
+    assert read.odd_calls == (6, 10)
+    assert read.odd_words == "argument [0][1] was float32[8,32], and is float32[3,32]"
+
+
+@programs
+def test_a_step_can_be_copied_as_one_of_jax_can(tmp_path: Path) -> None:
+    step = "import copy\nstep = copy.deepcopy({'of': [copy.copy(jax.jit(train_step))]})['of'][0]"
+    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY))
+    assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
+
+
 @programs
 @pytest.mark.parametrize(
     ("step", "said", "trouble"),

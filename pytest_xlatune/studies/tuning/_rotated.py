@@ -80,7 +80,6 @@ from pytest_xlatune.studies.verdicts import (
 if TYPE_CHECKING:
     from pytest_xlatune.studies.tuning import TuningStudy
 
-_LOOK_TURN = 4  # steps of a turn of the look: the baseline has all of them
 # of a sweep of jobs: what they plan, and what they see
 _OF_JOBS = frozenset(
     {Why.PLAN_FINDS, Why.SINGLE_BASELINE, Why.KEPT_FOR_SPARE, Why.NEITHER_SELECTED}
@@ -324,7 +323,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         spec = RotationSpec(
             programs=(RotatedProgram(id=BASELINE_ID),),
             order=(0,),
-            turn_steps=_LOOK_TURN,
+            turn_steps=self.ways.turns.turn_steps,  # of the rotations
             step_function=self.ways.step_function,
         )
         return Trial(
@@ -644,9 +643,7 @@ class RotatedSweep(Walk["TuningStudy"]):
             case Ask.PROVEN:
                 return best(self._concluded, self.study.arms(self.history))
             case Ask.REFERENCE:
-                if self.asks_rotations and self.look is None:
-                    return NOT_YET
-                return told(self._concluded.reference)
+                return self._of_reference(question)
             case Ask.SCREENED | Ask.SLOT:
                 return self._of_part(question)
             case _ if self.pending:
@@ -660,6 +657,14 @@ class RotatedSweep(Walk["TuningStudy"]):
                 return best(self._concluded, self.study.arms(self.history))
             case _:
                 return told(self._concluded.verdict(question.name))
+
+    def _of_reference(self, question: Question) -> Answer:
+        """Return what is known of the baseline: of the look, or of jobs where that has no score."""
+        if self.asks_rotations and self.look is None:
+            return NOT_YET
+        if self.base is None and self.why_not is not None and self.jobs is not None:
+            return self.jobs.answer(self.beside, question)
+        return told(self._concluded.reference)
 
     def _of_part(self, question: Question) -> Answer:
         """Return what a wave says of an arm or slot, of the sweep that has it."""

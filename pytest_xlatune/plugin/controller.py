@@ -397,24 +397,32 @@ class Controller:
             terminalreporter.write_line(f"xlatune: {line}")
 
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
-        """Show what was found, and write the reports; a sweep without a figure has three lines.
+        """Show what was found, and write the reports; three lines where little can be said.
+
+        So it is without a figure, and where a person ended the session before the sweep was over.
 
         Raises:
             LedgerError: it cannot be read, or a report not be written.
         """
+        from pytest_xlatune.report.leaderboard import state_line
         from pytest_xlatune.report.render import terminal
         from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
 
         known = read_known(folder)
         document = document_of(known)
         terminalreporter.section(f"xlatune: {known.sweep}")
-        if known.has_figure:
+        is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
+        is_short = is_left or not known.has_figure
+        if not is_short:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
             for line in terminal(document, width=width):
                 terminalreporter.write_line(line)
             for line in known.stopped.splitlines():
                 if not line.startswith("Reason: "):  # the document has just said it
                     terminalreporter.write_line(line, red=True)
+        elif known.has_figure:
+            said = state_line(known.conclusion, known.history)
+            terminalreporter.write_line(f"{known.cell.label}: interrupted. {said}", red=True)
         else:
             terminalreporter.write_line(self._of_nothing(known), red=True)
         # last: the disk may be full, and what was found is read off the terminal then
@@ -427,11 +435,11 @@ class Controller:
             known=known,
         )
         names = [self._shown(path) for path in written]
-        if not known.has_figure:
+        if is_short:
             names = [f"{names[0]} and {len(names) - 1} more"] if names[1:] else names
         for name in names:
             terminalreporter.write_line(f"written: {name}")
-        if not known.has_figure:
+        if is_short:
             line = f"all is kept in {self._shown(folder)}: the same command goes on"
             terminalreporter.write_line(line)
         if warning := add_step_summary(document, os.environ):

@@ -17,7 +17,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.reason import first
+from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
@@ -225,7 +225,6 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
     cell, conclusion = subject.cell, subject.conclusion
     history = [each for each in subject.history if each.memory is None]  # nothing ran
     protocol = cell.protocol
-    jobs = sum(len(each.job_ids) for each in history)
     length = cell.max_target_length
     batch = cell.per_device_batch_size
     axes = literal(str(cell.parallelism))
@@ -269,14 +268,20 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
         ),
         say("Cell: {text}", text=literal(digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
-        say(
-            "State: {state}: {final} of {trials} over, {jobs}; {tally}",
-            state=say("complete") if conclusion.complete else say("preliminary"),
-            final=sum(each.status.is_final for each in history),
-            trials=say.count(len(history), "{n} trial", "{n} trials"),
-            jobs=say.count(jobs, "{n} job", "{n} jobs"),
-            tally=tally(conclusion.verdicts),
-        ),
+        state_line(conclusion, history, say),
+    )
+
+
+def state_line(conclusion: Conclusion, history: Sequence[TrialResult], say: Say = ENGLISH) -> str:
+    """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has."""
+    jobs = sum(len(each.job_ids) for each in history)
+    return say(
+        "State: {state}: {final} of {trials} over, {jobs}; {tally}",
+        state=say("complete") if conclusion.complete else say("preliminary"),
+        final=sum(each.status.is_final for each in history),
+        trials=say.count(len(history), "{n} trial", "{n} trials"),
+        jobs=say.count(jobs, "{n} job", "{n} jobs"),
+        tally=tally(conclusion.verdicts),
     )
 
 
@@ -484,11 +489,6 @@ _LIKELY = "Likely gain of the winner, corrected for picking the best of several"
 
 def sensitivity(conclusion: Conclusion) -> Table:
     """Say which effects the sweep finds, which it excludes, and how much alpha it spent."""
-    methods = dict.fromkeys(
-        plainly(each.method)
-        for each in conclusion.verdicts
-        if each.kind in CONFIRMED and each.method
-    )
     rows = (
         *(
             [("Any larger gain is ruled out, at 95 % (M)", size(conclusion.tuning.bound))]
@@ -519,10 +519,34 @@ def sensitivity(conclusion: Conclusion) -> Table:
             fine(conclusion.noise.sigma),
         ),
         ("Risk of a false winner that is spent (alpha)", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
-        ("How K profiles were compared with one baseline (method)", "; ".join(methods) or ABSENT),
+        ("How K profiles were compared with one baseline (method)", _methods(conclusion) or ABSENT),
         *(("Note", plainly(each)) for each in conclusion.notes),
     )
     return Table(columns=columns("~Figure", "~Value"), rows=rows)
+
+
+def _methods(conclusion: Conclusion) -> str:
+    """Say each method once, and which arms have a noise of their own beside it."""
+    alone: dict[Reason, list[str]] = {}
+    for each in conclusion.verdicts:
+        if each.kind in CONFIRMED and each.method:
+            shared = _shared(each.method)
+            arms = alone.setdefault(shared, [])
+            arms += [each.arm] if shared != each.method else []
+    return "; ".join(
+        plainly(method) + (f"; of its own noise: {literals(arms)}" if arms else "")
+        for method, arms in alone.items()
+    )
+
+
+def _shared(method: Reason) -> Reason:
+    """Return a method without the word that an arm has a noise of its own."""
+    kept = {
+        name: None if value.kind is Why.OWN_NOISE else _shared(value)
+        for name, value in method.fields.items()
+        if isinstance(value, Reason)
+    }
+    return Reason(method.kind, **{**method.fields, **kept})
 
 
 def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:

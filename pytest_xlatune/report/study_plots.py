@@ -12,6 +12,7 @@ itself.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,11 +93,10 @@ class RunsPlot:
     def turned(self) -> str:
         """Whether and where the names below the axis are turned, as classes of the page."""
         texts = [each.text for each in self.x_ticks]
-        count = sum(len(each) + 2 for each in texts)
-        if count <= _NARROW:
+        if _side_by_side(self.x_ticks, _NARROW):
             return ""
         long = " long" if max(map(len, texts)) > _LONG else ""
-        return f" turned{long}{'' if count > _WIDE else ' narrow'}"
+        return f" turned{long}{' narrow' if _side_by_side(self.x_ticks, _WIDE) else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,16 @@ class Matrix:
     caption: str
     names: tuple[str, ...]
     rows: tuple[tuple[Square, ...], ...]
+
+
+def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
+    """Whether texts fit below an axis of so many characters; neighbours may stand close."""
+    placed = sorted(ticks, key=lambda each: each.at)
+    gaps = [
+        (right.at - left.at) * wide / 100 - (len(left.text) + len(right.text)) / 2
+        for left, right in itertools.pairwise(placed)
+    ]
+    return sum(len(each.text) + 2 for each in ticks) <= wide and min(gaps, default=1.0) >= 1.0
 
 
 def _turned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:

@@ -116,7 +116,7 @@ WORDS: Mapping[Why, str] = {
     Why.AND_THE_PAIR: N_(" and the pair of wave 1"),
     Why.KEPT_FOR_SPARE: N_(
         "{jobs:+job} of {budget} {jobs:is|are} kept for spare blocks, which run only where "
-        "nothing is faster and lower the largest gain that is still possible{why}"
+        "nothing is faster{why}"
     ),
     Why.ONE_MORE_BLOCK: N_(" (one more block takes {jobs})"),
     Why.MOST_BLOCKS: N_(" ({blocks} blocks are the most planned here; `blocks=` asks for more)"),

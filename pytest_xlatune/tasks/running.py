@@ -8,6 +8,7 @@ number of here decides anything: a trial's score is made when it is over.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -17,12 +18,14 @@ from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors.folder import log_files
+from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.now import Now, read_now
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.logs.ranks import RankReader
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Outcome, State, StepRecord, Submission
@@ -51,6 +54,7 @@ class Running:
         job_id: the executor's name of it.
         state: pending or running.
         reason: why it waits or stands still, in the scheduler's words; "" while it runs.
+        has_queue: whether what runs it has a queue.
         is_held: whether a person holds it in the queue.
         starts_s: when the scheduler expects to start it, seconds since the epoch; None unknown.
         nodes: where it runs.
@@ -66,6 +70,7 @@ class Running:
     job_id: str
     state: State
     reason: str = ""
+    has_queue: bool = True
     is_held: bool = False
     starts_s: float | None = None
     nodes: tuple[str, ...] = ()
@@ -80,6 +85,8 @@ class Running:
     def words(self) -> str:
         """Where it stands, in a few words."""
         if self.state is State.PENDING:
+            if not self.has_queue:
+                return self.reason or "starting"
             parts = ["waits in the queue", self.reason]
             if self.starts_s is not None:
                 when = time.strftime("%d %b %H:%M", time.localtime(self.starts_s))
@@ -247,6 +254,7 @@ class Flights:
             job_id=submission.job_id,
             state=State.PENDING if is_pending else State.RUNNING,
             reason=said.reason if is_pending or said.is_suspended else "",
+            has_queue=_has_queue(submission.executor),
             is_held=said.is_held,
             starts_s=said.start_s if is_pending else None,
             nodes=() if is_pending else said.nodes,
@@ -283,6 +291,15 @@ class Flights:
             return reader
         self._readers[submission.folder] = reader, offset
         return reader
+
+
+@functools.cache
+def _has_queue(executor: str) -> bool:
+    """Whether trials of an executor wait in a queue; one that is not installed may have one."""
+    try:
+        return class_named(executor).has_queue
+    except ConfigError:
+        return True
 
 
 def _speed(trial: Trial, steps: tuple[StepRecord, ...]) -> tuple[float | None, float | None]:

@@ -422,16 +422,21 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 
 
 def about_flags(found: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a flag that no known release of XLA has, where one with nearly its name is known."""
+    """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
+    from pytest_xlatune.catalog.context import Context, Level
     from pytest_xlatune.catalog.entries import history
-    from pytest_xlatune.catalog.rules import did_you_mean
-    from pytest_xlatune.model.profile import parse_flags
+    from pytest_xlatune.catalog.rules import did_you_mean, objections
+    from pytest_xlatune.model.profile import Profile, parse_flags
 
     known = history().flags
-    for flag in parse_flags(found["flags"]):
+    for name, flag in _profiles(parse_flags(found["flags"])).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
         if hint:
             yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
+        asked = Profile(id=name, flags=(flag,))
+        for each in objections(asked, Context(is_complete=False)):
+            if each.level is Level.FAULT:
+                yield f"note: {each.text}. Correct the file"
 
 
 def about_program(found: Mapping[str, str]) -> Iterator[str]:

@@ -83,14 +83,16 @@ def runs() -> Iterator[tuple[Study, CommittedRun]]:
     """Yield each committed run with its study, as its sweep file declares it."""
     from pytest_xlatune.model.profile import Profile
 
-    rule = RotationRule()
-    for name, document, design in (
-        ("quickstart", "quickstart", {"screen_baselines": 1, "finalists": 3, "blocks": 3,
-                                      "block_baselines": 2, "budget": 40, "rotation": rule}),
-        ("maxtext-cpu", "tiny-cpu", {"screen_baselines": 2, "finalists": 1, "blocks": 4,
-                                     "block_baselines": 1, "budget": 24}),
+    rotated = {"screen_baselines": 1, "finalists": 3, "blocks": 3, "block_baselines": 2,
+               "budget": 40, "rotation": RotationRule()}  # fmt: skip
+    for name, documents, design in (
+        ("quickstart", ["quickstart"], rotated),
+        ("loaded", [], rotated),
+        ("maxtext-cpu", ["tiny-cpu"], {"screen_baselines": 2, "finalists": 1, "blocks": 4,
+                                       "block_baselines": 1, "budget": 24}),
     ):  # fmt: skip
-        run = read(EXAMPLE / name / "leaderboard.json", EXAMPLE / f"{document}-tuning.json")
+        beside = (EXAMPLE / f"{each}-tuning.json" for each in documents)
+        run = read(EXAMPLE / name / "leaderboard.json", *beside)
         profiles = tuple(map(Profile.from_json, run.profiles))
         yield (
             TuningStudy(cell=run.cell, profiles=profiles, **design),

@@ -73,8 +73,33 @@ class Seen:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Seen:
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """A campaign whose executor calls itself local, and has the queue of a cluster here."""
+    monkeypatch.setattr("pytest_xlatune.tasks.running._has_queue", lambda _: True)
     return Seen(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("executor", "reason", "words"),
+    [
+        ("local", "", "starting"),
+        ("local", "waits for the machine: a.1 has it", "waits for the machine: a.1 has it"),
+        ("slurm", "PENDING (Priority)", "waits in the queue, PENDING (Priority)"),
+        ("of-a-stranger", "", "waits in the queue"),
+    ],
+)
+def test_only_what_has_a_queue_waits_in_one(
+    tmp_path: Path, executor: str, reason: str, words: str
+) -> None:
+    seen = Seen(tmp_path)
+    seen.executor.said = Outcome(state=State.PENDING, reason=reason)
+    seen.after()
+    seen.after()
+    ledger = seen.campaign.setup.folder / LEDGER
+    text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
+    ledger.write_text(text, "utf-8")
+    (found,) = Flights(seen.campaign.setup.folder).look(read_known(ledger.parent).state, {})
+    assert found.words == words
 
 
 def test_what_runs_has_a_line_a_minute_where_it_has_changed(seen: Seen) -> None:

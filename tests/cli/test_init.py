@@ -375,3 +375,13 @@ def test_a_place_that_cannot_be_written_is_one_message(
 
 def test_every_question_has_an_option_and_a_use() -> None:
     assert {name for each in QUESTIONS.values() for name in each.kinds} == set(KINDS)
+
+
+@pytest.mark.parametrize(("value", "is_told"), [("flase", True), ("1e9", True), ("false", False)])
+def test_a_value_on_which_xla_ends_the_process_is_told_when_the_file_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, is_told: bool
+) -> None:
+    flag = f"--xla_cpu_multi_thread_eigen={value}"
+    argv = ["init", str(tmp_path / "test_a.py"), "--command", f"{sys.executable} /t {{steps}}"]
+    assert main([*argv, *CELL.split(), "--flags", flag]) == 0
+    assert (f"{flag} ends the process; expected" in capsys.readouterr().out) is is_told

@@ -118,7 +118,7 @@ def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example(
 def test_the_committed_json_has_what_the_code_of_today_concludes_of_its_trials() -> None:
     concluding = script("concluded")
     found = concluding.written()
-    assert len(found) == 8
+    assert len(found) == 9
     for path, text in found.items():
         told, wanted = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
         assert told == wanted, f"{path.name}: say `python sweeps/quickstart/concluded.py`"

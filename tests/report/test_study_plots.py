@@ -23,6 +23,8 @@ from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.page import html, page_of
+from pytest_xlatune.report.page_plots import Tick
+from pytest_xlatune.report.study_plots import _side_by_side
 from tests.helpers import of_studies
 from tests.helpers.pages import read
 
@@ -205,3 +207,15 @@ def test_a_dot_in_another_place_would_be_found() -> None:
     (dot,) = [each for each in moved.dots if each not in plot.dots]
     job = next(job for job, each in jobs_of(moved).items() if each is dot)
     assert abs(moved.up(dot.y) - runs[job][2]) > 2 * plot.reach
+
+
+@pytest.mark.parametrize(
+    ("places", "fits"),
+    [((0, 50, 100), True), ((0, 88, 94, 100), False), ((), True), ((0, 1), False)],
+    ids=["far apart", "neighbours touch on a phone", "no text", "two at one end"],
+)
+def test_texts_of_an_axis_stand_side_by_side_only_where_neighbours_have_room(
+    places: tuple[float, ...], fits: bool
+) -> None:
+    ticks = [Tick(at=float(each), text="14") for each in places]
+    assert _side_by_side(ticks, 36) is fits

@@ -373,3 +373,51 @@ def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(
     whole = capsys.readouterr().out
     assert re.findall(r"^ *(\d+) {2,}", whole, re.MULTILINE) == [*map(str, range(500))]
     assert "left out" not in whole
+
+
+def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(
+        "".join(
+            f"completed step: {step}, seconds: {9 if step == 250 else 1}.000, TFLOP/s/device: 9.0, "
+            f"Tokens/s/device: 990.0, total_weights: 1, loss: {'nan' if step == 300 else '7.0'}\n"
+            for step in range(500)
+        )
+    )
+    main(["steps", str(path)])
+    short = capsys.readouterr().out
+    numbers = re.findall(r"^ *(\d+|\.\.\.)(?: {2,}|$)", short, re.MULTILINE)
+    assert numbers[-50:] == [*map(str, range(450, 500))]
+    assert "left out (...): --all" in short
+    assert {"0", "49", "250", "300"} <= {*numbers}
+    assert "200" not in numbers
+    main(["steps", "--all", str(path)])
+    whole = capsys.readouterr().out
+    assert re.findall(r"^ *(\d+) {2,}", whole, re.MULTILINE) == [*map(str, range(500))]
+    assert "left out" not in whole
+
+
+def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(
+        "".join(
+            f"completed step: {step}, seconds: {9 if step == 250 else 1}.000, TFLOP/s/device: 9.0, "
+            f"Tokens/s/device: 990.0, total_weights: 1, loss: {'nan' if step == 300 else '7.0'}\n"
+            for step in range(500)
+        )
+    )
+    main(["steps", str(path)])
+    short = capsys.readouterr().out
+    numbers = re.findall(r"^ *(\d+|\.\.\.)(?: {2,}|$)", short, re.MULTILINE)
+    assert numbers[-50:] == [*map(str, range(450, 500))]
+    assert "left out (...): --all" in short
+    assert {"0", "49", "250", "300"} <= {*numbers}
+    assert "200" not in numbers
+    main(["steps", "--all", str(path)])
+    whole = capsys.readouterr().out
+    assert re.findall(r"^ *(\d+) {2,}", whole, re.MULTILINE) == [*map(str, range(500))]
+    assert "left out" not in whole

@@ -326,3 +326,65 @@ def test_a_table_without_rows_or_with_an_empty_one_is_laid_out() -> None:
     for rows in ((), (("", "", ""),), (("a", "", "b"),)):
         table = Table(columns=long, rows=rows)
         assert terminal(Document(title="t", sections=(Section(title="s", blocks=(table,)),)))
+
+
+def test_a_long_table_shows_its_ends_and_what_differs() -> None:
+    rows = [*range(10_000)]
+    shown = shortened(rows, lambda row: row in (5_000, 5_001, 7_000))
+    assert shown == [
+        *range(50), None, 5_000, 5_001, None, 7_000, None, *range(9_950, 10_000)
+    ]  # fmt: skip
+    assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
+    assert shortened(rows, lambda _: False, shows_all=True) == rows
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_table_of_some_rows_is_shown_whole(count: int) -> None:
+    rows = [*range(count)]
+    shown = shortened(rows, lambda _: False)
+    assert shown == rows
+    assert left_out(shown, rows, "row") == ()
+
+
+def test_where_all_rows_differ_the_table_stays_short() -> None:
+    shown = shortened(range(100_000), lambda _: True)
+    assert len(shown) == 201
+    assert shown.count(None) == 1
+
+
+def test_a_table_without_rows_or_with_an_empty_one_is_laid_out() -> None:
+    long = columns("name", "~" + "w" * 70, "~" + "v" * 70)
+    for rows in ((), (("", "", ""),), (("a", "", "b"),)):
+        table = Table(columns=long, rows=rows)
+        assert terminal(Document(title="t", sections=(Section(title="s", blocks=(table,)),)))
+
+
+def test_a_long_table_shows_its_ends_and_what_differs() -> None:
+    rows = [*range(10_000)]
+    shown = shortened(rows, lambda row: row in (5_000, 5_001, 7_000))
+    assert shown == [
+        *range(50), None, 5_000, 5_001, None, 7_000, None, *range(9_950, 10_000)
+    ]  # fmt: skip
+    assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
+    assert shortened(rows, lambda _: False, shows_all=True) == rows
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_table_of_some_rows_is_shown_whole(count: int) -> None:
+    rows = [*range(count)]
+    shown = shortened(rows, lambda _: False)
+    assert shown == rows
+    assert left_out(shown, rows, "row") == ()
+
+
+def test_where_all_rows_differ_the_table_stays_short() -> None:
+    shown = shortened(range(100_000), lambda _: True)
+    assert len(shown) == 201
+    assert shown.count(None) == 1
+
+
+def test_a_table_without_rows_or_with_an_empty_one_is_laid_out() -> None:
+    long = columns("name", "~" + "w" * 70, "~" + "v" * 70)
+    for rows in ((), (("", "", ""),), (("a", "", "b"),)):
+        table = Table(columns=long, rows=rows)
+        assert terminal(Document(title="t", sections=(Section(title="s", blocks=(table,)),)))

@@ -8,8 +8,9 @@ the first kernel of a step to that of the next. A setting of a class can take no
     compute         the time in which something computes, less FLOP / peak of its matrix products
     idle            the time in which no kernel runs, inside a step and between two
 
-and of the first three besides: the idle time that kernels of the class may cause, and what they may have slowed kernels of another kind by. That is at most the time that both ran
-at once, and no more than a kernel took beyond its shortest run with none of them beside it.
+and of the first three besides: the idle time that kernels of the class may cause, and what they
+may have slowed kernels of another kind by. That is at most the time that both ran at once, and no
+more than a kernel took beyond its shortest run with none of them beside it.
 
 A step of t seconds that keeps t - x on its slowest device gains at most t / (t - x) - 1. A device
 that waits for another keeps less than that one, so waits in collectives raise no ceiling. Kernels
@@ -159,8 +160,20 @@ class _Periods:
     own: Ints  # nothing else runs; of communication nothing computes, and compute is all of it
     gaps: Ints
     slowed: Ints
+    hidden: Ints  # what its kernels sum to beyond their own time
     inside: Ints  # no kernel runs in a step
     between: Ints  # nor behind it
+    talks: tuple[Talk, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """The kernels of a collective on a device: an element each."""
+
+    name: str
+    period: Ints
+    duration: Ints
+    exposed: Ints  # nothing computes beside it
 
 
 @dataclass(slots=True)
@@ -192,8 +205,29 @@ class Bounds:
                 f"{found.source} {found.device}",
                 np.array([end - begin for begin, _, end in windows]),
                 *(np.array(column) for column in zip(*rows, strict=True)),
+                tuple(_talks(found, windows, beside)),
             )
         )
+
+    def waits(self, of: _Periods) -> NDArray[np.float64]:
+        """Return how much of each period a device may wait for others in its collectives.
+
+        The shortest kernel of a collective on any device holds the least wait. A device that is
+        alone in a capture may wait in all of them.
+        """
+        waits = np.zeros(len(of.length))
+        for each in of.talks:
+            own = each.exposed
+            if len(self.devices) > 1:
+                shortest = min(
+                    int(one.duration.min())
+                    for device in self.devices
+                    for one in device.talks
+                    if one.name == each.name
+                )
+                own = np.minimum(own, each.duration - shortest)
+            np.add.at(waits, each.period, own)
+        return np.minimum(waits, of.own[:, _COMMUNICATION])
 
 
 Window = tuple[int, int, int]  # begin of a period, end of its step's last kernel, its own end
@@ -216,7 +250,10 @@ def _windows(found: Observed) -> tuple[list[Window], int]:
         return [(int(events.start_ps[inside].min()), last, last)], 0
     for step, count in enumerate(counts):
         here = found.step == step
-        starts.append(int(events.start_ps[here].min()) if count else ABSENT)
+        # copies for a step may run in the one before
+        first = here & (found.kind == _COMPUTE)
+        first = first if first.any() else here
+        starts.append(int(events.start_ps[first].min()) if count else ABSENT)
         ends.append(int(events.end_ps[here].max()) if count else ABSENT)
     # of equal numbers the larger: a cut makes fewer
     usual = max(Counter(counts).items(), key=lambda each: (each[1], each[0]))[0]
@@ -232,6 +269,26 @@ def _windows(found: Observed) -> tuple[list[Window], int]:
 
 _COMPUTE, _MEMORY = KINDS.index(Kind.COMPUTE), KINDS.index(Kind.MEMORY)
 _COMMUNICATION = KINDS.index(Kind.COMMUNICATION)
+
+
+def _talks(found: Observed, windows: Sequence[Window], beside: Ints) -> Iterator[Talk]:
+    """Yield the collectives that begin in the periods of a device."""
+    events = found.events
+    begins = np.array([begin for begin, _, _ in windows])
+    period = np.searchsorted(begins, events.start_ps, side="right") - 1
+    ends = np.array([end for _, _, end in windows])
+    known = (found.kind == _COMMUNICATION) & (period >= 0)
+    known &= events.start_ps < ends[np.maximum(period, 0)]
+    label = np.where(events.op == ABSENT, events.name, events.op)
+    for each in np.unique(label[known]):
+        here = np.flatnonzero(known & (label == each))
+        duration = events.duration_ps[here]
+        yield Talk(
+            name=found.names[int(each)],
+            period=period[here],
+            duration=duration,
+            exposed=duration - beside[here, _COMPUTE],
+        )
 
 
 def _beside(start: Ints, end: Ints, kind: Ints) -> Ints:
@@ -260,6 +317,7 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
     for each in range(len(KINDS)):
         shortest = np.zeros(which.max(initial=0) + 1, np.int64)  # one that never ran alone: all
         alone = beside[:, each] == 0
+        alone &= kind != _COMMUNICATION  # of those the shortest may hold a wait
         shortest[which[alone]] = np.iinfo(np.int64).max
         np.minimum.at(shortest, which[alone], events.duration_ps[alone])
         more = np.maximum(events.duration_ps - shortest[which], 0)
@@ -269,8 +327,8 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
 
 def _period(
     found: Observed, window: Window, slowed: Ints, host: Ints
-) -> tuple[list[int], list[int], list[int], int, int]:
-    """Return own time, gaps and slowed time of each kind, and the idle time in a step and behind.
+) -> tuple[list[int], list[int], list[int], list[int], int, int]:
+    """Return own, gaps, slowed and hidden time of each kind, and idle time in a step and behind it.
 
     `host` says of each kernel, in a column a kind, how much sooner the host were without the kind.
     """
@@ -303,7 +361,8 @@ def _period(
     # the first kernels of the next step bound the last gap
     then = np.flatnonzero(events.start_ps == end)
     gaps, inside, between = _gaps(found, np.concatenate([here, then]), window, host)
-    return own, gaps, less, inside, between
+    hidden = [int((stop - start)[kind == each].sum()) - own[each] for each in range(len(KINDS))]
+    return own, gaps, less, hidden, inside, between
 
 
 def _gaps(found: Observed, here: Ints, window: Window, host: Ints) -> tuple[list[int], int, int]:
@@ -334,7 +393,8 @@ def _gaps(found: Observed, here: Ints, window: Window, host: Ints) -> tuple[list
         touches: NDArray[np.bool_] = (ended >= free[1:]) | (next_one == start[1:])
         known = int(waits[is_known].sum())
         sooner = min(known, int(host[here, each].sum())) + int(waits[~is_known].sum())
-        gaps.append(int((width - waits)[touches].sum()) + sooner)
+        caused = int((width - waits)[touches].sum()) + sooner
+        gaps.append(caused if (kind == each).any() else 0)
     behind = int(width[until >= last].sum())
     return gaps, int(width.sum()) - behind, behind
 
@@ -473,7 +533,7 @@ def _ceiling(
     """Return the ceiling of a class: that of the device that keeps most."""
     divided = drilled.divided_by if len(drilled.steps) == 1 else 1
     least = (roof.least_s or 0.0) * divided * 1e12
-    found = [_taken(name, each, least) for each in devices]
+    found = [_taken(name, each, bounds.waits(each), least) for each in devices]
     at = max(
         range(len(devices)),
         key=lambda each: float((devices[each].length - sum(found[each])).mean()),
@@ -516,17 +576,26 @@ def _ceiling(
 _Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _taken(name: str, of: _Periods, least: float) -> _Columns:
-    """Return what a class takes of each period: itself, gaps beside it, what it slowed."""
+def _taken(name: str, of: _Periods, waits: NDArray[np.float64], least: float) -> _Columns:
+    """Return what a class takes of each period: itself, gaps of its kernels, and from others.
+
+    A kernel that is hidden may delay one of another kind that is not: without it that one may hide,
+    for as long as it ran. And a class that makes one device late makes the others wait.
+    """
+    others = [KINDS.index(kind) for each, kind in CLASSES.items()
+              if each != name and kind not in (None, Kind.COMPUTE)]  # fmt: skip
+    exposed = of.own[:, others].sum(axis=1)
     kind = CLASSES[name]
     if kind is None:
-        none = np.zeros(len(of.length))
-        return of.between.astype(float), of.inside.astype(float), none
+        return of.between.astype(float), of.inside.astype(float), exposed.astype(float)
     column = KINDS.index(kind)
     own = of.own[:, column].astype(float)
+    more = of.slowed[:, column] + np.minimum(exposed, of.hidden[:, column])
+    if kind is not Kind.COMMUNICATION:
+        more = np.minimum(more + waits, of.slowed[:, column] + exposed)
     if kind is Kind.COMPUTE:
         own = own - least
-    return own, of.gaps[:, column].astype(float), of.slowed[:, column].astype(float)
+    return own, of.gaps[:, column].astype(float), more.astype(float)
 
 
 def _gain(length: float, taken: float, busy: float, free: float, *, is_idle: bool) -> float | None:

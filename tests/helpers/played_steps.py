@@ -215,17 +215,24 @@ def without(kind: str) -> Callable[[Job], Job]:
     """Return a setting that takes all kernels of a kind away."""
 
     def act(job: Job) -> Job:
-        gone = {each.name: each.needs for each in job.ops if each.kind == kind}
-        return replace(
-            job,
-            ops=tuple(
-                replace(each, needs=tuple(need for need in each.needs if need not in gone))
-                for each in job.ops
-                if each.name not in gone
-            ),
-        )
+        freed = _not_waiting_for(kind, job)
+        return replace(freed, ops=tuple(each for each in freed.ops if each.kind != kind))
 
     return act
+
+
+def _not_waiting_for(kind: str, job: Job) -> Job:
+    """Let each kernel wait for what those of a kind wait for, in their place."""
+    through: dict[str, tuple[str, ...]] = {}
+    ops = []
+    for each in job.ops:
+        needs = {one for need in each.needs for one in through.get(need, (need,))}
+        if each.kind == kind:
+            through[each.name] = tuple(sorted(needs))
+            ops.append(each)
+        else:
+            ops.append(replace(each, needs=tuple(sorted(needs))))
+    return replace(job, ops=tuple(ops))
 
 
 def scaled(kind: str, by: float) -> Callable[[Job], Job]:
@@ -250,14 +257,7 @@ def scaled(kind: str, by: float) -> Callable[[Job], Job]:
 
 def hidden(job: Job) -> Job:
     """Let nothing wait for a collective: they run beside whatever there is."""
-    talks = {each.name for each in job.ops if each.kind == "communication"}
-    return replace(
-        job,
-        ops=tuple(
-            replace(each, needs=tuple(need for need in each.needs if need not in talks))
-            for each in job.ops
-        ),
-    )
+    return _not_waiting_for("communication", job)
 
 
 def undisturbed(job: Job) -> Job:

@@ -75,11 +75,11 @@ def ceiling_document(
     found: Ceilings, problems: Sequence[str] = (), *, sees: float | None = None
 ) -> Document:
     """Return the document of ceilings; `sees` is the smallest gain that a sweep finds, 0.015."""
-    head = ("settings that act on", ">at most", ">single steps", ">itself ms", ">gaps beside",
-            ">slows others")  # fmt: skip
+    head = ("settings that act on", ">at most", ">single steps", ">itself ms", ">gaps",
+            ">of others")  # fmt: skip
     rows = tuple(
         (each.name, *map(plain, (*_gains(each), *map(_ms, (each.own_s, each.gaps_s,
-                                                            each.slowed_s)))))
+                                                            each.others_s)))))
         for each in found.rows
     )  # fmt: skip
     return Document(

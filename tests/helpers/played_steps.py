@@ -50,89 +50,96 @@ Played = dict[tuple[int, int, str], tuple[int, int, int]]  # device, step, op: l
 
 def play(job: Job) -> Played:
     """Return when each kernel was launched, started and ended, in ticks."""
-    done: Played = {}
-    order = [(step, op) for step in range(job.steps) for op in job.ops]
-    queues = {
-        (device, kind): [(step, op) for step, op in order if op.kind == kind]
-        for device in range(job.devices)
-        for kind in STREAMS
-    }
-    launched: dict[tuple[int, int, str], int] = {}
-    hosts = [(0, job.python)] * job.devices  # place in the order, and when it is launched
-    running: dict[tuple[int, str], tuple[int, Op, int, int]] = {}  # step, op, start, work left
-    now = 0
-    while len(done) < len(order) * job.devices:
-        for device in range(job.devices):
-            _host(job, order, hosts, launched, done, device, now)
-            for kind in STREAMS:
-                _start(job, (device, kind), queues, running, launched, done, now)
-        _tick(job, running, launched, done, now)
-        now += 1
-        assert now < 100_000, "the job hangs"
-    return done
+    return _Player(job).play()
 
 
-def _host(job, order, hosts, launched, done, device, now) -> None:  # type: ignore[no-untyped-def]
-    place, when = hosts[device]
-    while place < len(order) and when <= now:
-        step, op = order[place]
-        first = op is job.ops[0]
-        if first and step and job.waits_for_device and when >= 0:
-            before = [(device, step - 1, each.name) for each in job.ops]
-            if not all(each in done for each in before):
-                return
-            ended = max(done[each][2] for each in before)
-            if when < ended + job.python:
-                hosts[device] = place, ended + job.python
-                return
-        launched[device, step, op.name] = when
-        place += 1
-        when += job.launch
-        if place < len(order) and order[place][1] is job.ops[0]:
-            when += job.python
-        hosts[device] = place, when
+class _Player:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.order = [(step, op) for step in range(job.steps) for op in job.ops]
+        self.queues = {
+            (device, kind): [(step, op) for step, op in self.order if op.kind == kind]
+            for device in range(job.devices)
+            for kind in STREAMS
+        }
+        self.launched: dict[tuple[int, int, str], int] = {}
+        # of each device: the place in the order, and when that is launched
+        self.hosts = [(0, job.python)] * job.devices
+        # of each stream what runs: step, op, start, work that is left
+        self.running: dict[tuple[int, str], tuple[int, Op, int, int]] = {}
+        self.done: Played = {}
+        self.now = 0
 
+    def play(self) -> Played:
+        while len(self.done) < len(self.order) * self.job.devices:
+            for device in range(self.job.devices):
+                self._launch(device)
+                for kind in STREAMS:
+                    self._start(device, kind)
+            self._tick()
+            self.now += 1
+            assert self.now < 100_000, "the job hangs"
+        return self.done
 
-def _start(job, key, queues, running, launched, done, now) -> None:  # type: ignore[no-untyped-def]
-    device, _ = key
-    if key in running or not queues[key]:
-        return
-    step, op = queues[key][0]
-    if launched.get((device, step, op.name), now + 1) > now:
-        return
-    wanted = [(device, step, each) for each in op.needs]
-    if step and (op.kind != "copies" or op.needs):  # input for a step may be copied before it
-        wanted += [(device, step - 1, each.name) for each in job.ops]
-    if any(each not in done or done[each][2] + job.latency > now for each in wanted):
-        return
-    queues[key].pop(0)
-    # the last of a collective's devices ends it for all
-    of = 0 if op.kind == "communication" else device
-    running[key] = step, op, now, op.work[of][step]
+    def _launch(self, device: int) -> None:
+        job = self.job
+        place, when = self.hosts[device]
+        while place < len(self.order) and when <= self.now:
+            step, op = self.order[place]
+            if op is job.ops[0] and step and job.waits_for_device:
+                before = [(device, step - 1, each.name) for each in job.ops]
+                if not all(each in self.done for each in before):
+                    return
+                ended = max(self.done[each][2] for each in before)
+                if when < ended + job.python:
+                    self.hosts[device] = place, ended + job.python
+                    return
+            self.launched[device, step, op.name] = when
+            place += 1
+            when += job.launch
+            if place < len(self.order) and self.order[place][1] is job.ops[0]:
+                when += job.python
+            self.hosts[device] = place, when
 
+    def _start(self, device: int, kind: str) -> None:
+        queue = self.queues[device, kind]
+        if (device, kind) in self.running or not queue:
+            return
+        step, op = queue[0]
+        if self.launched.get((device, step, op.name), self.now + 1) > self.now:
+            return
+        wanted = [(device, step, each) for each in op.needs]
+        if step and (op.kind != "copies" or op.needs):  # input may be copied before its step
+            wanted += [(device, step - 1, each.name) for each in self.job.ops]
+        ended = [self.done.get(each, (0, 0, self.now + 1))[2] for each in wanted]
+        if any(each + self.job.latency > self.now for each in ended):
+            return
+        queue.pop(0)
+        # a collective has the work of one device, and ends on all at once
+        of = 0 if kind == "communication" else device
+        self.running[device, kind] = step, op, self.now, op.work[of][step]
 
-def _tick(job, running, launched, done, now) -> None:  # type: ignore[no-untyped-def]
-    rates = {}
-    for (device, kind), (step, op, _, _) in running.items():
-        beside = {other for at, other in running if at == device} - {kind}
-        rate = FULL
-        if kind == "communication":
-            all_there = all(
-                (each, kind) in running and running[each, kind][:2] == (step, op)
-                for each in range(job.devices)
-            )
-            rate = 0 if not all_there else job.talk_slowed if "compute" in beside else FULL
-        elif kind == "compute" and "communication" in beside:
-            rate = job.compute_slowed
-        rates[device, kind] = min(rate, job.copy_slows) if "copies" in beside else rate
-    slowest = min((rates[key] for key in rates if key[1] == "communication"), default=FULL)
-    for key, (step, op, start, left) in list(running.items()):
-        left -= slowest if key[1] == "communication" else rates[key]
-        running[key] = step, op, start, left
-        if left <= 0:
-            del running[key]
-            name = key[0], step, op.name
-            done[name] = launched[name], start, now + 1
+    def _tick(self) -> None:
+        job = self.job
+        rates = {}
+        for (device, kind), (step, op, _, _) in self.running.items():
+            beside = {other for at, other in self.running if at == device} - {kind}
+            rate = FULL
+            if kind == "communication":
+                there = (self.running.get((each, kind)) for each in range(job.devices))
+                is_whole = all(each is not None and each[:2] == (step, op) for each in there)
+                rate = (job.talk_slowed if "compute" in beside else FULL) if is_whole else 0
+            elif kind == "compute" and "communication" in beside:
+                rate = job.compute_slowed
+            rates[device, kind] = min(rate, job.copy_slows) if "copies" in beside else rate
+        talks = min((rates[key] for key in rates if key[1] == "communication"), default=FULL)
+        for key, (step, op, start, work) in list(self.running.items()):
+            left = work - (talks if key[1] == "communication" else rates[key])
+            self.running[key] = step, op, start, left
+            if left <= 0:
+                del self.running[key]
+                name = key[0], step, op.name
+                self.done[name] = self.launched[name], start, self.now + 1
 
 
 def captures(job: Job, played: Played, *, knows_launches: bool = True) -> list[Space]:
@@ -187,7 +194,11 @@ def some_job(number: int) -> Job:
             f"{kind}.{place}",
             kind,
             tuple(
-                tuple(usual + draw.randint(0, jitter) for _ in range(steps)) for _ in range(devices)
+                tuple(
+                    usual + (draw.randint(0, jitter) if kind == "communication" else slow)
+                    for _ in range(steps)
+                )
+                for slow in of_device
             ),
             tuple(f"#{each}" for each in needs),
         )

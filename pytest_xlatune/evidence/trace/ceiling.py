@@ -8,15 +8,18 @@ the first kernel of a step to that of the next. A setting of a class can take no
     compute         the time in which something computes, less FLOP / peak of its matrix products
     idle            the time in which no kernel runs, inside a step and between two
 
-and of the first three besides: the idle time that kernels of the class may cause, and what they
-may have slowed kernels of another kind by. That is at most the time that both ran at once, and no
-more than a kernel took beyond its shortest run with none of them beside it.
+and besides
 
-A step of t seconds that keeps t - x on its slowest device gains at most t / (t - x) - 1. A device
-that waits for another keeps less than that one, so waits in collectives raise no ceiling. Kernels
-are not made faster by a setting of another class, as far as a trace can tell; another program (its
-precision, its recomputation, its attention) is no setting. The bytes that a program moves are no
-bound: the next fusion moves fewer.
+* the idle time that its kernels may cause: by their launches, or before and behind them;
+* exposed kernels of other classes that its own may delay, for as long as its own run hidden, and
+  waits for another device; `idle` may delay all of them;
+* what its kernels may have slowed others by: at most the time that both ran at once, and no more
+  than a kernel took beyond its shortest run with nothing of another kind beside it.
+
+A step of t seconds that keeps t - x on the device that keeps most gains at most t / (t - x) - 1. A
+device that waits for another keeps less than that one, so a wait is no communication. A kernel has
+the same work in each step; another program (its precision, its recomputation, its attention) is no
+setting. The bytes that a program moves are no bound: the next fusion moves fewer.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ class Ceiling(Record):
         own_s: what the class itself takes of a step of the device that binds it; of compute what
             is above its roofline, of idle the time between two steps.
         gaps_s: idle time in a step that its kernels may cause; of idle all of it.
-        slowed_s: what they may have slowed others beside them by.
+        others_s: of others: what it may have slowed, delayed, or made wait.
         gain: as a share of the throughput, 0.031 is 3.1 %; None where it is not known.
         low, high: of the single steps.
         device: the one that binds: it keeps most.
@@ -106,7 +109,7 @@ class Ceiling(Record):
     name: str
     own_s: float
     gaps_s: float
-    slowed_s: float
+    others_s: float
     gain: float | None
     low: float | None
     high: float | None
@@ -185,6 +188,7 @@ class Bounds:
     left_out: int = 0
     is_gpu: bool = True
     has_periods: bool = True
+    knows_launches: bool = True
 
     def __call__(self, found: Observed) -> None:
         """Take the kernels of a device."""
@@ -195,6 +199,7 @@ class Bounds:
         windows, left_out = _windows(found)
         self.left_out += left_out
         self.has_periods &= len(found.steps) > 1
+        self.knows_launches &= bool((_launched(found) != _NEVER).any())
         if not windows:
             return
         beside = _beside(events.start_ps, events.end_ps, found.kind)
@@ -314,13 +319,13 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
     # in a CUDA graph all kernels have the graph in the place of their operation
     label = events.op * (1 + events.name.max(initial=0)) + events.name
     _, which = np.unique(label, return_inverse=True)
+    # of collectives the shortest run may hold a wait
+    alone = (beside.sum(axis=1) == beside[np.arange(len(kind)), kind]) & (kind != _COMMUNICATION)
+    shortest = np.zeros(which.max(initial=0) + 1, np.int64)  # one that never ran alone: all of it
+    shortest[which[alone]] = np.iinfo(np.int64).max
+    np.minimum.at(shortest, which[alone], events.duration_ps[alone])
+    more = np.maximum(events.duration_ps - shortest[which], 0)
     for each in range(len(KINDS)):
-        shortest = np.zeros(which.max(initial=0) + 1, np.int64)  # one that never ran alone: all
-        alone = beside[:, each] == 0
-        alone &= kind != _COMMUNICATION  # of those the shortest may hold a wait
-        shortest[which[alone]] = np.iinfo(np.int64).max
-        np.minimum.at(shortest, which[alone], events.duration_ps[alone])
-        more = np.maximum(events.duration_ps - shortest[which], 0)
         slowed[:, each] = np.where(kind != each, np.minimum(beside[:, each], more), 0)
     return slowed
 
@@ -523,7 +528,9 @@ def _notes(bounds: Bounds, drilled: Drill) -> Iterator[str]:
         yield "steps are told by the host's annotations alone: their lengths are rough"
     if not bounds.has_periods:
         yield "no step can be told from the next: the time between two steps is not in it"
-    if len(bounds.devices) == 1:
+    if not bounds.knows_launches:
+        yield "launches are not in it: each gap counts for each class that has a kernel"
+    if len(bounds.devices) == 1 and any(each.talks for each in bounds.devices):
         yield "one device: what it waits for others counts as communication"
 
 
@@ -549,12 +556,13 @@ def _ceiling(
                 f"at the peak the program's products take {least / divided / 1e9:.3f} ms, more "
                 "than the device computed: program or peak are of another one"
             )
-    free_s = (drilled.step_s or 0.0) * divided * 1e12
+    kept_ps = float((device.length - taken).mean())
+    free_ps = (drilled.step_s or 0.0) * divided * 1e12
     busy = float((device.length - device.inside - device.between).mean())
     if name != IDLE:
         busy -= float((own + slowed).mean())
-    gain = _gain(length_ps, float(taken.mean()), busy, free_s, is_idle=name == IDLE)
-    each_gain = [_gain(float(t), float(x), 0.0, 0.0, is_idle=False)
+    gain = _gain(length_ps, kept_ps, float(taken.mean()), busy, free_ps, is_idle=name == IDLE)
+    each_gain = [_gain(float(t), float(t - x), float(x), 0.0, 0.0, is_idle=False)
                  for t, x in zip(device.length, taken, strict=True)]  # fmt: skip
     if gain is None and not unknown:
         unknown = "nothing of a step is known to remain"
@@ -564,7 +572,7 @@ def _ceiling(
         name=name,
         own_s=float(own.mean()) / divided * 1e-12,
         gaps_s=float(gaps.mean()) / divided * 1e-12,
-        slowed_s=float(slowed.mean()) / divided * 1e-12,
+        others_s=float(slowed.mean()) / divided * 1e-12,
         gain=gain if is_known else None,
         low=min(whole) if is_known and whole else None,
         high=max(whole) if is_known and whole else None,
@@ -587,7 +595,9 @@ def _taken(name: str, of: _Periods, waits: NDArray[np.float64], least: float) ->
     exposed = of.own[:, others].sum(axis=1)
     kind = CLASSES[name]
     if kind is None:
-        return of.between.astype(float), of.inside.astype(float), exposed.astype(float)
+        # kernels that start sooner may hide, and run beside others than now
+        more = exposed + of.slowed[:, [_COMMUNICATION, _MEMORY]].sum(axis=1)
+        return of.between.astype(float), of.inside.astype(float), more.astype(float)
     column = KINDS.index(kind)
     own = of.own[:, column].astype(float)
     more = of.slowed[:, column] + np.minimum(exposed, of.hidden[:, column])
@@ -598,18 +608,19 @@ def _taken(name: str, of: _Periods, waits: NDArray[np.float64], least: float) ->
     return own, of.gaps[:, column].astype(float), more.astype(float)
 
 
-def _gain(length: float, taken: float, busy: float, free: float, *, is_idle: bool) -> float | None:
-    """Return t / (t - x) - 1; None where nothing remains.
+def _gain(
+    length: float, kept: float, taken: float, busy: float, free: float, *, is_idle: bool
+) -> float | None:
+    """Return length / kept - 1; None where nothing is kept.
 
     A profiler lengthens the gaps and not the kernels. So a step of a run without it (`free`, 0
-    where none is known) keeps what the capture's step keeps less the difference, and its kernels of
-    other classes (`busy`) at least.
+    where none is known) keeps what it has beyond what is taken, and its kernels of other classes
+    (`busy`) at least.
     """
-    remains = length - taken
-    gains = [length / remains - 1 if remains > 0 else None]
+    gains = [length / kept - 1 if kept > 0 else None]
     if free > 0:
         more = free - length if is_idle and free > length else 0.0
-        kept = max(free - taken - more, min(busy, free))
-        gains.append(free / kept - 1 if kept > 0 else None)
+        left = max(free - taken - more, min(busy, free))
+        gains.append(free / left - 1 if left > 0 else None)
     known = [each for each in gains if each is not None]
     return max(0.0, *known) if len(known) == len(gains) else None

@@ -95,15 +95,17 @@ def ceiling_document(
 
 
 def _in_short(found: Ceilings, sees: float | None) -> Iterator[str]:
-    free = found.unprofiled_s
+    free = "" if found.unprofiled_s is None else f"; {_ms(found.unprofiled_s)} without the profiler"
+    span = f" ({_ms(found.shortest_s)} to {_ms(found.longest_s)})" if found.steps > 1 else ""
     yield (
-        f"a step takes {_ms(found.step_s)} ms on the slowest device ({counted(found.steps, 'step')}"
-        f", {_ms(found.shortest_s)} to {_ms(found.longest_s)} ms)"
-        + (f"; without the profiler {_ms(free)} ms" if free else "")
+        f"a step takes {_ms(found.step_s)} ms on the slowest device, over "
+        f"{counted(found.steps, 'step')}{span}{free}"
     )
-    of_peak = "" if found.of_peak is None else f", at {found.of_peak:.0%} of its peak"
-    told = ", ".join(f"{share:.1%} {name}" for name, share in found.parts.items())
-    yield f"on the device that computes longest: {told}{of_peak}"
+    told = [f"{share:.1%} {name}" for name, share in found.parts.items()]
+    if found.of_peak is not None:
+        told = [f"{each} (at {found.of_peak:.0%} of its peak)" if each.endswith(" compute")
+                else each for each in told]  # fmt: skip
+    yield f"on the device that computes longest: {', '.join(told)}"
     for each in found.rows:
         if each.gain is None:
             yield f"what settings of {each.name} can win is not known: {each.unknown}"

@@ -214,25 +214,21 @@ class Bounds:
             )
         )
 
-    def waits(self, of: _Periods) -> NDArray[np.float64]:
-        """Return how much of each period a device may wait for others in its collectives.
+    def waits(self, of: _Periods) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how much of each period a device may wait for others: exposed, and in all.
 
         The shortest kernel of a collective on any device holds the least wait. A device that is
         alone in a capture may wait in all of them.
         """
-        waits = np.zeros(len(of.length))
+        exposed, whole = np.zeros(len(of.length)), np.zeros(len(of.length))
         for each in of.talks:
-            own = each.exposed
+            shortest = 0
             if len(self.devices) > 1:
-                shortest = min(
-                    int(one.duration.min())
-                    for device in self.devices
-                    for one in device.talks
-                    if one.name == each.name
-                )
-                own = np.minimum(own, each.duration - shortest)
-            np.add.at(waits, each.period, own)
-        return np.minimum(waits, of.own[:, _COMMUNICATION])
+                talks = (one for device in self.devices for one in device.talks)
+                shortest = min(int(one.duration.min()) for one in talks if one.name == each.name)
+            np.add.at(exposed, each.period, np.minimum(each.exposed, each.duration - shortest))
+            np.add.at(whole, each.period, each.duration - shortest)
+        return np.minimum(exposed, of.own[:, _COMMUNICATION]), whole
 
 
 Window = tuple[int, int, int]  # begin of a period, end of its step's last kernel, its own end
@@ -267,7 +263,7 @@ def _windows(found: Observed) -> tuple[list[Window], int]:
         for begin, last, end, count, then in zip(
             starts, ends, starts[1:], counts, counts[1:], strict=False
         )
-        if count == usual and then and end > begin
+        if count == then == usual and end > begin
     ]
     return usable, sum(each != usual for each in counts)
 
@@ -420,7 +416,8 @@ def _host(found: Observed) -> Ints:
     """Return of the first kernel of each launch, in a column a kind, what the host spends on it.
 
     That is the time since the launch before, and until the one behind, where one of the two
-    launches a kernel of the kind. It is 0 for other kernels.
+    launches a kernel of the kind: between two steps as much as in a step at most. It is 0 for other
+    kernels.
     """
     spent = np.zeros((len(found.events), len(KINDS)), np.int64)
     launched = _launched(found)
@@ -430,6 +427,9 @@ def _host(found: Observed) -> Ints:
         return spent
     times, first, which = np.unique(launched[known], return_index=True, return_inverse=True)
     interval = np.diff(times, prepend=times[0])
+    # what the host does between two steps is not spent on a kernel
+    within = np.diff(found.step[known[first]], prepend=ABSENT) == 0
+    interval[~within] = np.minimum(interval[~within], interval[within].max(initial=0))
     for each in range(len(KINDS)):
         has = np.zeros(len(times), bool)
         has[which[found.kind[known] == each]] = True
@@ -541,12 +541,14 @@ def _ceiling(
     divided = drilled.divided_by if len(drilled.steps) == 1 else 1
     least = (roof.least_s or 0.0) * divided * 1e12
     found = [_taken(name, each, bounds.waits(each), least) for each in devices]
+    if not any(_has(name, each) for each in devices):
+        found = [(0 * own, 0 * gaps, 0 * more) for own, gaps, more in found]
     at = max(
         range(len(devices)),
         key=lambda each: float((devices[each].length - sum(found[each])).mean()),
     )
-    device, (own, gaps, slowed) = devices[at], found[at]
-    taken = own + gaps + slowed
+    device, (own, gaps, others) = devices[at], found[at]
+    taken = own + gaps + others
     length_ps = max(float(each.length.mean()) for each in devices)
     unknown = "" if bounds.is_gpu else "the devices share the cores of a CPU"
     if name == "compute" and not unknown:
@@ -559,8 +561,7 @@ def _ceiling(
     kept_ps = float((device.length - taken).mean())
     free_ps = (drilled.step_s or 0.0) * divided * 1e12
     busy = float((device.length - device.inside - device.between).mean())
-    if name != IDLE:
-        busy -= float((own + slowed).mean())
+    busy -= float((others if name == IDLE else own + others).mean())
     gain = _gain(length_ps, kept_ps, float(taken.mean()), busy, free_ps, is_idle=name == IDLE)
     each_gain = [_gain(float(t), float(t - x), float(x), 0.0, 0.0, is_idle=False)
                  for t, x in zip(device.length, taken, strict=True)]  # fmt: skip
@@ -572,7 +573,7 @@ def _ceiling(
         name=name,
         own_s=float(own.mean()) / divided * 1e-12,
         gaps_s=float(gaps.mean()) / divided * 1e-12,
-        others_s=float(slowed.mean()) / divided * 1e-12,
+        others_s=float(others.mean()) / divided * 1e-12,
         gain=gain if is_known else None,
         low=min(whole) if is_known and whole else None,
         high=max(whole) if is_known and whole else None,
@@ -584,7 +585,15 @@ def _ceiling(
 _Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _taken(name: str, of: _Periods, waits: NDArray[np.float64], least: float) -> _Columns:
+def _has(name: str, of: _Periods) -> bool:
+    """Tell whether a device has a kernel of a class."""
+    kind = CLASSES[name]
+    return kind is None or bool((of.own + of.hidden)[:, KINDS.index(kind)].any())
+
+
+def _taken(
+    name: str, of: _Periods, waits: tuple[NDArray[np.float64], NDArray[np.float64]], least: float
+) -> _Columns:
     """Return what a class takes of each period: itself, gaps of its kernels, and from others.
 
     A kernel that is hidden may delay one of another kind that is not: without it that one may hide,
@@ -602,7 +611,9 @@ def _taken(name: str, of: _Periods, waits: NDArray[np.float64], least: float) ->
     own = of.own[:, column].astype(float)
     more = of.slowed[:, column] + np.minimum(exposed, of.hidden[:, column])
     if kind is not Kind.COMMUNICATION:
-        more = np.minimum(more + waits, of.slowed[:, column] + exposed)
+        more = np.minimum(more + waits[0], of.slowed[:, column] + exposed)
+        # a collective that waits slows others meanwhile
+        more += np.minimum(waits[1], of.slowed[:, _COMMUNICATION])
     if kind is Kind.COMPUTE:
         own = own - least
     return own, of.gaps[:, column].astype(float), more.astype(float)

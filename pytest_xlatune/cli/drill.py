@@ -1,7 +1,4 @@
-"""`xlatune drill`: where the time of a step went, or what made the difference between variants.
-
-`xlatune ceiling`: how much any setting of a kind could win at most, of the same captures.
-"""
+"""`xlatune drill`: where the time of a step went, or what made the difference between variants."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from pathlib import Path
 from pytest_xlatune.cli.parsers import (
     AGAINST,
     TRIAL,
-    above_zero,
     add_html,
     add_json,
     add_options,
@@ -151,61 +147,4 @@ def _drill(arguments: argparse.Namespace) -> Output:
         rows=lambda: drill_rows(*found.drills),
         source="traces",
         problems=found.problems,
-    )
-
-
-def add_ceiling(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help=f"captures, or folders of them; {TRIAL}"
-    )
-    parser.add_argument(
-        "--program", type=Path, metavar="DUMP", help="dump of the program, for its FLOP"
-    )
-    parser.add_argument(
-        "--peak-tflops",
-        type=above_zero,
-        metavar="N",
-        help="what the device multiplies at most, in TFLOP/s of bfloat16 without sparsity",
-    )
-    parser.add_argument(
-        "--step-time",
-        type=above_zero,
-        metavar="SECONDS",
-        help="step time of a run without the profiler",
-    )
-    parser.add_argument(
-        "--steps", type=positive, metavar="N", help="how many you expect in the captures"
-    )
-    parser.add_argument(
-        "--sees",
-        type=above_zero,
-        metavar="PERCENT",
-        help="the smallest gain that your sweep finds, as `xlatune plan` tells it",
-    )
-    add_json(parser)
-    add_options(parser, only=("workdir", "config"))
-    parser.set_defaults(run=_ceiling)
-
-
-def _ceiling(arguments: argparse.Namespace) -> Output:
-    with without_threads():
-        from pytest_xlatune.tasks.ceiling import Asked, ceiling_document, read_ceilings
-
-    found, problems = read_ceilings(
-        arguments.paths,
-        Asked(
-            program=arguments.program,
-            steps=arguments.steps,
-            step_s=arguments.step_time,
-            tflops=arguments.peak_tflops,
-        ),
-        workdir=lambda: options_of(arguments).workdir,
-    )
-    sees = None if arguments.sees is None else arguments.sees / 100
-    return Output(
-        documents=(ceiling_document(found, problems, sees=sees),),
-        json=found.to_json,
-        source="traces",
-        problems=problems,
     )

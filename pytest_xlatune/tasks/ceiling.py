@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.evidence.trace.captures import read_window
-from pytest_xlatune.evidence.trace.ceiling import Bounds, Ceiling, Ceilings, ceilings, roofline
+from pytest_xlatune.evidence.trace.ceilings import Bounds, Ceiling, Ceilings, ceilings, roofline
 from pytest_xlatune.evidence.trace.comparison import milliseconds
 from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import XlatuneError
@@ -21,7 +21,7 @@ from pytest_xlatune.tasks.artifacts import find_recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CeilingAsked:
     """What a person says of a capture.
 
     Attributes:
@@ -38,7 +38,7 @@ class Asked:
 
 
 def read_ceilings(
-    named: Sequence[str], asked: Asked, *, workdir: Callable[[], Path]
+    named: Sequence[str], asked: CeilingAsked, *, workdir: Callable[[], Path]
 ) -> tuple[Ceilings, tuple[str, ...]]:
     """Return the ceilings of captures, folders of them, or recorded evidence; and what is unread.
 

@@ -17,7 +17,7 @@ from pytest_xlatune.catalog.entries import ceilings as classes
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
-from pytest_xlatune.evidence.trace.ceiling import (
+from pytest_xlatune.evidence.trace.ceilings import (
     CLASSES,
     Bounds,
     Ceilings,
@@ -288,7 +288,11 @@ STEP = program("0.12.0", "fsdp")
     ],
 )  # fmt: skip
 def test_the_roofline_of_a_program(
-    asked: Program | None, modules: set[str], tflops: float | None, least_ms: float, says: str
+    asked: Program | None,
+    modules: set[str],
+    tflops: float | None,
+    least_ms: float | None,
+    says: str,
 ) -> None:
     found = roofline(asked, modules, tflops)
     assert found.least_s == (None if least_ms is None else pytest.approx(least_ms / 1e3))

@@ -205,12 +205,20 @@ class Bounds:
         beside = _beside(events.start_ps, events.end_ps, found.kind)
         slowed, host = _slowed(events, found.kind, beside), _host(found)
         rows = [_period(found, window, slowed, host) for window in windows]
+        own, gaps, less, hidden, inside, between = (
+            np.array(column) for column in zip(*rows, strict=True)
+        )
         self.devices.append(
             _Periods(
-                f"{found.source} {found.device}",
-                np.array([end - begin for begin, _, end in windows]),
-                *(np.array(column) for column in zip(*rows, strict=True)),
-                tuple(_talks(found, windows, beside)),
+                name=f"{found.source} {found.device}",
+                length=np.array([end - begin for begin, _, end in windows]),
+                own=own,
+                gaps=gaps,
+                slowed=less,
+                hidden=hidden,
+                inside=inside,
+                between=between,
+                talks=tuple(_talks(found, windows, beside)),
             )
         )
 

@@ -257,7 +257,7 @@ class CatalogEntry(Record):
 
     @property
     def ceilings(self) -> tuple[str, ...]:
-        """What bounds its gain; () of a key, which changes what is computed."""
+        """What bounds its gain; () of a key, which makes another program."""
         named = {ceiling_of(each).name for each in self.aims} if not self.is_key else ()
         return tuple(each.name for each in ceilings() if each.name in named)
 

@@ -55,7 +55,10 @@ def add_ceiling(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="PATH", help=f"captures, or folders of them; {TRIAL}"
     )
     parser.add_argument(
-        "--program", type=Path, metavar="DUMP", help="dump of the program, for its FLOP"
+        "--program",
+        type=Path,
+        metavar="DUMP",
+        help="dump of the program, which tells the FLOP of a step",
     )
     parser.add_argument(
         "--peak-tflops",

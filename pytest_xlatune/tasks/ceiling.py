@@ -40,7 +40,7 @@ class CeilingAsked:
 def read_ceilings(
     named: Sequence[str], asked: CeilingAsked, *, workdir: Callable[[], Path]
 ) -> tuple[Ceilings, tuple[str, ...]]:
-    """Return the ceilings of captures, folders of them, or recorded evidence; and what is unread.
+    """Return the ceilings of captures, folders of them, or recorded evidence; and the unread files.
 
     Raises:
         ConfigError: no evidence has a name.

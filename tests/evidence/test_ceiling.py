@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from tests.helpers.played_steps import (
     some_job,
 )
 
+JOBS = int(os.environ.get("XLATUNE_PLAYED_JOBS", "30"))
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ceiling.md"
 
 
@@ -72,7 +74,7 @@ def least_of(job: Job, *, by: float) -> Roofline:
 
 def test_no_setting_of_a_played_job_wins_more_than_its_ceiling() -> None:
     shares = []
-    for number in range(30):
+    for number in range(JOBS):
         job = some_job(number)
         before = play(job)
         found = looked_at(captures(job, before), least_of(job, by=0.5))

@@ -96,8 +96,8 @@ class Ceiling(Record):
 
     Attributes:
         name: communication, compute, copies or idle.
-        own_s: what the class itself takes of a step of the device that binds it; of compute what
-            is above its roofline, of idle the time between two steps.
+        own_s: what the class itself takes of a step of the device that binds it; of compute the
+            time above its roofline, of idle the time between two steps.
         gaps_s: idle time in a step that its kernels may cause; of idle all of it.
         others_s: of others: what it may have slowed, delayed, or made wait.
         gain: as a share of the throughput, 0.031 is 3.1 %; None where it is not known.
@@ -130,7 +130,7 @@ class Ceilings(Record):
         parts: of the device that computes longest: part -> its share of the step; they sum to 1.
         of_peak: FLOP / peak over the time in which that device computes; None where not known.
         peak: the data sheet that this is by; "" where a person gave it, or none is known.
-        notes: what is to be known besides.
+        notes: what a reader must know besides.
     """
 
     rows: tuple[Ceiling, ...]
@@ -361,7 +361,7 @@ def _period(
     own[_COMPUTE] = int(width[computes].sum())
     own[_COMMUNICATION] = int(width[talks & ~computes].sum())
     own[_MEMORY] = int(width[copies & ~computes & ~talks].sum())
-    # what is hidden already gains nothing by being faster
+    # a hidden kernel gains nothing by being faster
     less = [
         sum(min(int(slowed[here[kind == other], each].sum()), own[other])
             for other in range(len(KINDS)) if other != each)
@@ -378,7 +378,7 @@ def _gaps(found: Observed, here: Ints, window: Window, host: Ints) -> tuple[list
     """Return the idle time of a period that kernels of each kind may cause, and all of it.
 
     A gap lasts until the host has launched the next kernel: settings of a kind shorten it by what
-    the host spends on the kind. What is left of it, the device takes: then the kind of the next
+    the host spends on the kind. The device takes the rest: then the kind of the next
     kernel counts, and each of which a kernel ended since the next one's stream was free.
     """
     begin, last, end = window
@@ -633,7 +633,7 @@ def _gain(
     """Return length / kept - 1; None where nothing is kept.
 
     A profiler lengthens the gaps and not the kernels. So a step of a run without it (`free`, 0
-    where none is known) keeps what it has beyond what is taken, and its kernels of other classes
+    where none is known) keeps all but the taken time, and its kernels of other classes
     (`busy`) at least.
     """
     gains = [length / kept - 1 if kept > 0 else None]

@@ -255,6 +255,12 @@ class CatalogEntry(Record):
         return not (self.is_flag or self.channel) and self.name.islower()
 
     @property
+    def ceilings(self) -> tuple[str, ...]:
+        """What bounds its gain; () of a key, which makes another program."""
+        named = {ceiling_of(each).name for each in self.aims} if not self.is_key else ()
+        return tuple(each.name for each in ceilings() if each.name in named)
+
+    @property
     def profiles(self) -> tuple[Profile, ...]:
         """One profile for each value, named by slug and value."""
         return tuple(self._profile(value) for value in self.values)
@@ -416,6 +422,40 @@ def probed_libtpu() -> tuple[str, ...]:
     """Return the releases of libtpu that were asked about its flags, oldest first."""
     text = files(__package__).joinpath(_FILES[2]).read_text(encoding="utf-8")
     return tuple(tomllib.loads(text)["probed"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingClass(Record):
+    """What bounds the gain of settings that act on some parts of a step.
+
+    Attributes:
+        name: the part of `result.PARTS` that it is known by.
+        aims: the parts of which it is the bound.
+        why: it is so, for a reader.
+    """
+
+    name: str
+    aims: tuple[str, ...]
+    why: str
+
+
+@functools.cache
+def ceilings() -> tuple[CeilingClass, ...]:
+    """Return the classes of ceilings, in the order of the file.
+
+    Raises:
+        ConfigError: the file does not name each part of a step once.
+    """
+    text = files(__package__).joinpath("ceilings.toml").read_text(encoding="utf-8")
+    found = tuple(map(CeilingClass.from_json, tomllib.loads(text)["ceiling"]))
+    if sorted(aim for each in found for aim in each.aims) != sorted(PARTS):
+        raise ConfigError("the catalog's ceilings.toml does not name each part of a step once")
+    return found
+
+
+def ceiling_of(aim: str) -> CeilingClass:
+    """Return what bounds the gain of a setting that acts on a part of a step."""
+    return next(each for each in ceilings() if aim in each.aims)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_xlatune.guests.cvs.record import ThresholdFound, ThresholdRecord
+from pytest_xlatune.guests.cvs.thresholds import ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.report import Subject

@@ -15,13 +15,19 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
 
-from pytest_xlatune.guests.cvs.record import JobFigure, ThresholdFound, ThresholdRecord
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.record import LATER, Record, digest
-from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    NoiseRecord,
+    Score,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.compare import above, reach_of
@@ -79,6 +85,45 @@ def _fell(score: Score) -> float | None:
     if score.loss is None or score.first_loss is None:
         return None
     return float(score.loss < score.first_loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigure(Record):
+    """A metric of one job."""
+
+    job: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdFound(Record):
+    """A metric, and what it is held against, in the metric's own unit.
+
+    Attributes:
+        metric: its name; that of a verdict of the conclusion too.
+        demand: in words: `at least 800`, or `recorded` where there is none.
+        least, most: the limits of the mean; None without one.
+        jobs: the figure of every job that tells it.
+        mean: of those jobs; None without any.
+        low, high: the 90 % interval of the mean; None of too few jobs, or of equal ones.
+    """
+
+    metric: str
+    demand: str
+    least: float | None = None
+    most: float | None = None
+    jobs: tuple[JobFigure, ...] = ()
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdRecord(NoiseRecord):
+    """What the jobs of a cell showed of each metric, whatever its verdict."""
+
+    kind: ClassVar[str] = "thresholds"
+    metrics: tuple[ThresholdFound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

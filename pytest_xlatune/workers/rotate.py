@@ -521,7 +521,7 @@ class _RotatedStep(ABC):
         return result
 
     def _go_on_from(self, before: _RotatedStep) -> None:
-        """Take over what is known of a function of this name that is called no more."""
+        """Take over what an earlier function of this name, which is called no more, had told."""
         self.calls, self.kinds = max(self.calls, before.calls), before.kinds
         self.size_bytes = max(self.size_bytes, before.size_bytes)
         self.result_bytes, self.result_leaves = before.result_bytes, before.result_leaves

@@ -29,8 +29,8 @@ from pytest_xlatune.evidence.trace.ceilings import (
     roofline,
 )
 from pytest_xlatune.evidence.trace.xplane import read_xplane
+from pytest_xlatune.model.channels import PARTS
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.result import PARTS
 from pytest_xlatune.tasks.ceiling import ceiling_document, upward
 from tests.evidence.test_real_captures import REAL, TRACES
 from tests.helpers.captures import Space, node, trace_json

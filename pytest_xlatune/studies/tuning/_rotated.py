@@ -659,7 +659,7 @@ class RotatedSweep(Walk["TuningStudy"]):
                 return told(self._concluded.verdict(question.name))
 
     def _of_reference(self, question: Question) -> Answer:
-        """Return what is known of the baseline: of the look, or of jobs where that has no score."""
+        """Return all that tells of the baseline: the look, or jobs where that has no score."""
         if self.asks_rotations and self.look is None:
             return NOT_YET
         if self.base is None and self.why_not is not None and self.jobs is not None:

@@ -67,7 +67,7 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
     view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()))
     nothing: Any = SimpleNamespace(workdir=None)
     session = Session(nothing, "me", config=nothing)
-    sweep: Any = SimpleNamespace(name="pretend", named_profiles=())
+    sweep: Any = SimpleNamespace(name="pretend", profiles=(), named_profiles=())
     resolved = SimpleNamespace(cell=None, sweep=SimpleNamespace(launcher=SimpleNamespace(
         interpreter="")))  # fmt: skip
     one: Any = SimpleNamespace(sweep=resolved, profiles=())

@@ -203,6 +203,9 @@ class Controller:
 
     def pytest_report_header(self) -> list[str]:
         """Say before anything runs which exports there will not be."""
+        return self._missing_exports()
+
+    def _missing_exports(self) -> list[str]:
         return [f"xlatune: {each}" for each in self._no_exports]
 
     @pytest.hookimpl(optionalhook=True)
@@ -388,6 +391,8 @@ class Controller:
                 if session is not None:
                     self._ends.found.add(error.exit)
                     session.exitstatus = self._ends.status(session.exitstatus)
+        for line in self._missing_exports():  # `-q` has no header, and hours scroll it away
+            terminalreporter.write_line(line)
         if not has_pages():
             terminalreporter.write_line(f"xlatune: {NO_PAGES}")
         if self._ends.is_own:

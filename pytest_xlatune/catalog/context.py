@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_xlatune.model.channels import CHANNELS
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile, parse_flags
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import same_value, whole
@@ -300,7 +301,11 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     Raises:
         ConfigError: malformed.
     """
-    flags, env = _parted(shlex.split(text) if text else [])
+    try:
+        words = shlex.split(text) if text else []
+    except ValueError as error:  # no closing quotation
+        raise ConfigError(f"--deployed: {text!r:.80} is no text of a shell: {error}") from None
+    flags, env = _parted(words)
     # the shell's quotes are off; those of a value that holds blanks are the flag's own
     deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
     return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)

@@ -334,7 +334,7 @@ def forest(
     decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]
     ranked = [each for each in shown if each.kind is VerdictKind.SCREENED]
     parts = {
-        "Confirmed in blocks" if all(each.n > 1 for _, each in decided) else "Decided": decided,
+        "Confirmed" if all(each.n > 1 for _, each in decided) else "Decided": decided,
         _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS: [
             (named(each), each) for each in ranked
         ],

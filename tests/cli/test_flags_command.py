@@ -135,6 +135,7 @@ def test_lint_without_an_xla(run: Run) -> None:
         (("lint", "no_such_sweep.py"), "is not a sweep file"),
         (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "whose own profiles are linted"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
+        (("list", "--deployed", "'--xla_a=1"), "is no text of a shell: No closing quotation"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
         (("diff", "--xla_a=1 b", ""), "silently drops"),
     ],

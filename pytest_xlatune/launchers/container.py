@@ -266,6 +266,10 @@ class ContainerLauncher(Launcher):
             if found not in known:
                 valid = filter(None, known)
                 raise ConfigError.unknown(name, found, valid=valid, where="container")
+        try:
+            shlex.split(self.program)
+        except ValueError as error:
+            raise ConfigError(f"container: program {self.program!r:.80}: {error}") from None
         for mount in self.mounts:
             _mount(mount)
         if isinstance(self.inner, ContainerLauncher):

@@ -180,6 +180,7 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
         ({"mounts": ("/a,b",)}, "without commas"),
         ({"args": ("--env=A=1",)}, "args has --env, which is set by the cell's `deployed`"),
         ({"args": ("-d",)}, "a trial is waited for"),
+        ({"program": "sudo 'docker"}, "program .* No closing quotation"),
         ({"runtime": "apptainer", "shm_size": "1g"}, "shm_size means nothing to apptainer"),
         ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),
         ({"inner": container()}, "is a container as well"),

@@ -222,6 +222,21 @@ def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Any) -> None:
     folder.run("-k", "interrupted").assert_outcomes(passed=1)
 
 
+def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Any) -> None:
+    text = folder.read("test_sweep.py")
+    last = "\n\ndef test_last(baseline_deployed):\n    raise KeyboardInterrupt\n"
+    (folder.path / "test_sweep.py").write_text(text + last, encoding="utf-8")
+    done = folder.run_apart("-n0", "-k", "baseline or last")
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    _, _, said = done.stdout.str().partition("xlatune: pretend =")
+    lines = said.splitlines()[1:4]
+    assert lines[0].startswith("pretend FSDP=4: interrupted. "), lines
+    assert "2 of " in lines[0]
+    assert re.fullmatch(r"written: reports/pretend/\S+ and \d+ more", lines[1])
+    assert "Confirmed" not in said
+    assert "Screened" not in said
+
+
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

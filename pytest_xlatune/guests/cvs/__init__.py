@@ -7,7 +7,7 @@
     files       files from disk, and the sweep that a cell becomes
     launcher    how a trial of such a file is started
     recipe, written, migration      files written anew
-    thresholds, record, document    the study, what it keeps, its report
+    thresholds, document    the study and what it keeps, its report
     logs, verdicts                  what CVS itself would say of the same jobs
     command     `xlatune cvs`
 

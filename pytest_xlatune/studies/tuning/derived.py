@@ -563,11 +563,7 @@ class Search(Record):
 
     def at(self, point: Point) -> Profile:
         """Return the candidate at a point of the space."""
-        own = [
-            (name, values[place])
-            for (name, values), place in zip(self.space.items(), point, strict=True)
-            if place != DEPLOYED
-        ]
+        own = _set_at(self.space, point)
         return Profile(
             id=_candidate_id(own, self.space),
             flags=tuple(Flag(name=name, value=value) for name, value in own),
@@ -638,15 +634,18 @@ def _asked(
 
 @functools.lru_cache(maxsize=8)
 def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
-    found = {}
-    for point in points_of([len(values) for _, values in space]):
-        own = [
-            (name, values[place])
-            for (name, values), place in zip(space, point, strict=True)
-            if place != DEPLOYED
-        ]
-        found[_candidate_id(own, dict(space))] = point
-    return MappingProxyType(found)
+    values = dict(space)
+    points = points_of(list(map(len, values.values())))
+    return MappingProxyType({_candidate_id(_set_at(values, each), values): each for each in points})
+
+
+def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
+    """Return the flags that a point of a space sets, and their values."""
+    return [
+        (name, values[place])
+        for (name, values), place in zip(space.items(), point, strict=True)
+        if place != DEPLOYED
+    ]
 
 
 def doubled(first: str, last: str) -> tuple[str, ...]:

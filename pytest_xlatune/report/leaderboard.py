@@ -55,20 +55,18 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 from pytest_xlatune.report.lines import (
+    MEASURED_IN,
+    check_table,
     effect_words,
     ending_text,
     figure,
+    has_rotations,
     is_pending,
+    measured_in,
     tally,
     words_beside,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
-from pytest_xlatune.report.rotation_tables import (
-    MEASURED_IN,
-    check_table,
-    has_rotations,
-    measured_in,
-)
 from pytest_xlatune.report.words import joined, plainly, sentence
 
 SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons

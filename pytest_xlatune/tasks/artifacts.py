@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_xlatune.evidence.capture_facts import readers
+from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
     Change,

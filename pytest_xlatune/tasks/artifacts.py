@@ -51,7 +51,7 @@ from pytest_xlatune.model.result import Shares, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
-from pytest_xlatune.tasks.chunks import chunks_of
+from pytest_xlatune.tasks.files import chunks_of
 
 FAMILIES = 5  # of the kernel families that moved most
 _UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile

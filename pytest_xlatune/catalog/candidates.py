@@ -13,10 +13,10 @@ from pathlib import PurePath
 
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
-from pytest_xlatune.catalog.rules import PGLE, is_idle, objections
+from pytest_xlatune.catalog.rules import is_idle, objections
 from pytest_xlatune.model.channels import CHANNELS, normal, on_top
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import ALIASES, Profile, effective_values, parse_flags
+from pytest_xlatune.model.profile import ALIASES, PGLE, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
 

@@ -49,14 +49,13 @@ from pytest_xlatune.model.channels import (
     on_top,
     settings_in,
 )
-from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, Profile
+from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, PGLE, Profile
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import same_value, whole
 
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
 _SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
-PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 _OVERLAP = "xla_gpu_experimental_parallel_collective_overlap_limit"
 _SCALE_UP = "xla_gpu_experimental_parallel_scale_up_collective_overlap_limit"
 _EARLY = "xla_gpu_experimental_collective_start_as_early_as_possible"

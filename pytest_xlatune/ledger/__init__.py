@@ -383,6 +383,7 @@ class EvidenceRecorded(Event):
         facts: what they say, one sentence each, in the words of their readers.
         problems: a reader's sentence for each thing that could not be read.
         shares: where the time of a step went; None from an older writer, or without a trace.
+        pgle: file for XLA's scheduler that was made of the trace, as the trainer names it.
     """
 
     kind: ClassVar[str] = "evidence-recorded"
@@ -392,6 +393,7 @@ class EvidenceRecorded(Event):
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     shares: Shares | None = None
+    pgle: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

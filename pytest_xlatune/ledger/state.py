@@ -289,8 +289,9 @@ class LedgerState:
     def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
         known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}
-        shares = said.shares if said is not None else None
-        return EvidenceResult(**known, is_read=said is not None, shares=shares)
+        if said is None:
+            return EvidenceResult(**known)
+        return EvidenceResult(**known, is_read=True, shares=said.shares, pgle=said.pgle)
 
     def in_flight(self) -> tuple[Submission, ...]:
         """Return the submissions whose end is not in the ledger, in the order of submission."""

@@ -25,6 +25,9 @@ from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
+# a flag whose value is a file: how long each operation of a program takes, for XLA's scheduler
+PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
+PGLE_ID = "pgle-profile"
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never
 # undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).

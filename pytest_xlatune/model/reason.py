@@ -266,6 +266,7 @@ class Why(StrEnum):
     LEFT_OUT = auto()
     PROGRAM_HAS_NO = auto()
     NO_TRACE_OF = auto()
+    NO_PGLE = auto()
     SHARE_OF_STEP = auto()
     SHARE_OF_STEP_ALONE = auto()
     WINS_AT_MOST = auto()

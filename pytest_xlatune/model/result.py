@@ -465,10 +465,12 @@ class EvidenceResult(TrialResult):
     Attributes:
         is_read: whether what it left has been read.
         shares: what that says; None where it left nothing that can be read.
+        pgle: file for XLA's scheduler that its trace made; "" where that names no operation.
     """
 
     is_read: bool = False
     shares: Shares | None = None
+    pgle: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

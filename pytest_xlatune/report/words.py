@@ -491,6 +491,10 @@ WORDS: Mapping[Why, str] = {
     Why.LEFT_OUT: N_("{wave}: left out: {groups:; }"),
     Why.PROGRAM_HAS_NO: N_("the program has no {parts: and no }"),
     Why.NO_TRACE_OF: N_("{parts: and }: no trace tells the time that it costs"),
+    Why.NO_PGLE: N_(
+        "{wave}: no pgle-profile: the trace of {trial} names no operation of the program. A "
+        "deployed --xla_gpu_enable_command_buffer= (empty) makes it do so"
+    ),
     Why.SHARE_OF_STEP: N_("{parts: and }, {share:size} of a step"),
     Why.SHARE_OF_STEP_ALONE: N_("{parts: and } alone, {share:size} of a step"),
     Why.WINS_AT_MOST: N_("no setting of {part} can win more than {gain:ceiling}"),

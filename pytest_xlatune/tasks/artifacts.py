@@ -30,7 +30,7 @@ from pytest_xlatune.evidence.hlo.difference import (
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
-from pytest_xlatune.evidence.trace.captures import captures_below, read_window
+from pytest_xlatune.evidence.trace.captures import captures_below, pgle_profile, read_window
 from pytest_xlatune.evidence.trace.ceilings import Bounds, ceilings, roofline
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
@@ -50,6 +50,7 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Shares, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.owned import write_bytes
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
 from pytest_xlatune.tasks.files import chunks_of
 
@@ -251,7 +252,20 @@ def read_attempt(
         facts=tuple(facts),
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
         shares=_with_ceilings(shares_of(drilled, program), bounds, drilled, program),
+        pgle=_write_pgle(drilled, folder / attempt),
     )
+
+
+def _write_pgle(drilled: Drill | None, attempt: Path) -> str:
+    """Write what XLA's scheduler reads beside a capture; return its path, "" where it has none.
+
+    A trial is known by the path, so that the file of another run needs another one.
+    """
+    if drilled is None or not drilled.ops:
+        return ""
+    path = attempt.absolute() / "pgle.pbtxt"
+    write_bytes(path, pgle_profile(drilled).encode())
+    return str(path)
 
 
 _WARM = 3  # the steps before are compiled in, or follow a compilation

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.evidence.trace import Family, parse_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed
 from pytest_xlatune.evidence.trace.captures import (
-    FLAG,
     TimelineWriter,
     operation_paths,
     pgle_profile,
@@ -22,6 +21,7 @@ from pytest_xlatune.evidence.trace.captures import (
 )
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.profile import PGLE
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
 
@@ -182,7 +182,7 @@ def _files(asked: Extras, found: Drill) -> Iterator[str]:
                 f"{asked.pgle}: the profile cannot be written: {error.strerror}"
             ) from None
         path = str(asked.pgle.absolute())
-        yield f"a candidate setting: {FLAG}={path}"
+        yield f"a candidate setting: --{PGLE}={path}"
         yield f"in a sweep file: profiles_for(..., pgle={path!r})"
 
 

@@ -11,10 +11,9 @@ from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_f
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
 from pytest_xlatune.evidence.hlo.difference import expectations
-from pytest_xlatune.evidence.trace.captures import FLAG
 from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags
+from pytest_xlatune.model.profile import APPENDING, PGLE, check_unique, parse_flags
 from pytest_xlatune.sweep.deployed import defaults_of
 
 # every flag and variable that written recipes name, by axis
@@ -148,13 +147,13 @@ def test_a_profile_written_from_a_capture_is_the_first_candidate(axis: str) -> N
     path = "/shared/step.pbtxt"
     first, *others = profiles_for(axis, jaxlib="0.10.2", device="sm_90", pgle=path)
     assert first.id == "pgle-profile"
-    assert [f"--{flag.name}={flag.value}" for flag in first.flags] == [f"{FLAG}={path}"]
+    assert [f"--{flag.name}={flag.value}" for flag in first.flags] == [f"--{PGLE}={path}"]
     assert tuple(others) == profiles_for(axis, jaxlib="0.10.2", device="sm_90")
     ids = [each.id for each in profiles_for(axis, device="v5e", pgle=path)]
     assert "pgle-profile" not in ids, "a GPU's setting"
     keys = profiles_for(axis, wave="wave5", pgle=path)
     assert keys == profiles_for(axis, wave="wave5"), "of the wave of single flags alone"
-    deployed = f"{FLAG}={path}"
+    deployed = f"--{PGLE}={path}"
     ids = [each.id for each in profiles_for(axis, deployed=deployed, device="sm_90", pgle=path)]
     assert "pgle-profile" not in ids, "deployed already"
     with pytest.raises(ConfigError, match=r"pgle='step\.pbtxt' is no absolute path"):

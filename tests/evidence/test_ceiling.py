@@ -453,6 +453,9 @@ def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_pat
     said = sentence(found.to_win)
     assert "no setting of communication can win more than +0.0 %" in said
     assert "of its peak" in said
+    recorded = read_attempt("e", tmp_path, "s/e.1", profiled_at=10)
+    text = (attempt / "pgle.pbtxt").read_text() if recorded.pgle else ""
+    assert ("costs { name:" in text) == bool(recorded.pgle)
     # the shorter the step without the profiler, the less its gaps can win
     log.write_text(log_of(15, step_s=0.002))
     slower = read_attempt("e", tmp_path, "s/e.1", profiled_at=10).shares

@@ -15,7 +15,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
-from pytest_xlatune.evidence.trace.captures import FLAG, TimelineWriter, pgle_profile, read_window
+from pytest_xlatune.evidence.trace.captures import TimelineWriter, pgle_profile, read_window
 from pytest_xlatune.evidence.trace.collectives import (
     CollectiveTime,
     Communication,
@@ -24,6 +24,7 @@ from pytest_xlatune.evidence.trace.collectives import (
     groups_of,
     ranks_of,
 )
+from pytest_xlatune.model.profile import PGLE
 from tests.evidence.test_real_captures import REAL, TRACES
 from tests.helpers.captures import Space, msg, node, num
 from tests.helpers.hlo_programs import body, entry, loop, made
@@ -440,10 +441,10 @@ def test_a_written_profile_is_offered_as_a_candidate_that_a_sweep_file_takes(
     path = tmp_path / "step.pbtxt"
     assert main(["drill", str(tmp_path / "n.xplane.pb"), "--pgle", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"a candidate setting: {FLAG}={path}" in lines
+    assert f"a candidate setting: --{PGLE}={path}" in lines
     assert f"in a sweep file: profiles_for(..., pgle={str(path)!r})" in lines
     first = profiles_for("FSDP", device="sm_90", pgle=str(path))[0]
-    assert [f"--{each.name}={each.value}" for each in first.flags] == [f"{FLAG}={path}"]
+    assert [f"--{each.name}={each.value}" for each in first.flags] == [f"--{PGLE}={path}"]
     assert path.read_text().startswith('costs { name: "')
 
 

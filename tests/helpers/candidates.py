@@ -86,13 +86,14 @@ def run(
     shares: Shares | None = PIPELINE,
     needless: Sequence[str] = (),
     gains: Mapping[str, float] | None = None,
+    pgle: str = "",
 ) -> list[TrialResult]:
     """Drive a study one trial at a time; what needs no run ends without a job."""
     answer, done = cluster(gains or {}), list[TrialResult]()
     while trials := of.propose(done):
         trial = next((each for each in trials if each.profile.id in needless), trials[0])
         if not trial.protocol.is_scored:
-            done.append(evidence(shares))
+            done.append(evidence(shares, pgle=pgle))
         elif trial.profile.id in needless:
             done.append(without_run(trial))
         else:

@@ -21,6 +21,7 @@ from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning.derived import NO_AIM, Stacks, placed
 from tests.helpers.candidates import (
+    AIMS,
     CANDIDATES,
     PIPELINE,
     RUN,
@@ -292,3 +293,23 @@ def test_a_selected_slot_alone_is_measured() -> None:
 def test_malformed_rules(make: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> None:
+    ours = rule(pgle=True, aims=AIMS | {"pgle-profile": ("communication",)})
+    path = "/shared/s/cell/baseline-deployed-e.1/pgle.pbtxt"
+    order = placed(ours, evidence(pgle=path))
+    assert ids(order)[0] == "pgle-profile"  # of equals the first
+    assert order[0].profile.shown_text == (f"--xla_gpu_pgle_profile_file_or_directory_path={path}")
+    sweep = study(ours)
+    assert TuningStudy.from_json(sweep.to_json()).singles == sweep.singles
+    done = run(sweep, pgle=path)
+    assert "pgle-profile" in of_wave(done, "wave2")
+    # a trace without operations leaves its place to the next, and says so
+    done = run(sweep)
+    assert "pgle-profile" not in of_wave(done, "wave2")
+    told = " | ".join(map(sentence, sweep.conclude(done).notes))
+    assert "wave2: no pgle-profile: the trace of" in told
+    assert rule(candidates=(), pgle=True).fills.fields["candidates"] == 1
+    with pytest.raises(ConfigError, match=r"pgle=True needs the trace of an evidence run"):
+        rule(pgle=True, evidence=False)

@@ -233,7 +233,6 @@ def _files(path: Path) -> Iterator[str]:
 
 
 PARTS = ("idle", "exposed memory", "exposed communication", "compute")
-FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
 _PS_PER_US = 1e6
 _PARTS_THREAD = 0
 

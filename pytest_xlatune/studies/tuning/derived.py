@@ -26,6 +26,8 @@ from pytest_xlatune.model.profile import (
     APPENDING,
     BASELINE_ID,
     NO_ENV_ID,
+    PGLE,
+    PGLE_ID,
     Flag,
     Flags,
     Profile,
@@ -62,9 +64,11 @@ class Singles(Record):
         aims: profile -> the parts of a step that it acts on; the catalog says it.
         bounded: profiles that act on nothing else and make no other program, so that the ceilings
             of these parts are theirs.
+        pgle: whether one more candidate, `pgle-profile`, lets XLA schedule by the trace of that
+            evidence run. A GPU's.
 
     Raises:
-        ConfigError: no slot, no candidate, or two of one id.
+        ConfigError: no slot, no candidate, or two of one id; `pgle` without evidence.
     """
 
     kind: ClassVar[str] = "single"
@@ -74,18 +78,25 @@ class Singles(Record):
     evidence: bool = True
     aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     bounded: tuple[str, ...] = field(default=(), metadata=LATER)
+    pgle: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ConfigError(
                 f"{self.kind} of {self.wave}: {self.slots} slots, expected one or more"
             )
-        if not self.candidates:
+        if self.pgle and not self.evidence:
+            raise ConfigError(
+                f"single settings in {self.wave}: pgle=True needs the trace of an evidence run; "
+                "leave evidence=False out"
+            )
+        if not self.candidates and not self.pgle:
             raise ConfigError(
                 f"single settings in {self.wave}: no candidate is given; name some, e.g. "
                 "candidates=catalog.profiles_for('PP')"
             )
-        check_unique(self.candidates, where=f"the candidates of {self.wave}")
+        own = (*self.candidates, *([self.by_trace("")] if self.pgle else ()))
+        check_unique(own, where=f"the candidates of {self.wave}")
 
     def __hash__(self) -> int:
         return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
@@ -94,7 +105,11 @@ class Singles(Record):
     def fills(self) -> Reason:
         """What fills the slots."""
         kind = Why.FILLS_SINGLES_BY_EVIDENCE if self.evidence else Why.FILLS_SINGLES
-        return Reason(kind, candidates=len(self.candidates))
+        return Reason(kind, candidates=len(self.candidates) + self.pgle)
+
+    def by_trace(self, path: str) -> Profile:
+        """Return the profile by whose file XLA schedules."""
+        return Profile(id=PGLE_ID, flags=(Flag(name=PGLE, value=path),), wave=self.wave)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +144,8 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
         evidence: of the baseline; None, or one without shares, leaves the declared order.
     """
     own = [replace(each, wave=rule.wave) for each in rule.candidates]
+    if rule.pgle and evidence is not None and evidence.pgle:
+        own.insert(0, rule.by_trace(evidence.pgle))
     shares = evidence.shares if evidence is not None else None
     if shares is None:
         return tuple(Placed(profile=each) for each in own)
@@ -177,6 +194,8 @@ def choices(
     if cut:
         named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
         found.append(Reason(Why.CUT_AT, wave=rule.wave, slots=rule.slots, groups=named))
+    if rule.pgle and evidence is not None and not evidence.pgle:
+        found.append(Reason(Why.NO_PGLE, wave=rule.wave, trial=evidence.trial.id))
     return (*found, *left_out(rule.wave, refused))
 
 

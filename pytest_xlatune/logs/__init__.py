@@ -416,6 +416,10 @@ class LogReader:
             layout is not start.layout and len(layout.fields) < start.steps.told(start.last)
         ):
             return False
+        # which ones are left out must not depend on how lines come together
+        fills = len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS
+        if fills and run.count > _MORE_STEPS:
+            return False
         origins = {said: seen.origin_of(*said) for said in {*run.writers} or {(b"", b"")}}
         if not all(each == start.home or each in start.others for each in origins.values()):
             return False
@@ -424,9 +428,8 @@ class LogReader:
             run = run.chosen([*map(at_home.__contains__, run.writers)])
         steps = run.steps
         if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
-            first = self._first_of_each(steps, figures=len(layout.fields))
-            # which ones are left out must not depend on how lines come together
-            if first is None or len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS:
+            first = None if fills else self._first_of_each(steps, figures=len(layout.fields))
+            if first is None:
                 return False
             run = run.chosen(first)
             start.repeated, start.layout = True, None

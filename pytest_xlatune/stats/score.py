@@ -100,7 +100,7 @@ def score(
         "resumed": records[0].step > _FIRST_STEP,
     }
     losses = [r.loss for r in records if r.loss is not None]
-    rates = [r for r in own if _is_measure(r.tgs)]
+    rates = [r for r in own if r.tgs is not None and 0 < r.tgs < math.inf]
     return replace(
         found,
         loss=losses[-1] if losses else None,

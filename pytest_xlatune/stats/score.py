@@ -79,7 +79,7 @@ def score(
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
     own = [r for r in records if r.kind == "step"]
     among = wanted.among([r.step for r in own])
-    inside = [r for r in own if r.step in among]
+    inside = own if len(among) == len(own) else [r for r in own if r.step in among]
     products = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     is_rate = tokens is None and any(_is_measure(r.tgs) for r in inside)
@@ -222,7 +222,7 @@ def _scored(
 ) -> Score | NoScore:
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
     among = wanted.among([step for step, _ in every])
-    timed = [each for each in every if each[0] in among]
+    timed = [*every] if len(among) == len(every) else [e for e in every if e[0] in among]
     if len(timed) < protocol.min_steps:
         window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
@@ -285,7 +285,8 @@ class StepWindow(Sequence[int]):
 
     def among(self, steps: Sequence[int]) -> set[int]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
-        found = {step for piece in self.pieces for step in steps if step in piece}
+        ends = [(piece.start, piece.stop) for piece in self.pieces]
+        found = {step for first, end in ends for step in steps if first <= step < end}
         return {step for step in found if step in self} if self.every else found
 
     def __iter__(self) -> Iterator[int]:

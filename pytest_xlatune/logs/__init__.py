@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
+_RUN_BYTES = 1 << 17  # of a window behind one that held a run of steps
 _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
@@ -281,8 +282,11 @@ class LogReader:
         """Read more of the log; an unfinished last line waits for its end."""
         if self._closed:
             raise ValueError("this log was closed; read another one with a new LogReader")
-        for at in range(0, len(chunk), _WINDOW_BYTES):
-            self._read(chunk[at : at + _WINDOW_BYTES])
+        at = 0
+        while at < len(chunk):
+            end = at + (_RUN_BYTES if self._has_runs else _WINDOW_BYTES)
+            self._read(chunk[at:end])
+            at = end
 
     def close(self) -> None:
         """Read a torn last line, of which only complete fields count. Idempotent."""
@@ -412,8 +416,10 @@ class LogReader:
             layout is not start.layout and len(layout.fields) < start.steps.told(start.last)
         ):
             return False
-        if len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS:
-            return False  # which ones are left out must not depend on how lines come together
+        # which ones are left out must not depend on how lines come together
+        fills = len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS
+        if fills and run.count > _MORE_STEPS:
+            return False
         origins = {said: seen.origin_of(*said) for said in {*run.writers} or {(b"", b"")}}
         if not all(each == start.home or each in start.others for each in origins.values()):
             return False
@@ -422,7 +428,7 @@ class LogReader:
             run = run.chosen([*map(at_home.__contains__, run.writers)])
         steps = run.steps
         if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
-            first = self._first_of_each(steps, figures=len(layout.fields))
+            first = None if fills else self._first_of_each(steps, figures=len(layout.fields))
             if first is None:
                 return False
             run = run.chosen(first)

@@ -25,6 +25,7 @@ _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
 _CACHED_SHAPES = 1 << 14
 _FEW_LETTERS = 1 << 14  # of a log, until a pattern of all words is worth its compilation
+_LETTERS_A_SEARCH = 1 << 8  # so many letters cost what the search of none for each word does
 _CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
 
 # what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
@@ -256,6 +257,11 @@ class StepRun:
         # the texts of rank and actor of each line; none where no line says them
         self.writers: Sequence[tuple[bytes, bytes]] = [*zip(rank, actor, strict=True)]
 
+    @property
+    def has_rank(self) -> bool:
+        """Whether the lines name the rank that printed them."""
+        return "rank" in self._parts.names
+
     def chosen(self, which: Sequence[bool]) -> StepRun:
         """Return the run of the lines that are chosen."""
         size = len(self._lines) // self.count if self.count else 0
@@ -478,8 +484,10 @@ class Sieve:
 
     def _live(self, shapes: set[bytes]) -> set[bytes]:
         """Return the shapes that hold a word, in a short log without a pattern of all words."""
+        if not shapes:
+            return set()
         text = b"\n".join(shapes)
-        self._few -= len(text)
+        self._few -= len(text) + _LETTERS_A_SEARCH
         if self._few >= 0:
             said = [word for word in self._words if word in text]
             return {shape for shape in shapes if any(word in shape for word in said)}
@@ -496,8 +504,15 @@ def _letters(words: frozenset[str]) -> frozenset[bytes]:
 def _pattern(letters: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
     # a word that another one is part of is never needed
-    needed = {each for each in letters if not any(o in each for o in letters - {each})}
+    needed = {each for each in letters if letters.isdisjoint(_parts_of(each))}
     return re.compile(_any_of(needed))
+
+
+def _parts_of(word: bytes) -> Iterator[bytes]:
+    """Yield what a word holds that is shorter than it."""
+    for size in range(len(word)):
+        for begin in range(len(word) - size + 1):
+            yield word[begin : begin + size]
 
 
 def _any_of(words: set[bytes]) -> bytes:

@@ -265,6 +265,8 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
+        if rank is None and not run.has_rank:
+            return
         steps, seconds = run.steps, run.seconds()
         if rank is not None:
             self._take(rank, steps, seconds)

@@ -13,6 +13,7 @@ tokens over time is right. Windows are by step id and the same for all jobs of a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -78,7 +79,7 @@ def score(
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
     own = [r for r in records if r.kind == "step"]
     among = wanted.among([r.step for r in own])
-    inside = [r for r in own if r.step in among]
+    inside = own if len(among) == len(own) else [r for r in own if r.step in among]
     products = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     is_rate = tokens is None and any(_is_measure(r.tgs) for r in inside)
@@ -99,7 +100,7 @@ def score(
         "resumed": records[0].step > _FIRST_STEP,
     }
     losses = [r.loss for r in records if r.loss is not None]
-    rates = [r for r in own if _is_measure(r.tgs)]
+    rates = [r for r in own if r.tgs is not None and 0 < r.tgs < math.inf]
     return replace(
         found,
         loss=losses[-1] if losses else None,
@@ -128,7 +129,11 @@ def _at_rate(
     tgs: float | None, printed: Sequence[tuple[float | None, float | None]]
 ) -> float | None:
     """Return a figure that goes with the rate as it is at `tgs`; None where no step prints it."""
-    ratios = [figure / rate for figure, rate in printed if _is_measure(figure) and rate]
+    ratios = [
+        figure / rate
+        for figure, rate in printed
+        if figure is not None and 0 < figure < math.inf and rate
+    ]
     return tgs * median(ratios) if ratios and tgs else None
 
 
@@ -217,7 +222,7 @@ def _scored(
 ) -> Score | NoScore:
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
     among = wanted.among([step for step, _ in every])
-    timed = [each for each in every if each[0] in among]
+    timed = [*every] if len(among) == len(every) else [e for e in every if e[0] in among]
     if len(timed) < protocol.min_steps:
         window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
@@ -226,8 +231,9 @@ def _scored(
             )
         )
     late = _guarded(timed, protocol)
-    dropped, stragglers, limit = _screened(late)
-    kept = [each for each in late if each[0] not in dropped]
+    logs = [math.log(s) for _, s in timed]
+    dropped, stragglers, limit = _screened(late, logs[len(timed) - len(late) :])
+    kept = [each for each in late if each[0] not in dropped] if dropped else late
     if len(kept) < protocol.min_steps:
         window = {"first": late[0][0], "last": late[-1][0]}
         counts = {"steps": len(kept), "outliers": len(dropped)}
@@ -235,7 +241,7 @@ def _scored(
     # of five runs on a loaded machine: tokens over time vary by 0.8 %, the mean of rates by 6.2 %
     tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
     flags = {
-        "not-steady": _is_unsteady(timed),
+        "not-steady": _is_unsteady(logs),
         "scattered-steps": limit > SCATTER,
         "stragglers": stragglers > 0,
         "incomplete": timed[-1][0] < wanted[-1],
@@ -279,7 +285,8 @@ class StepWindow(Sequence[int]):
 
     def among(self, steps: Sequence[int]) -> set[int]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
-        found = {step for piece in self.pieces for step in steps if step in piece}
+        ends = [(piece.start, piece.stop) for piece in self.pieces]
+        found = {step for first, end in ends for step in steps if first <= step < end}
         return {step for step in found if step in self} if self.every else found
 
     def __iter__(self) -> Iterator[int]:
@@ -355,6 +362,9 @@ def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
     """
     if not steps:
         return []
+    ids = [r.step for r in steps]
+    if len({(r.start, r.label) for r in steps}) == 1 and all(map(operator.lt, ids, ids[1:])):
+        return [*steps]  # as a log has them
     start = max(r.start for r in steps)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
     chosen: dict[int, StepRecord] = {}
@@ -396,7 +406,7 @@ def _products(records: Iterable[StepRecord]) -> list[tuple[float, float]]:
 
 def _tokens(products: Sequence[tuple[float, float]], declared: float | None) -> float | None:
     """Return the tokens of a step: as the log's own two figures say, else as declared."""
-    return median(product for product, _ in products) if products else declared
+    return median([product for product, _ in products]) if products else declared
 
 
 def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
@@ -435,36 +445,37 @@ def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
     return timed[at:]
 
 
-def _screened(timed: Sequence[_Timed]) -> tuple[set[int], int, float]:
+def _screened(timed: Sequence[_Timed], logs: Sequence[float]) -> tuple[set[int], int, float]:
     """Return the step ids to drop, how many of them were slow, and the limit used.
 
     Two-sided. A slow step takes the fast one that pays it back along, even where that one alone
-    would pass: half the limit is enough to betray it.
+    would pass: half the limit is enough to betray it. `logs` are those of the seconds.
     """
-    logs = [(step, math.log(s)) for step, s in timed]
-    level = median(x for _, x in logs)
-    limit = max(OUTLIER_MADS * median(abs(x - level) for _, x in logs), LEAST_OUTLIER)
+    ordered = sorted(logs)  # the distances from its middle are two runs, which merge in no time
+    level = median(ordered)
+    limit = max(OUTLIER_MADS * median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_at = -1
-    for step, x in logs:
+    half = limit / 2
+    for at, x in [(at, x) for at, x in enumerate(logs) if abs(x - level) > half]:
+        step = timed[at][0]
         if x - level > limit:
             stragglers += 1
             slow_at = step
             dropped.add(step)
-        elif level - x > limit or (step == slow_at + 1 and level - x > limit / 2):
+        elif level - x > limit or (step == slow_at + 1 and level - x > half):
             dropped.add(step)
     return dropped, stragglers, limit
 
 
-def _is_unsteady(timed: Sequence[_Timed]) -> bool:
+def _is_unsteady(logs: Sequence[float]) -> bool:
     """Whether the medians of the window's halves differ by more than their scatter explains."""
-    logs = [math.log(s) for _, s in timed]
     half = len(logs) // 2
-    parts = (logs[:half], logs[-half:])
+    parts = (sorted(logs[:half]), sorted(logs[-half:]))
     levels = [median(part) for part in parts]
     scatter = 1.4826 * median(
-        abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part
+        [abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part]
     )
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
     return abs(levels[0] - levels[1]) > limit

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_xlatune import logs
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.model.result import Action, StepRecord
 from tests.helpers.examples import tried
@@ -291,10 +292,17 @@ SEGMENTS = st.lists(
 )  # fmt: skip
 
 
-@given(SEGMENTS, st.integers(1, 3))
+@given(SEGMENTS, st.integers(1, 3), st.sampled_from(((100_000, 8192), (20, 8), (3, 30))))
 def test_a_run_of_step_lines_is_read_as_each_line_is(
-    segments: list[tuple[int, int, int, str, str]], by: int
+    segments: list[tuple[int, int, int, str, str]], by: int, kept: tuple[int, int]
 ) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        for name, count in zip(("_MOST_STEPS", "_MORE_STEPS"), kept, strict=True):
+            patched.setattr(logs, name, count)
+        _compare_runs_with_lines(segments, by)
+
+
+def _compare_runs_with_lines(segments: list[tuple[int, int, int, str, str]], by: int) -> None:
     lines = []
     for first, steps, ranks, prefix, loss in segments:
         for each in range(first, first + steps * by, by):

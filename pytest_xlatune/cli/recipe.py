@@ -20,7 +20,7 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_xlatune.tasks.recipe import Carried, Recipe
+    from pytest_xlatune.tasks.recipe import Carried, MeasuredRecipe
 
 SCHEMA = 1
 
@@ -103,7 +103,7 @@ def _apply(arguments: argparse.Namespace) -> Output:
     return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, told))),))
 
 
-def _next(made: Carried, recipe: Recipe) -> Iterator[str]:
+def _next(made: Carried, recipe: MeasuredRecipe) -> Iterator[str]:
     if made.own_table:
         yield f"say [{made.own_table}-recipe] in xlatune.toml as [{made.own_table}]"
     yield f"1. pytest {made.gate}   (exit status 0: it is faster here too)"

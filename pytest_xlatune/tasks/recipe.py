@@ -34,7 +34,7 @@ _AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class MeasuredRecipe:
     """A recipe of a file, and the place where it was measured.
 
     Attributes:
@@ -94,13 +94,13 @@ def device_of(record: RunRecord | None) -> str:
     return told.partition(" x ")[2] or told
 
 
-def recipes_below(paths: Iterable[Path]) -> tuple[list[Recipe], list[str]]:
+def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str]]:
     """Return the recipes of files, of a folder all below it; and why others are left out.
 
     Raises:
         ConfigError: a path is not there, or a folder holds no such file.
     """
-    found: list[Recipe] = []
+    found: list[MeasuredRecipe] = []
     problems: list[str] = []
     for path in paths:
         files = sorted(path.rglob(_DATA)) if path.is_dir() else [path]
@@ -122,12 +122,12 @@ def recipes_below(paths: Iterable[Path]) -> tuple[list[Recipe], list[str]]:
     return sorted(found, key=_order), problems
 
 
-def _order(recipe: Recipe) -> tuple[str, ...]:
+def _order(recipe: MeasuredRecipe) -> tuple[str, ...]:
     place = recipe.place
     return (place["model"], place["device"], place["jaxlib"], place["cell"], str(recipe.path))
 
 
-def recipe_table(recipes: Sequence[Recipe]) -> Table:
+def recipe_table(recipes: Sequence[MeasuredRecipe]) -> Table:
     """Return what is known, a row for each recipe by model, device and release."""
     titles = ("~model", "~device", "jaxlib", "~cell", "~recipe", ">gain %", "95 %", ">n", "~file")
     return Table(
@@ -149,7 +149,7 @@ def recipe_table(recipes: Sequence[Recipe]) -> Table:
     )
 
 
-def recipe_of(path: Path, *, cell: str = "") -> Recipe:
+def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
     """Return the recipe of a file; `cell` names one, e.g. `FSDP=8`, where several have one.
 
     Raises:
@@ -182,7 +182,7 @@ def _read(path: Path) -> tuple[Covered, ...]:
         raise ConfigError(f"{said}; {_AGAIN}") from None
 
 
-def _checked(path: Path, cell: Covered) -> Recipe:
+def _checked(path: Path, cell: Covered) -> MeasuredRecipe:
     """Return the recipe of a cell, held against the cell's trials.
 
     Raises:
@@ -197,7 +197,7 @@ def _checked(path: Path, cell: Covered) -> Recipe:
         raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
     if why := unsupported(cell, best, profile):
         raise ConfigError(f"{where}: {profile.id} is not supported by the file's own trials: {why}")
-    return Recipe(path=path, cell=cell, best=best, profile=profile)
+    return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
 
 
 def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
@@ -259,7 +259,9 @@ def _in_blocks(own: Iterable[TrialResult], history: Sequence[TrialResult]) -> It
             yield each.score.value - fmean(others)
 
 
-def lint_recipe(recipe: Recipe, resolved: ResolvedSweep | None) -> tuple[list[str], list[str], str]:
+def lint_recipe(
+    recipe: MeasuredRecipe, resolved: ResolvedSweep | None
+) -> tuple[list[str], list[str], str]:
     """Return the faults of a recipe's settings here, what else is said of them, and the jaxlib.
 
     Without a sweep the settings stand on the recipe's own deployed ones, and this interpreter's XLA
@@ -290,7 +292,7 @@ def lint_recipe(recipe: Recipe, resolved: ResolvedSweep | None) -> tuple[list[st
 
 
 def differences(
-    recipe: Recipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
+    recipe: MeasuredRecipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
 ) -> dict[str, str]:
     """Return in what the new place is another, a phrase by part; of what is unknown nothing.
 
@@ -387,7 +389,9 @@ class Carried:
     files: dict[Path, str]
 
 
-def carried(recipe: Recipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path) -> Carried:
+def carried(
+    recipe: MeasuredRecipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path
+) -> Carried:
     """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
 
     Raises:

@@ -28,7 +28,7 @@ SCHEMA = 1
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     lines = {
-        "list": "show what is known per model, device and release",
+        "list": "show recipes per model, device and release",
         "apply": "check a recipe for this place; write its patch and a gate that tries it",
     }
     added = add_commands(parser, lines, metavar="COMMAND")

@@ -1,4 +1,4 @@
-"""A recipe that was measured elsewhere: what is known of it, and how it is tried in a new place.
+"""A recipe that was measured elsewhere: its claim, its place, and how it is tried in a new place.
 
 The data of a tuning document, `<MODEL_TAG>-tuning.json`, is the file that travels: a recipe with
 its cell, versions, jobs and evidence. A claim in it is held against the trials in the same file;
@@ -128,7 +128,7 @@ def _order(recipe: MeasuredRecipe) -> tuple[str, ...]:
 
 
 def recipe_table(recipes: Sequence[MeasuredRecipe]) -> Table:
-    """Return what is known, a row for each recipe by model, device and release."""
+    """Return a row for each recipe, by model, device and release."""
     titles = ("~model", "~device", "jaxlib", "~cell", "~recipe", ">gain %", "95 %", ">n", "~file")
     return Table(
         columns=columns(*titles),
@@ -284,7 +284,7 @@ def lint_recipe(
     except XlatuneError as error:
         return [], [f"the flags were not checked: {error}"], ""
     own = [each for each in found.objections if each.profile == recipe.profile.id]
-    # what is deployed already is nothing to try
+    # deployed settings are nothing to try
     stops = [each.level is Level.FAULT or (each.rule == "no-op" and bool(resolved)) for each in own]
     faults = [str(each) for each, is_fault in zip(own, stops, strict=True) if is_fault]
     notes = [str(each) for each, is_fault in zip(own, stops, strict=True) if not is_fault]
@@ -294,7 +294,7 @@ def lint_recipe(
 def differences(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
 ) -> dict[str, str]:
-    """Return in what the new place is another, a phrase by part; of what is unknown nothing.
+    """Return in what the new place is another, a phrase by part, none of unknown ones.
 
     The device is the one that trials of the cell told; before the first one on this machine, the
     GPUs that its kernel names.

@@ -314,6 +314,14 @@ def _output(command: str, data: bytes) -> Lines:
     yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
 
 
+def recipes() -> Lines:
+    """Yield what `xlatune recipe list` says of the committed examples."""
+    with contextlib.chdir(DOCS.parent), contextlib.redirect_stdout(io.StringIO()) as said:
+        cli.main(["recipe", "list", "reports/example"])
+    yield from ("", "    $ xlatune recipe list reports/example")
+    yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
+
+
 def faults() -> Lines:
     """Yield what each fault on a cluster ends in, as the tests of the lab expect it."""
     yield from _head("fault", "what it ends in")
@@ -470,6 +478,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "lines of logs": ("reference/failures.md", signatures.markdown),
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
+    "recipes": ("how-to/recipe.md", recipes),
     "a digest": ("how-to/megascale.md", digest),
     "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),

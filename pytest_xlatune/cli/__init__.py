@@ -110,6 +110,7 @@ COMMANDS = {
     "history": ("history", "list all that was measured, or show the course of one cell"),
     "calibrate": ("calibrate", "run trials that measure how noisy a sweep's cell is"),
     "study": ("study", "run the study of a sweep file (nodes, their network, ...) without pytest"),
+    "recipe": ("recipe", "show recipes that were measured elsewhere, and try one here"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
     "jobs": ("jobs", "list the jobs in the ledgers, or end them"),
@@ -165,6 +166,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
         "xlatune study nodes sweeps/test_nodes.py --plan",
         "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
+    ),
+    "recipe": (
+        "xlatune recipe list /shared/recipes",
+        "xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",
     ),
     "gate": ("xlatune gate init --help",),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),

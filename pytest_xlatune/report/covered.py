@@ -266,13 +266,15 @@ def write_cells(cells: Sequence[Covered]) -> str:
     return laid_out({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
 
 
-def read_cells(text: str, *, where: str) -> tuple[Covered, ...]:
-    """Read what `write_cells` wrote.
+_AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
+
+
+def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Covered, ...]:
+    """Read what `write_cells` wrote; `advice` says what to do about a file that is none.
 
     Raises:
         LedgerError: it is damaged, or from a newer version.
     """
-    advice = "move it aside: `xlatune report` writes it again from the ledgers"
     try:
         data = read_json(text)
         schema, cells = data["schema"], data["cells"]

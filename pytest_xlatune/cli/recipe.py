@@ -1,0 +1,113 @@
+"""`xlatune recipe`: recipes that were measured elsewhere, and a gate that tries one here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_xlatune.cli.parsers import (
+    OF_A_RUN,
+    add_commands,
+    add_html,
+    add_json,
+    add_options,
+    options_of,
+    resolved_sweep,
+)
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pytest_xlatune.tasks.recipe import Carried, MeasuredRecipe
+
+SCHEMA = 1
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    lines = {
+        "list": "show recipes per model, device and release",
+        "apply": "check a recipe for this place; write its patch and a gate that tries it",
+    }
+    added = add_commands(parser, lines, metavar="COMMAND")
+    known, apply = added["list"], added["apply"]
+    known.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="folders of <MODEL_TAG>-tuning.json files, or such files",
+    )
+    add_json(known)
+    add_html(known)
+    known.set_defaults(run=_list)
+    apply.add_argument("file", type=Path, metavar="FILE", help="a <MODEL_TAG>-tuning.json")
+    apply.add_argument(
+        "--cell", default="", metavar="CELL", help="whose recipe, where the file has several"
+    )
+    apply.add_argument(
+        "--to",
+        type=Path,
+        metavar="SWEEP_FILE",
+        help="the sweep file of the new place: the gate and the patch are written beside it",
+    )
+    apply.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="try it although model, cell or device are not those that it was measured on",
+    )
+    add_options(apply, leave_out=OF_A_RUN)
+    apply.set_defaults(run=_apply)
+
+
+def _list(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.document import brief
+    from pytest_xlatune.tasks.recipe import recipe_table, recipes_below
+
+    found, problems = recipes_below(arguments.paths)
+    return Output(
+        documents=(brief("Recipes", recipe_table(found)),) if found else (),
+        json=lambda: {"schema": SCHEMA, "recipes": [each.to_json() for each in found]},
+        source="tuning documents",
+        notes=tuple(problems),
+        problems=() if found else ("no recipe is left",),
+    )
+
+
+def _apply(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.report.document import brief, lines, plain
+    from pytest_xlatune.tasks.recipe import carried, differences, lint_recipe, recipe_of
+
+    recipe = recipe_of(arguments.file, cell=arguments.cell)
+    options = options_of(arguments)
+    resolved = None if arguments.to is None else resolved_sweep(arguments.to, options)
+    faults, notes, jaxlib = lint_recipe(recipe, resolved)
+    if faults:
+        raise ConfigError(f"{arguments.file}: not for this place: {'; '.join(faults)}")
+    asked = [f"jaxlib {jaxlib} here takes its flags"] if jaxlib and recipe.profile.flags else []
+    told = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}", *asked, *notes]
+    if resolved is None:
+        told.append("nothing was written: name the new place by its sweep file, --to SWEEP_FILE")
+        return Output(documents=(brief("Recipe", lines(*map(plain, told))),))
+    others = differences(recipe, resolved, options.workdir, jaxlib=jaxlib)
+    grave = [said for part, said in others.items() if part != "jaxlib"]
+    if grave and not arguments.elsewhere:
+        raise ConfigError(
+            f"{arguments.file}: measured elsewhere: {'; '.join(grave)}. Say --elsewhere to try it "
+            "here all the same"
+        )
+    made = carried(recipe, resolved, arguments.to, root=Path.cwd())
+    told += [*others.values(), *_next(made, recipe)]
+    return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, told))),))
+
+
+def _next(made: Carried, recipe: MeasuredRecipe) -> Iterator[str]:
+    if made.own_table:
+        yield f"say [{made.own_table}-recipe] in xlatune.toml as [{made.own_table}]"
+    yield f"1. pytest {made.gate}   (exit status 0: it is faster here too)"
+    if made.patch is not None:
+        yield f"2. git apply {made.patch}"
+    if made.missing:
+        yield f"by hand: {recipe.profile.shown_text} ({made.missing})"

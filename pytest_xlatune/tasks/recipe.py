@@ -1,0 +1,442 @@
+"""A recipe that was measured elsewhere: its claim, its place, and how it is tried in a new place.
+
+The data of a tuning document, `<MODEL_TAG>-tuning.json`, is the file that travels: a recipe with
+its cell, versions, jobs and evidence. A claim in it is held against the trials in the same file;
+that they are true is shown by the gate alone, which measures the recipe where it shall be deployed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
+from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
+from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.redact import HIDDEN, is_secret
+from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.rotation import options_of
+from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.report.covered import Covered, read_cells
+from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.workers.probe_environment import node_facts
+
+_DATA = "*-tuning.json"
+_AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRecipe:
+    """A recipe of a file, and the place where it was measured.
+
+    Attributes:
+        path: of the file.
+        cell: the measured cell, its trials and its conclusion.
+        best: the verdict on the recipe.
+        profile: its settings.
+    """
+
+    path: Path
+    cell: Covered
+    best: Verdict
+    profile: Profile
+
+    @property
+    def place(self) -> dict[str, str]:
+        """What it was measured on: the parts by which places are compared."""
+        return _place(self.cell.cell.model_tag, self.cell.cell.variant, self.cell.record)
+
+    @property
+    def claim(self) -> str:
+        """Its gain in a few words, with the place that it holds for."""
+        where = ", ".join(f"{name} {said}" for name, said in self.place.items() if said)
+        low_high = self.best.ci95 or (0.0, 0.0)
+        gain = f"{percent(self.best.delta)}, 95 % {interval(low_high)}, n = {self.best.n}"
+        return plain(f"{self.profile.id}: {gain}; {where}")
+
+    def to_json(self) -> Json:
+        """Return a row of the table as builtins; `gain` is a fraction."""
+        return {
+            "file": str(self.path),
+            **{name: said or None for name, said in self.place.items()},
+            "recipe": self.profile.id,
+            "settings": self.profile.shown_text,
+            "gain": self.best.delta,
+            "ci95": self.best.ci95,
+            "n": self.best.n,
+            "jobs": list(self.best.job_ids),
+        }
+
+
+def _place(model: str, variant: str, record: RunRecord | None) -> dict[str, str]:
+    return {
+        "model": model,
+        "cell": variant,
+        "device": device_of(record),
+        "jaxlib": "" if record is None else record.facts("packages").get("jaxlib", ""),
+    }
+
+
+def device_of(record: RunRecord | None) -> str:
+    """Return the kind of device that trials told of, e.g. `NVIDIA H100 80GB HBM3`; "" of none."""
+    if record is None:
+        return ""
+    told = record.facts("node").get("GPUs") or record.facts("devices").get("devices", "")
+    # 8 x NVIDIA H100 80GB HBM3
+    return told.partition(" x ")[2] or told
+
+
+def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str]]:
+    """Return the recipes of files, of a folder all below it; and why others are left out.
+
+    Raises:
+        ConfigError: a path is not there, or a folder holds no such file.
+    """
+    found: list[MeasuredRecipe] = []
+    problems: list[str] = []
+    for path in paths:
+        files = sorted(path.rglob(_DATA)) if path.is_dir() else [path]
+        if not files:
+            raise ConfigError(f"no {_DATA} lies below {path}; name a folder that holds some")
+        for each in files:
+            try:
+                cells = _read(each)
+            except ConfigError as error:
+                if not path.is_dir():
+                    raise
+                problems.append(str(error))
+                continue
+            for cell in cells:
+                try:
+                    found.append(_checked(each, cell))
+                except ConfigError as error:
+                    problems.append(str(error))
+    return sorted(found, key=_order), problems
+
+
+def _order(recipe: MeasuredRecipe) -> tuple[str, ...]:
+    place = recipe.place
+    return (place["model"], place["device"], place["jaxlib"], place["cell"], str(recipe.path))
+
+
+def recipe_table(recipes: Sequence[MeasuredRecipe]) -> Table:
+    """Return a row for each recipe, by model, device and release."""
+    titles = ("~model", "~device", "jaxlib", "~cell", "~recipe", ">gain %", "95 %", ">n", "~file")
+    return Table(
+        columns=columns(*titles),
+        rows=tuple(
+            (
+                literal(each.place["model"]),
+                plain(each.place["device"]) or ABSENT,
+                plain(each.place["jaxlib"]) or ABSENT,
+                plain(each.place["cell"]),
+                literal(each.profile.shown_text),
+                ABSENT if each.best.delta is None else points(each.best.delta),
+                ABSENT if each.best.ci95 is None else interval(each.best.ci95),
+                str(each.best.n),
+                plain(str(each.path)),
+            )
+            for each in recipes
+        ),
+    )
+
+
+def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
+    """Return the recipe of a file; `cell` names one, e.g. `FSDP=8`, where several have one.
+
+    Raises:
+        ConfigError: it is no such file, has no recipe, or its trials do not support its claim.
+    """
+    cells = _read(path)
+    named = [each for each in cells if cell in (each.label, each.cell.label, each.sweep)]
+    if cell and not named:
+        known = [each.label for each in cells]
+        raise ConfigError.unknown("cell", cell, valid=known, where=str(path))
+    chosen = named or [each for each in cells if each.best is not None] or list(cells)
+    if len(chosen) != 1:
+        several = ", ".join(f"{each.label} ({each.sweep})" for each in chosen) or "none"
+        raise ConfigError(f"{path} holds several cells: {several}; name one by --cell")
+    return _checked(path, chosen[0])
+
+
+def _read(path: Path) -> tuple[Covered, ...]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None
+    try:
+        return read_cells(text, where=str(path), advice=_AGAIN)
+    except LedgerError as error:
+        raise ConfigError(str(error)) from None
+    except (XlatuneError, ValueError, KeyError, AttributeError) as error:
+        said = f"{path} is not the data of a tuning document ({error!s:.80})"
+        raise ConfigError(f"{said}; {_AGAIN}") from None
+
+
+def _checked(path: Path, cell: Covered) -> MeasuredRecipe:
+    """Return the recipe of a cell, held against the cell's trials.
+
+    Raises:
+        ConfigError: there is none, or what the file says of it does not go together.
+    """
+    where, best, profile = f"{path}: {cell.cell.label}", cell.best, cell.recipe
+    if best is None or profile is None or not cell.conclusion.complete:
+        why = "its sweep was not over" if not cell.conclusion.complete else "no profile is FASTER"
+        raise ConfigError(f"{where} has no recipe: {why}")
+    hidden = [name for name, value in _pairs(profile) if is_secret(name) or HIDDEN in value]
+    if hidden:
+        raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
+    if why := unsupported(cell, best, profile):
+        raise ConfigError(f"{where}: {profile.id} is not supported by the file's own trials: {why}")
+    return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
+
+
+def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
+    yield from ((each.name, each.value or "") for each in profile.flags)
+    yield from (*profile.env.items(), *profile.overrides.items())
+
+
+def unsupported(cell: Covered, best: Verdict, profile: Profile) -> str:
+    """Return why trials do not support a verdict on a profile; "" where they do.
+
+    Its jobs must be there, with these very settings, beside baselines; and what they come to must
+    not lie farther off its interval than that is wide. Blocks weigh alike here, not as in the fit.
+    """
+    if not best.wins or best.n < MIN_TRIALS or best.ci95 is None or best.delta is None:
+        return "it is not FASTER by two trials or more whose settings were in effect"
+    low, high = best.ci95
+    if not low <= best.delta <= high:
+        return f"{percent(best.delta)} lies outside of its interval"
+    below = parse_flags(cell.cell.environment.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
+    options = options_of(profile, below)
+    own = [
+        each
+        for each in cell.history
+        if each.status is TrialStatus.MEASURED
+        and not set(each.job_ids).isdisjoint(best.job_ids)
+        and (
+            each.trial.profile.same_as(profile)
+            if each.trial.rotation is None
+            else options
+            in [p.options for p in each.trial.rotation.spec.programs if p.id == best.arm]
+        )
+    ]
+    if missing := set(best.job_ids) - {job for each in own for job in each.job_ids}:
+        return f"job {min(missing)} did not run these settings"
+    changes = [*_in_rotations(own, profile)] or [*_in_blocks(own, cell.history)]
+    if len(own) < best.n or not changes:
+        return f"{best.n} trials are named, and {len(own)} stand there beside a baseline"
+    change, (low, high) = math.expm1(fmean(changes)), best.ci95
+    if not change > 0 or not low - (high - low) <= change <= high + (high - low):
+        return f"they come to {percent(change)}, not to {percent(best.delta)}"
+    return ""
+
+
+def _in_rotations(own: Iterable[TrialResult], profile: Profile) -> Iterator[float]:
+    for each in own:
+        score = each.rotation.score if each.rotation is not None else None
+        if score is not None and (found := score.of(profile.id)) is not None:
+            yield found.change
+
+
+def _in_blocks(own: Iterable[TrialResult], history: Sequence[TrialResult]) -> Iterator[float]:
+    beside: dict[tuple[str, int], list[float]] = {}
+    for each in history:
+        if each.trial.is_baseline and each.score is not None:
+            at = (each.trial.study, each.trial.block)
+            beside.setdefault(at, []).append(each.score.value)
+    for each in own:
+        if each.score is not None and (others := beside.get((each.trial.study, each.trial.block))):
+            yield each.score.value - fmean(others)
+
+
+def lint_recipe(
+    recipe: MeasuredRecipe, resolved: ResolvedSweep | None
+) -> tuple[list[str], list[str], str]:
+    """Return the faults of a recipe's settings here, what else is said of them, and the jaxlib.
+
+    Without a sweep the settings stand on the recipe's own deployed ones, and this interpreter's XLA
+    is asked. One that cannot be asked is told.
+    """
+    from pytest_xlatune.prepare.lint import Target, lint
+    from pytest_xlatune.sweep.deployed import context_of
+
+    if resolved is None:
+        env = recipe.cell.cell.environment
+        flags = parse_flags(env.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
+        context, python = Context(deployed=flags, env=env, is_complete=False), sys.executable
+    else:
+        context = context_of(resolved.cell, resolved.sweep.launcher)
+        python = resolved.sweep.launcher.interpreter
+    try:
+        if not python:
+            raise ConfigError("the launcher names no interpreter")
+        found = lint((recipe.profile,), context, Target(python=python, environ=os.environ))
+    except XlatuneError as error:
+        return [], [f"the flags were not checked: {error}"], ""
+    own = [each for each in found.objections if each.profile == recipe.profile.id]
+    # deployed settings are nothing to try
+    stops = [each.level is Level.FAULT or (each.rule == "no-op" and bool(resolved)) for each in own]
+    faults = [str(each) for each, is_fault in zip(own, stops, strict=True) if is_fault]
+    notes = [str(each) for each, is_fault in zip(own, stops, strict=True) if not is_fault]
+    return faults, [*notes, *found.unchecked], found.jaxlib
+
+
+def differences(
+    recipe: MeasuredRecipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
+) -> dict[str, str]:
+    """Return in what the new place is another, a phrase by part, none of unknown ones.
+
+    The device is the one that trials of the cell told; before the first one on this machine, the
+    GPUs that its kernel names.
+    """
+    record = _record(resolved, workdir)
+    here = _place(resolved.cell.model_tag, resolved.cell.variant, record)
+    here["jaxlib"] = jaxlib or here["jaxlib"]
+    there = recipe.cell.record
+    if record.nodes and there is not None and there.facts("node").get("GPUs"):
+        here["device"] = here["device"] or "no GPU"
+    return {
+        name: f"{name}: measured on {plain(said)}, here {plain(here[name])}"
+        for name, said in recipe.place.items()
+        if said and here[name] and said != here[name]
+    }
+
+
+def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
+    from pytest_xlatune.ledger import LEDGER, Ledger
+    from pytest_xlatune.ledger.state import replay
+
+    ledger = workdir / resolved.folder / LEDGER
+    state = replay(Ledger(ledger).refresh()) if ledger.exists() else None
+    nodes = state.environments.get(resolved.cell.digest, ()) if state is not None else ()
+    if not nodes and resolved.sweep.site.runs_by.is_here:
+        nodes = (NodeEnvironment(name="here", node=node_facts()),)
+    return RunRecord(nodes=nodes)
+
+
+_GATE = '''\
+"""Is the recipe {name} faster than this cell as it is deployed? Exit status 0: it is, here too.
+
+    pytest {file}
+
+1 is "not shown to be faster, or slower", 10 "cannot tell", 11 "could not be measured".
+"""
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune import Gate, candidate
+
+# measured elsewhere: {claim}
+DEPLOYED = runpy.run_path(str(Path(__file__).with_name({sweep!r})))["SWEEP"]
+SWEEP = replace(
+    DEPLOYED,
+    name={gate!r},
+    profiles=(),
+    derived=(),
+    no_env=None,
+    config_tags={{}},
+    study=None,
+    gate=Gate(
+        blocks=4,  # trials of the recipe, each beside one of the cell as deployed
+        candidates=(
+            candidate(
+                {name!r},
+                {flags!r},
+                env={env!r},
+                overrides={overrides!r},
+            ),
+        ),
+    ),
+)
+
+
+@pytest.mark.gate
+def test_it_is_faster_here(measure, profile):
+    assert measure(profile).faster
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What brings a recipe to a new place.
+
+    Attributes:
+        gate: the test file that measures it there.
+        patch: for `git apply`, once the gate has passed; None where no file can deploy it.
+        missing: why the patch lacks it, or a part of it.
+        own_table: of `xlatune.toml`, whose settings the gate does not get by its name; "" is none.
+        files: path -> text, of both.
+    """
+
+    gate: Path
+    patch: Path | None
+    missing: str
+    own_table: str
+    files: dict[Path, str]
+
+
+def carried(
+    recipe: MeasuredRecipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path
+) -> Carried:
+    """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
+
+    Raises:
+        ConfigError: one of the files is there already.
+    """
+    from pytest_xlatune.report.deployment import patch_of
+    from pytest_xlatune.sweep.deployed import deployed_files
+
+    sweep, profile = resolved.sweep, recipe.profile
+    files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
+    # the comment says where it was measured; what the sweep gives by argument no file can deploy
+    there = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
+    made = patch_of((replace(recipe.cell, cell=there, files=files, elsewhere=()),))
+    gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")
+    patch = sweep_file.with_name(f"{sweep_file.stem}_recipe.patch") if made.text else None
+    texts = {
+        gate: _GATE.format(
+            name=profile.id,
+            file=gate.name,
+            claim=recipe.claim,
+            sweep=sweep_file.name,
+            gate=f"{sweep.name}-recipe",
+            flags=format_flags(profile.flags),
+            env=profile.env,
+            overrides=profile.overrides,
+        )
+    }
+    if patch is not None:
+        texts[patch] = (
+            f"# {recipe.claim}\n# apply it once pytest {gate.name} has passed\n{made.text}"
+        )
+    if there_already := [str(each) for each in texts if each.exists()]:
+        raise ConfigError(
+            f"{', '.join(there_already)} exists, perhaps edited by hand, so nothing was written; "
+            "move it away first"
+        )
+    missing = next(
+        iter(made.missing.values()), "" if made.text else "its settings are there already"
+    )
+    table = f"sweeps.{sweep.name}"
+    is_own = any(table in place for place in resolved.settings.values())
+    return Carried(
+        gate=gate,
+        patch=patch,
+        missing=missing,
+        own_table=table if is_own else "",
+        files=texts,
+    )

@@ -1,0 +1,216 @@
+"""Recipes of another place: what is believed of a file, what is refused, what the gate says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.prepare.lint import Linted
+from pytest_xlatune.tasks.recipe import recipe_of
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "reports" / "example" / "quickstart-tuning.json"
+FLAG = "xla_backend_optimization_level"
+Edit = Callable[[dict[str, Any]], object]
+
+
+def best(cell: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on the recipe."""
+    found: dict[str, Any] = cell["conclusion"]["verdicts"][0]
+    return found
+
+
+def deciding(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rotations that the verdict names."""
+    named = best(cell)["job_ids"]
+    return [each for each in cell["history"] if set(each["job_ids"]) & {*named[:3]}]
+
+
+def profile(cell: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the recipe."""
+    return next(each for each in cell["profiles"] if each["id"] == "opt-level-1")
+
+
+def edited(path: Path, edit: Edit) -> Path:
+    data = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    edit(data["cells"][0])
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the quickstart, whose XLA takes every flag."""
+    shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__py*"))
+    (tmp_path / "pytest.ini").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pytest_xlatune.prepare.lint.lint", lambda *_: Linted(jaxlib="0.10.3"))
+    monkeypatch.setattr("pytest_xlatune.tasks.recipe.node_facts", dict)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        pytest.param(
+            lambda cell: cell["conclusion"].update(complete=False),
+            "has no recipe: its sweep was not over",
+            id="a sweep that is not over",
+        ),
+        pytest.param(
+            lambda cell: best(cell).update(kind="EQUIVALENT"),
+            "it is not FASTER by two trials or more",
+            id="a verdict that is none",
+        ),
+        pytest.param(
+            lambda cell: profile(cell)["flags"][0].update(value="3"),
+            "did not run these settings",
+            id="other settings than its trials had",
+        ),
+        pytest.param(
+            lambda cell: best(cell).update(delta=9.0, ci95=[8.0, 10.0]),
+            "not to +900.0 %",
+            id="another gain than its trials had",
+        ),
+        pytest.param(
+            lambda cell: best(cell).update(delta="nan"),
+            "lies outside of its interval",
+            id="a gain that is no number",
+        ),
+        pytest.param(
+            lambda cell: cell["history"].remove(deciding(cell)[0]),
+            "did not run these settings",
+            id="a trial that is left out",
+        ),
+        pytest.param(
+            lambda cell: [each.update(status="unmeasured") for each in deciding(cell)],
+            "did not run these settings",
+            id="trials that measured nothing",
+        ),
+        pytest.param(
+            lambda cell: best(cell).update(job_ids=best(cell)["job_ids"][:1]),
+            "3 trials are named, and 1 stand there",
+            id="more trials than there are",
+        ),
+        pytest.param(
+            lambda cell: profile(cell)["env"].update(HF_TOKEN="(hidden)"),
+            "the value of HF_TOKEN is secret",
+            id="a secret",
+        ),
+        pytest.param(lambda cell: cell["cell"].pop("model_tag"), "ask for it again", id="no model"),
+    ],
+)  # fmt: skip
+def test_a_file_whose_trials_do_not_support_its_recipe_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, said: str
+) -> None:
+    assert recipe_of(EXAMPLE).profile.shown_text == f"--{FLAG}=1"
+    path = edited(tmp_path / "x-tuning.json", edit)
+    assert main(["recipe", "apply", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("xlatune:") == 1
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{}", "is not the data of a tuning document"),
+        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 2 and 3; ask for it again"),
+        (b'{"schema": 3, "cells": []}', "holds several cells: none"),
+        (b'{"schema": 3, "cells": [7]}', "ask for it again"),
+        (b"\xff\xfe", "it is no text"),
+        (EXAMPLE.read_bytes()[:9000], "is not the data of a tuning document"),
+    ],
+    ids=["no document", "a newer one", "no cell", "a cell that is none", "no text", "cut short"],
+)
+def test_a_file_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
+) -> None:
+    path = tmp_path / "x-tuning.json"
+    path.write_bytes(data)
+    assert main(["recipe", "apply", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_table_says_what_is_known_and_why_a_file_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recipe", "list", str(tmp_path)]) == 2
+    assert "no *-tuning.json lies below" in capsys.readouterr().err
+    (tmp_path / "deep").mkdir()
+    shutil.copy(EXAMPLE, tmp_path / "deep" / "a-tuning.json")
+    gpu = {"GPUs": "8 x NVIDIA H100 80GB HBM3"}
+    edited(tmp_path / "b-tuning.json", lambda cell: cell["record"]["nodes"][0].update(node=gpu))
+    (tmp_path / "c-tuning.json").write_text("{", encoding="utf-8")
+    assert main(["recipe", "list", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out)["recipes"]
+    assert [each["device"] for each in rows] == ["NVIDIA H100 80GB HBM3", "cpu"]
+    assert {each["jaxlib"] for each in rows} == {"0.10.2"}
+    assert rows[1]["settings"] == f"--{FLAG}=1"
+    assert "c-tuning.json is not the data of a tuning document" in err
+    assert main(["recipe", "list", str(tmp_path / "deep")]) == 0
+    assert "+148.3  [+115.1, +169.6]" in capsys.readouterr().out
+
+
+def test_another_place_needs_a_word_and_says_in_what_it_is_another(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def elsewhere(cell: dict[str, Any]) -> None:
+        cell["record"]["nodes"][0]["node"]["GPUs"] = "8 x NVIDIA H100 80GB HBM3"
+        cell["cell"]["model_tag"] = "larger"
+
+    path, to = edited(here / "x-tuning.json", elsewhere), ["--to", "sweeps/test_quickstart.py"]
+    assert main(["recipe", "apply", str(path), *to]) == 2
+    said = capsys.readouterr().err
+    assert "model: measured on larger, here quickstart" in said
+    assert "device: measured on NVIDIA H100 80GB HBM3, here no GPU. Say --elsewhere" in said
+    assert not [*here.glob("sweeps/*recipe*")]
+    assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 0
+    said = capsys.readouterr().out
+    assert "jaxlib: measured on 0.10.2, here 0.10.3" in said
+    assert "2. git apply sweeps/test_quickstart_recipe.patch" in said
+    patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
+    assert "+export XLA_FLAGS=" in patch
+    assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 2
+    assert "exists, perhaps edited by hand" in capsys.readouterr().err
+
+
+def test_no_text_of_a_file_becomes_code_of_the_gate(here: Path) -> None:
+    evil = '8 x a"""\n\x0cimport os\r\u2028os.abort()'
+    path = edited(
+        here / "x-tuning.json",
+        lambda cell: cell["record"]["nodes"][0]["devices"].update(devices=evil),
+    )
+    to = ["--to", "sweeps/test_quickstart.py", "--elsewhere"]
+    assert main(["recipe", "apply", str(path), *to]) == 0
+    text = (here / "sweeps/test_quickstart_recipe.py").read_text(encoding="utf-8")
+    kinds = [type(each).__name__ for each in ast.parse(text).body]
+    imports = ["Import", "ImportFrom", "ImportFrom", "Import", "ImportFrom"]
+    assert kinds == ["Expr", *imports, "Assign", "Assign", "FunctionDef"]
+    patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
+    assert [each[0] for each in patch.splitlines()[:3]] == ["#", "#", "d"]
+
+
+@pytest.mark.jax
+def test_a_flag_that_the_jaxlib_here_does_not_know_is_refused_with_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x-tuning.json"
+    text = EXAMPLE.read_text(encoding="utf-8")
+    path.write_text(text.replace(FLAG, "xla_backend_optimisation_level"), encoding="utf-8")
+    assert main(["recipe", "apply", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "not for this place" in said
+    assert "xla_backend_optimisation_level" in said
+    assert "did you mean" in said
+    assert main(["recipe", "apply", str(EXAMPLE)]) == 0
+    assert "here takes its flags" in capsys.readouterr().out

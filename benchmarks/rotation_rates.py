@@ -394,7 +394,7 @@ def chosen(sampler: str, told: dict[Point, float], seed: int) -> Sequence[Point]
 
 
 def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
-    """Return what Optuna's sampler wants: the same places on the ladders, as whole numbers."""
+    """Return what Optuna's sampler wants, as ours does: half of a batch, and the rest drawn."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -402,6 +402,7 @@ def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
         str(at): optuna.distributions.IntDistribution(DEPLOYED, size - 1)
         for at, size in enumerate(SIZES)
     }
+    drawn, found = random.Random(seed), list[Point]()
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for point, value in told.items():
@@ -409,20 +410,20 @@ def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=ladders, value=value)
         )
-    found: list[Point] = []
-    allowed = set(POINTS) - told.keys()
-    for _ in range(40 * count):
-        params = study.ask(ladders).params
-        point = tuple(params[str(at)] for at in range(len(SIZES)))
-        # it knows no limit of two settings: the last of them stay as deployed
-        while point not in POINTS and (set_ := [at for at, e in enumerate(point) if e != DEPLOYED]):
-            point = (*point[: set_[-1]], DEPLOYED, *point[set_[-1] + 1 :])
-        if point in allowed:
-            allowed.discard(point)
-            found.append(point)
-            if len(found) == count:
-                break
-    return found
+    for _ in range(8 * count if told else 0):
+        trial = study.ask(ladders)
+        # it knows no limit of two settings: two of them are drawn, the others stay as deployed
+        own = [at for at in range(len(SIZES)) if trial.params[str(at)] != DEPLOYED]
+        own = drawn.sample(own, min(2, len(own)))
+        point = tuple(trial.params[str(at)] if at in own else DEPLOYED for at in range(len(SIZES)))
+        if not own or point in told or point in found:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # else each ask weighs it
+            continue
+        found.append(point)
+        if len(found) == count // 2:
+            break
+    free = [each for each in POINTS if each not in told and each not in found]
+    return [*found, *drawn.sample(free, count - len(found))]
 
 
 def decided(

@@ -88,8 +88,9 @@ def _promising(
 
     own, values = list(told), np.array(list(told.values()))
     shapes = []
-    for length, noise in product(_LENGTHS, _NOISES):
-        known = _kernel(sizes, ordered, own, own, length) + noise * np.eye(len(own))
+    alike = [_kernel(sizes, ordered, own, own, length) for length in _LENGTHS]
+    for (length, kernel), noise in product(zip(_LENGTHS, alike, strict=True), _NOISES):
+        known = kernel + noise * np.eye(len(own))
         scale = max(float(values @ np.linalg.solve(known, values)) / len(own), 1e-18)
         unlikely = len(own) * math.log(scale) + float(np.linalg.slogdet(known)[1])
         shapes.append((unlikely, length, noise, scale, known))

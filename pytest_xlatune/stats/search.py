@@ -3,10 +3,10 @@
 A point says which value each setting takes, two settings at most; the others stay as deployed,
 where the change is 0. A Gaussian process over the points that were measured says what the others
 promise and how little is known of them. Its kernel has three equal parts: a sum over the settings,
-in which values that lie close on a ladder are alike; what two settings do together; and what is
-common to all points of the same settings. Points are chosen one after the other, each as if the
+in which values that lie close on a ladder are alike; the same of two settings together; and a part
+that all points of the same settings share. Points are chosen one after the other, each as if the
 ones before had been measured at what they promise (D. Ginsbourger et al., Kriging is well-suited to
-parallelize optimization, 2010). Half of a batch is drawn, for what no measured point promises.
+parallelize optimization, 2010). Half of a batch is drawn: it finds gains that no point promises.
 
 Nothing here decides, and none of it is a verdict. This module must not know of profiles.
 """

@@ -6,7 +6,7 @@
     python benchmarks/rotation_rates.py --sweeps 1000 --search --write ...    # sweeps that search
 
 With `--search` 25 profiles that do nothing rotate beside a search of 594 points, of which 30 are
-measured in each of three rotations; `Search.asked` says which, or another sampler that is named
+measured in each of three rotations; `stats.search.ask` says which, or another sampler that is named
 (TPE is Optuna's: pip install optuna). The truth of the points is drawn anew for each sweep.
 
 Each sweep goes through the production code: `plan_rotations`, `draw_turns`, `fit_turns`,
@@ -53,7 +53,7 @@ from pytest_xlatune.stats.rotations import (
     plan_rotations,
 )
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns
-from pytest_xlatune.stats.search import DEPLOYED, Point, points_of
+from pytest_xlatune.stats.search import DEPLOYED, Point, ask, points_of
 from pytest_xlatune.studies.tuning.derived import Search, entering
 
 PART = "rotations"  # of the page
@@ -89,6 +89,7 @@ SPACE = Search(
     }
 )
 POINTS = tuple(points_of(SIZES))
+CANDIDATES = {each: SPACE.at(each) for each in POINTS}
 ORDERS = 50  # drawn for each shape; the sweeps share them
 JOB_STEPS, OLD_JOBS = 15, 50  # of the sweep of jobs that the rotations replace
 
@@ -365,12 +366,13 @@ def search_sweep(world: World, seed: int) -> Counter[str]:
     changes = {each.program: each.change for each in scores[0].programs if each.program in arms}
     told: dict[Point, float] = {}
     for at in range(SPACE.rounds):
-        names = [SPACE.at(each).id for each in chosen(world.sampler, told, seed * 7 + at)]
+        names = [CANDIDATES[each].id for each in chosen(world.sampler, told, seed * 7 + at)]
         scores.append(cluster.rotation(plan, names))
         for each in scores[-1].programs:
             if each.program in SPACE.names:
                 changes[each.program] = told[SPACE.names[each.program]] = each.change
-    known = {name: SPACE.find(name) or Profile(id=name) for name in changes}
+    known = {name: Profile(id=name) for name in arms}
+    known |= {CANDIDATES[each].id: CANDIDATES[each] for each in told}
     ranked = sorted(changes, key=lambda name: (-changes[name], name))
     arms = entering(ranked, plan.widths[-1], profiles=known)
     found = decided(cluster, plan, arms, scores)
@@ -389,12 +391,11 @@ def chosen(sampler: str, told: dict[Point, float], seed: int) -> Sequence[Point]
         return random.Random(seed).sample(free, count)
     if sampler == "TPE":
         return by_tpe(told, count, seed)
-    found = SPACE.asked(told, without=(), count=count, rng_seed=str(seed))
-    return [SPACE.names[each.id] for each in found]
+    return ask(SIZES, [size > 2 for size in SIZES], told, count=count, rng_seed=str(seed))
 
 
 def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
-    """Return what Optuna's sampler wants: the same places on the ladders, as whole numbers."""
+    """Return what Optuna's sampler wants, as ours does: half of a batch, and the rest drawn."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -402,6 +403,7 @@ def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
         str(at): optuna.distributions.IntDistribution(DEPLOYED, size - 1)
         for at, size in enumerate(SIZES)
     }
+    drawn, found = random.Random(seed), list[Point]()
     sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for point, value in told.items():
@@ -409,20 +411,20 @@ def by_tpe(told: dict[Point, float], count: int, seed: int) -> Sequence[Point]:
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=ladders, value=value)
         )
-    found: list[Point] = []
-    allowed = set(POINTS) - told.keys()
-    for _ in range(40 * count):
-        params = study.ask(ladders).params
-        point = tuple(params[str(at)] for at in range(len(SIZES)))
-        # it knows no limit of two settings: the last of them stay as deployed
-        while point not in POINTS and (set_ := [at for at, e in enumerate(point) if e != DEPLOYED]):
-            point = (*point[: set_[-1]], DEPLOYED, *point[set_[-1] + 1 :])
-        if point in allowed:
-            allowed.discard(point)
-            found.append(point)
-            if len(found) == count:
-                break
-    return found
+    for _ in range(8 * count if told else 0):
+        trial = study.ask(ladders)
+        # it knows no limit of two settings: two of them are drawn, the others stay as deployed
+        own = [at for at in range(len(SIZES)) if trial.params[str(at)] != DEPLOYED]
+        own = drawn.sample(own, min(2, len(own)))
+        point = tuple(trial.params[str(at)] if at in own else DEPLOYED for at in range(len(SIZES)))
+        if not own or point in told or point in found:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # else each ask weighs it
+            continue
+        found.append(point)
+        if len(found) == count // 2:
+            break
+    free = [each for each in POINTS if each not in told and each not in found]
+    return [*found, *drawn.sample(free, count - len(found))]
 
 
 def decided(

@@ -24,7 +24,7 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.search import Point
+from pytest_xlatune.stats.search import DEPLOYED, Point
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
 from pytest_xlatune.studies.tuning._filling import (
@@ -293,11 +293,20 @@ class Waves:
         key, critic = self.sweep.effective.key, self._critic()
         seen = set(map(key, (*self._all, *kept, ALIAS)))
         ids = {each.id for each in (*self._all, *kept)}
-        # what the compiler refuses alone, it refuses beside another
-        dropped = [
-            settings_of(each) for each in kept if planned[each.id].status is TrialStatus.DROPPED
-        ]
-        without = {point for each in kept if (point := rule.point_of(each))}
+        without = {rule.names[each.id] for each in kept}
+        # a value of a candidate that was dropped, which none has that ran, is asked beside no other
+        ran = {each for point in told for each in enumerate(point)}
+        bad = {
+            each
+            for name in (e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED)
+            for each in enumerate(rule.names[name])
+            if each[1] != DEPLOYED and each not in ran
+        }
+        without |= {
+            each
+            for each in rule.names.values()
+            if len(each) - each.count(DEPLOYED) > 1 and bad.intersection(enumerate(each))
+        }
         asked: list[Profile] = []
         refused: dict[str, Reason] = {}
         while len(asked) < most:
@@ -310,11 +319,8 @@ class Waves:
             if not found:
                 break
             for each in found:
-                point = rule.point_of(each)
-                without |= {point} if point else set()
+                without.add(rule.names[each.id])
                 if each.id in ids or key(each) in seen:
-                    continue
-                if any(is_part(part, settings_of(each)) for part in dropped):
                     continue
                 if why := critic(each):
                     refused[each.id] = why

@@ -1,4 +1,4 @@
-"""What is known of a trial and what was decided: settings, result, comparison, verdict, conclusion.
+"""What a trial told and what was decided: settings, result, comparison, verdict, conclusion.
 
 Pure values. A score exists only for a job; nothing here lets two step series be compared. What a
 workload did wrong is in an `Outcome` and its findings, not in an exception. What a log alone tells

@@ -118,7 +118,7 @@ TABLE = [
 ]
 
 
-# what is known of a trial: of each field of each class a dataclass compiles six functions
+# what a trial told: of each field of each class a dataclass compiles six functions
 TRIALS = frozenset({"model.result", "model.trial", "model.rotation", "model.rotation_score"})
 PAGES = frozenset({"report.page", "report.page_plots", "report.study_plots"})
 # command, modules of ours that it must not load beside the packages above

@@ -1,16 +1,16 @@
 """CPU time and memory of each `xlatune` command on a small input, compiled modules kept.
 
-    python benchmarks/shell_start.py [--runs 5]
+    python benchmarks/shell_start.py [--runs 5] [--only WORD]
 
-Prints the median of the runs, and the ratio to `python -c pass`. On a machine that does other
-things too the ratio is the steadier figure. The modules are compiled in a folder of their own by
-a first run, which does not count.
+Before each run of a command `python -c pass` runs: printed is the median of the ratios of such
+pairs, beside the medians of seconds and of peak memory. On a machine that does other things too the
+ratio is the steadier figure. The modules are compiled in a folder of their own by a first run,
+which does not count. A command is to take at most 10 times the CPU of bare Python, its `--help` 5.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.cli.test_imports import HLO, OF_CELL, STEP, SWEEP  # noqa: E402
+from pytest_xlatune.cli import COMMANDS as OURS  # noqa: E402
+from tests.cli.test_imports import OF_CELL, prepare  # noqa: E402
 
 COMMANDS = (
     "steps one/0.log",
@@ -29,18 +30,26 @@ COMMANDS = (
     "compare one two",
     "hlo .",
     "drill h.trace.json",
+    "drill steps.trace.json.gz",
+    "ceiling steps.trace.json.gz",
+    "network h.xplane.pb",
+    "megascale one/0.log",
     "flags list",
     "flags show ag",
     "flags lint --jaxlib 0.8.3 --xla_a=1",
-    "flags diff --help",
-    f"plan test_small.py {OF_CELL}",
-    "jobs",
-    "report",
-    "history",
-    *(f"{each} --help" for each in ("report", "history", "drill", "study", "network", "plan")),
+    f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}",
+    f"plan test_small.py {OF_CELL} --executor local",
+    f"study tuning test_small.py --plan {OF_CELL} --executor local",
+    "jobs --workdir w",
+    "report --workdir w",
+    "history --workdir w",
+    "watch --workdir w --once",
+    f"import jobs.csv {OF_CELL} --workdir w",
+    *(f"{each} --help" for each in (*OURS, "network", "megascale", "cvs")),
     "--help",
 )
-RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+TRACE = ROOT / "tests/data/evidence/jaxlib-0.11.2/launches.trace.json.gz"
+RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
 # CPU seconds of a process and its peak memory, from the process that waits for it alone
 MEASURE = """
 import resource, subprocess, sys
@@ -53,48 +62,42 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", default="", metavar="WORD", help="commands that hold it alone")
+    said = parser.parse_args()
     with TemporaryDirectory() as folder:
         inputs = Path(folder)
         prepare(inputs)
+        (inputs / "steps.trace.json.gz").symlink_to(TRACE)
         env = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         env |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(inputs / "compiled")}
-        bare_s, bare_mb = measured([sys.executable, "-c", "pass"], inputs, env, runs)
-        print(f"{'python -c pass':38} {bare_s:6.3f} s CPU {bare_mb:5.0f} MB")
+        imported = [sys.executable, "-c", RUN, *f"import jobs.csv {OF_CELL} --workdir w".split()]
+        subprocess.run(imported, cwd=inputs, env=env, check=True, stdout=subprocess.DEVNULL)
         for command in COMMANDS:
+            if said.only not in command:
+                continue
             argv = [sys.executable, "-c", RUN, *command.split()]
-            cpu_s, peak_mb = measured(argv, inputs, env, runs)
-            ratio = cpu_s / bare_s
+            measured(argv, inputs, env)
+            bare, found = [], []
+            for _ in range(said.runs):
+                bare.append(measured([sys.executable, "-c", "pass"], inputs, env)[0])
+                found.append(measured(argv, inputs, env))
+            ratio = median(cpu_s / of_s for (cpu_s, _), of_s in zip(found, bare, strict=True))
             print(
-                f"{command.removesuffix(OF_CELL):38} {cpu_s:6.3f} s CPU {peak_mb:5.0f} MB "
-                f"{ratio:6.1f} times"
+                f"{command.replace(OF_CELL, '...'):58} {median(each for each, _ in found):6.3f} s "
+                f"CPU {median(each for _, each in found):5.0f} MB {ratio:6.1f} times "
+                f"{median(bare):.3f} s",
+                flush=True,
             )
 
 
-def prepare(inputs: Path) -> None:
-    for side, seconds in (("one", 0.5), ("two", 0.52)):
-        (inputs / side).mkdir()
-        for job in range(4):
-            job_s = seconds * (1 + job / 1000)
-            text = "".join(STEP.format(step, job_s, 512 / job_s) for step in range(15))
-            (inputs / side / f"{job}.log").write_text(text, encoding="utf-8")
-    dump = "module_0001.jit_step.cpu_after_optimizations.txt"
-    (inputs / dump).write_text(HLO, encoding="utf-8")
-    (inputs / "test_small.py").write_text(SWEEP, encoding="utf-8")
-    (inputs / "h.trace.json").write_text(json.dumps({"traceEvents": []}), encoding="utf-8")
-
-
-def measured(argv: list[str], inputs: Path, env: dict[str, str], runs: int) -> tuple[float, float]:
-    """Return the median CPU seconds and the median peak in MB; a first run does not count."""
-    found = []
-    for _ in range(runs + 1):
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE, *argv],
-            cwd=inputs, env=env, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        cpu, peak = done.stdout.split()
-        found.append((float(cpu), int(peak) / 1024))
-    return median(each for each, _ in found[1:]), median(each for _, each in found[1:])
+def measured(argv: list[str], inputs: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Return CPU seconds and peak in MB of one run."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, *argv],
+        cwd=inputs, env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    cpu_s, peak = done.stdout.split()
+    return float(cpu_s), int(peak) / 1024
 
 
 if __name__ == "__main__":

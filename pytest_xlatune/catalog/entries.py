@@ -19,16 +19,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune.model.cell import Axis, Parallelism
 from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.rotation import Taken, taken
 from pytest_xlatune.model.text import whole
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.rotation import Taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,7 @@ def release(version: str) -> tuple[int, ...]:
 @functools.cache
 def history() -> History:
     """Return what was probed."""
-    text = files(__package__).joinpath("versions.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("versions.json").read_text(encoding="utf-8")
     return History.from_json(json.loads(text))
 
 
@@ -247,6 +249,8 @@ class CatalogEntry(Record):
     @property
     def taken(self) -> Taken:
         """When it is read: options of a compilation can take turns in one process."""
+        from pytest_xlatune.model.rotation import Taken, taken
+
         return taken(self.name) if self.is_flag else Taken.VARIABLE
 
     @property
@@ -356,17 +360,15 @@ def _axes_of(text: str) -> tuple[str, ...]:
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
     """Return the names that exist: of "variables", or of "keys" of MaxText; no list is complete."""
-    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
     of_kind = [each for each in load().entries if not (each.is_flag or each.channel)]
     own = {each.name for each in of_kind if each.is_key == (kind == "keys")}
-    return frozenset(tomllib.loads(text)[kind]) | own
+    return frozenset(_data(_FILES[1])[kind]) | own
 
 
 @functools.cache
 def retired() -> dict[str, str]:
     """Return the variables that are read no more, or under another name -> what to say of them."""
-    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["retired"])
+    return dict(_data(_FILES[1])["retired"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,8 +402,7 @@ class Switch(Record):
 @functools.cache
 def switches() -> tuple[Switch, ...]:
     """Return the variables with which others do nothing."""
-    text = files(__package__).joinpath(_FILES[1]).read_text(encoding="utf-8")
-    return tuple(map(Switch.from_json, tomllib.loads(text)["switch"]))
+    return tuple(map(Switch.from_json, _data(_FILES[1])["switch"]))
 
 
 @functools.cache
@@ -430,8 +431,7 @@ def tpu_flags() -> frozenset[str]:
 @functools.cache
 def probed_libtpu() -> tuple[str, ...]:
     """Return the releases of libtpu that were asked about its flags, oldest first."""
-    text = files(__package__).joinpath(_FILES[2]).read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["probed"])
+    return tuple(_data(_FILES[2])["probed"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,8 +456,7 @@ def ceilings() -> tuple[CeilingClass, ...]:
     Raises:
         ConfigError: the file does not name each part of a step once.
     """
-    text = files(__package__).joinpath("ceilings.toml").read_text(encoding="utf-8")
-    found = tuple(map(CeilingClass.from_json, tomllib.loads(text)["ceiling"]))
+    found = tuple(map(CeilingClass.from_json, _data("ceilings.toml")["ceiling"]))
     if sorted(aim for each in found for aim in each.aims) != sorted(PARTS):
         raise ConfigError("the catalog's ceilings.toml does not name each part of a step once")
     return found
@@ -493,10 +492,14 @@ def load() -> Catalog:
 
 
 def _read(name: str) -> Iterator[CatalogEntry]:
-    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = tomllib.loads(text)["entry"]
-    for row in rows:
+    for row in _data(name)["entry"]:
         yield CatalogEntry.from_json({_RENAMED.get(key, key): value for key, value in row.items()})
+
+
+@functools.cache
+def _data(name: str) -> dict[str, Any]:
+    """Return what a file of the catalog holds, read once; it is not to be changed."""
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def _slug(value: str) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import io
 import os
 import re
@@ -181,6 +182,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
 }
 _WIDTH = 78
+_LEAST_GARBAGE = 50_000  # containers made, until those that nothing refers to are looked for
 # A checkout that was installed before it had guests has their code and not their names.
 _STALE = "; no package brings a command: after an update of a checkout, install it again"
 # names that commands had
@@ -190,6 +192,8 @@ _FORMER = {"screen": "compile-check", "conclude": "report", "show": "history --c
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
+    if argv is None:  # the process is ours: what it loads is no garbage to be looked for
+        gc.set_threshold(_LEAST_GARBAGE)
     hide_secrets_of(os.environ)
     _take_any_sign()
     name = given[0] if given else ""
@@ -264,7 +268,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     known = commands(name)
     if name not in known and not BROUGHT:
         parser.hint = _STALE
-    added = add_commands(parser, {each: of.line for each, of in known.items()}, metavar="COMMAND")
+    # nothing lists the other commands where one is named: their parsers are made for the list alone
+    listed = [name] if name in known else [*known]
+    added = add_commands(parser, {each: known[each].line for each in listed}, metavar="COMMAND")
     if name in known:
         one, of = added[name], known[name]
         parser.command = one

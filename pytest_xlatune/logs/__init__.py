@@ -39,9 +39,9 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, 
 from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern, fitting
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import Action, FailureClass, Finding
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import LATER, Record
-from pytest_xlatune.model.result import Action, Finding, StepRecord
 from pytest_xlatune.model.text import begun
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import StepRecord
 
 _LOWER = bytes(range(256)).lower()
 _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import MEGASCALE, FailureClass
-from pytest_xlatune.model.result import Action, Finding
+from pytest_xlatune.model.failure import MEGASCALE, Action, FailureClass, Finding
 from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)

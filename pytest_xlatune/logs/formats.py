@@ -17,8 +17,8 @@ from typing import ClassVar
 from pytest_xlatune.door import Door
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action, Finding, StepRecord
+from pytest_xlatune.model.failure import Action, FailureClass, Finding
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.text import begun
 
 BROUGHT = Door("pytest_xlatune.log_formats", kind="log format")

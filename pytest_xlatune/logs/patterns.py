@@ -33,8 +33,8 @@ from typing import Any
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import Json, read_json
-from pytest_xlatune.model.result import StepRecord
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")

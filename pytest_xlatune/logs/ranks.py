@@ -20,7 +20,7 @@ from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
-from pytest_xlatune.model.result import StepRecord
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.text import begun
 
 KEPT = 512  # steps of a rank

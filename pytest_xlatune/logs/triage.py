@@ -13,8 +13,7 @@ from dataclasses import replace
 from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
 
 _PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
 # as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training

@@ -1,4 +1,4 @@
-"""Every way in which an attempt of a trial fails, or only looks as if it did; what compiling says.
+"""How an attempt ended, and every way in which it fails, or only looks as if it did.
 
 A class is what the ledger keeps and what the playbook decides on. How a class is seen in a log
 stands in `logs/signatures.toml`; which of them follow from log and outcome together in
@@ -7,8 +7,12 @@ stands in `logs/signatures.toml`; which of them follow from log and outcome toge
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
+
+from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.record import LATER, TIME, Record
 
 
 class _Told(StrEnum):
@@ -598,3 +602,106 @@ NODE_CLASSES = frozenset(
         FailureClass.HOST_STUCK,
     }
 )
+
+
+class Action(StrEnum):
+    """What a finding asks for. Retries depend on it, never on a measured value."""
+
+    NONE = "none"  # worth knowing, changes nothing
+    SUCCESS = "success"  # looks like a failure, is none
+    RETRY = "retry"
+    RESUME_NODE = "resume-node"
+    HOOK = "hook"  # needs a person's rights: a site's own command
+    WAIT = "wait"
+    DROP = "drop"  # the profile cannot run
+    STOP = "stop"  # the sweep cannot go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Record):
+    """One diagnosed thing about an attempt.
+
+    Attributes:
+        cls: the failure class, e.g. "oom-gpu", "unknown-flag", "numerical-failure".
+        action: what it asks for.
+        line: 1-based number of the evidence line in the log; 0 where there is no line.
+        text: the evidence, at most 500 characters; "" where `why` says it.
+        detail: the figure or name in it, e.g. "171.96 GiB" or the flag's name.
+        source: which log, when an attempt has several.
+        count: how often the log says it.
+        why: what was found where no line says it; None where `text` is the evidence.
+        code: of XLA's published list of errors, e.g. "E0200"; "" without one.
+    """
+
+    cls: str
+    action: Action
+    line: int = 0
+    text: str = ""
+    detail: str = ""
+    source: str = ""
+    count: int = 1
+    why: Reason | None = field(default=None, metadata=LATER)
+    code: str = field(default="", metadata=LATER)
+
+    @property
+    def said(self) -> Reason | None:
+        """The evidence, of an older version too; None without any."""
+        return self.why or (verbatim(self.text) if self.text else None)
+
+
+class State(StrEnum):
+    """How an attempt stands or ended, in the words of every executor."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"  # exit code 0
+    FAILED = "failed"  # non-zero exit or a signal
+    TIMEOUT = "timeout"  # the scheduler's limit or the trial's deadline
+    CANCELLED = "cancelled"
+    NODE_FAIL = "node-fail"
+    PREEMPTED = "preempted"  # the scheduler took the nodes for another job
+    OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
+    LOST = "lost"  # the scheduler knows it no more
+    REQUEUED = "requeued"  # put back into the queue after it had begun, and not run again
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the attempt is over."""
+        return self not in (State.PENDING, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Record):
+    """How one attempt ended.
+
+    Attributes:
+        state: where the attempt stands; final in the ledger.
+        exit_code, signal: of the trainer's end; None where it never ran, or ended of the other.
+        nodes: where it ran.
+        start_s, end_s: seconds since the epoch, by the node's clock; None where unknown.
+        reason: the executor's own words.
+        lacks_nodes: whether it waits because nodes that it needs are drained, down or reserved.
+        is_started: whether the trainer's process began; False only where it could not.
+        is_suspended: whether the scheduler stopped its processes for a while.
+        is_held: whether a person holds it in the queue.
+        allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
+        is_requeued: whether it was put back into the queue after it had begun.
+        never_starts: what to change where the scheduler will not start it as asked; "" it may.
+        is_unreadable: whether its payload's word of its end cannot be read; it has failed then.
+    """
+
+    state: State
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: tuple[str, ...] = ()
+    start_s: float | None = field(default=None, metadata=TIME)
+    end_s: float | None = field(default=None, metadata=TIME)
+    reason: str = ""
+    lacks_nodes: bool = False
+    is_started: bool = True
+    is_suspended: bool = field(default=False, metadata=LATER)
+    is_held: bool = field(default=False, metadata=LATER)
+    allocation: str = field(default="", metadata=LATER)
+    is_requeued: bool = field(default=False, metadata=LATER)
+    never_starts: str = field(default="", metadata=LATER)
+    is_unreadable: bool = field(default=False, metadata=LATER)

@@ -1,4 +1,4 @@
-"""What a trial is scored by: Tokens/s/device (TGS), or another figure that its log tells.
+"""What a trial is scored by: Tokens/s/device (TGS), or another figure; its steps, and its score.
 
 A score is the logarithm of the figure, negated where less is better: the larger of two scores is
 always the better one, so that FASTER and SLOWER keep their meaning. Pure values.
@@ -7,10 +7,10 @@ always the better one, so that FASTER and SLOWER keep their meaning. Pure values
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.text import significant
 
 
@@ -76,3 +76,82 @@ class Logged(Record):
 
     values: tuple[tuple[int | None, float], ...] = ()
     problem: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(Record):
+    """One training step as the log or MaxText's metrics file tells it. None: not printed.
+
+    Attributes:
+        step: the step's id.
+        step_s: seconds of the step: the host's time between two dispatches.
+        tgs: Tokens/s/device.
+        tflops: TFLOP/s/device.
+        mfu: model FLOPs utilisation in percent.
+        loss: training loss; NaN and infinity are real values here.
+        label: the rank label in front of the line ("0" of `srun -l`), or "".
+        start: which start of the program within one log, from 0.
+        kind: "step", "rampup", "profiler" (a hidden profiler step).
+    """
+
+    step: int
+    step_s: float | None = None
+    tgs: float | None = None
+    tflops: float | None = None
+    mfu: float | None = None
+    loss: float | None = None
+    label: str = ""
+    start: int = 0
+    kind: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Record):
+    """The steady state of one job: log of tokens over time on the kept steps.
+
+    Attributes:
+        value: log of `tgs`, or what the metric makes of `figure`; comparisons are of it.
+        tgs: tokens over time, Tokens/s/device; None where another figure is scored.
+        step_s: seconds per kept step; None likewise.
+        n_steps: kept steps, or lines behind another figure.
+        window: first and last step id of the window; (0, 0) of lines that are no step's.
+        dropped: step ids inside the window that were screened out.
+        stragglers: how many of the dropped were slow steps.
+        window_tgs: tokens over time on the whole window, stragglers included.
+        loss: loss of the last step, if printed.
+        flags: what a reader should know, e.g. "not-steady", "invariant-violated".
+        timings: (step id, seconds) of every step, to score it in another window; () likewise.
+        figure: the scored figure, where it is not TGS.
+        tflops, mfu: TFLOP/s/device and percent of the peak, at `tgs`, if printed.
+        first_loss: loss of the first step, if printed.
+        memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
+    """
+
+    value: float
+    tgs: float | None = None
+    step_s: float | None = None
+    n_steps: int
+    window: tuple[int, int]
+    dropped: tuple[int, ...] = ()
+    stragglers: int = 0
+    window_tgs: float | None = None
+    loss: float | None = None
+    flags: tuple[str, ...] = ()
+    timings: tuple[tuple[int, float], ...] = ()
+    figure: Figure | None = field(default=None, metadata=LATER)
+    tflops: float | None = field(default=None, metadata=LATER)
+    first_loss: float | None = field(default=None, metadata=LATER)
+    memory_gb: float | None = field(default=None, metadata=LATER)
+    mfu: float | None = field(default=None, metadata=LATER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoScore(Record):
+    """Why a job has no score."""
+
+    reason: Reason
+
+
+def relative(log_ratio: float) -> float:
+    """Return the relative change that a difference of log scores is: exp(x) - 1."""
+    return math.expm1(log_ratio)

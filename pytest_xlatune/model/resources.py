@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import Action
 from pytest_xlatune.model.record import Record, written
-from pytest_xlatune.model.result import Action
 
 
 @written("patience")

@@ -1,51 +1,61 @@
-"""What came back and what was decided: outcome, steps, score, finding, comparison, verdict.
+"""What a trial told and what was decided: settings, result, comparison, verdict, conclusion.
 
 Pure values. A score exists only for a job; nothing here lets two step series be compared. What a
-workload did wrong is in an `Outcome` and its findings, not in an exception.
+workload did wrong is in an `Outcome` and its findings, not in an exception. What a log alone tells
+is in `failure` and `metric`, which a command that reads logs loads without the rest.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.failure import Action, Finding, Outcome, State
+from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, TIME, Json, Record
+from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord(Record):
-    """One training step as the log or MaxText's metrics file tells it. None: not printed.
-
-    Attributes:
-        step: the step's id.
-        step_s: seconds of the step: the host's time between two dispatches.
-        tgs: Tokens/s/device.
-        tflops: TFLOP/s/device.
-        mfu: model FLOPs utilisation in percent.
-        loss: training loss; NaN and infinity are real values here.
-        label: the rank label in front of the line ("0" of `srun -l`), or "".
-        start: which start of the program within one log, from 0.
-        kind: "step", "rampup", "profiler" (a hidden profiler step).
-    """
-
-    step: int
-    step_s: float | None = None
-    tgs: float | None = None
-    tflops: float | None = None
-    mfu: float | None = None
-    loss: float | None = None
-    label: str = ""
-    start: int = 0
-    kind: str = "step"
+__all__ = [  # what a log tells too, from where it stands
+    "MIN_TRIALS",
+    "Action",
+    "Blamed",
+    "BlamedAt",
+    "Comparison",
+    "Conclusion",
+    "Effect",
+    "EvidenceResult",
+    "Finding",
+    "LostRuns",
+    "Needed",
+    "NoScore",
+    "NoiseRecord",
+    "NotRun",
+    "Outcome",
+    "Recipe",
+    "RecipePart",
+    "RotationResult",
+    "Score",
+    "SettingKind",
+    "Shares",
+    "State",
+    "StepRecord",
+    "StudyRecord",
+    "Submission",
+    "TrialResult",
+    "TrialSetting",
+    "TrialStatus",
+    "TuningRecord",
+    "Verdict",
+    "VerdictKind",
+    "Witness",
+    "relative",
+]
 
 
 class NotRun(StrEnum):
@@ -54,72 +64,6 @@ class NotRun(StrEnum):
     NEEDLESS = "needless"  # its program is the baseline's, or another profile's
     COMPILED = "compiled"  # compiling it was all that was asked
     CANNOT = "cannot"  # its program does not compile, or does not fit
-
-
-class Action(StrEnum):
-    """What a finding asks for. Retries depend on it, never on a measured value."""
-
-    NONE = "none"  # worth knowing, changes nothing
-    SUCCESS = "success"  # looks like a failure, is none
-    RETRY = "retry"
-    RESUME_NODE = "resume-node"
-    HOOK = "hook"  # needs a person's rights: a site's own command
-    WAIT = "wait"
-    DROP = "drop"  # the profile cannot run
-    STOP = "stop"  # the sweep cannot go on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Record):
-    """One diagnosed thing about an attempt.
-
-    Attributes:
-        cls: the failure class, e.g. "oom-gpu", "unknown-flag", "numerical-failure".
-        action: what it asks for.
-        line: 1-based number of the evidence line in the log; 0 where there is no line.
-        text: the evidence, at most 500 characters; "" where `why` says it.
-        detail: the figure or name in it, e.g. "171.96 GiB" or the flag's name.
-        source: which log, when an attempt has several.
-        count: how often the log says it.
-        why: what was found where no line says it; None where `text` is the evidence.
-        code: of XLA's published list of errors, e.g. "E0200"; "" without one.
-    """
-
-    cls: str
-    action: Action
-    line: int = 0
-    text: str = ""
-    detail: str = ""
-    source: str = ""
-    count: int = 1
-    why: Reason | None = field(default=None, metadata=LATER)
-    code: str = field(default="", metadata=LATER)
-
-    @property
-    def said(self) -> Reason | None:
-        """The evidence, of an older version too; None without any."""
-        return self.why or (verbatim(self.text) if self.text else None)
-
-
-class State(StrEnum):
-    """How an attempt stands or ended, in the words of every executor."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"  # exit code 0
-    FAILED = "failed"  # non-zero exit or a signal
-    TIMEOUT = "timeout"  # the scheduler's limit or the trial's deadline
-    CANCELLED = "cancelled"
-    NODE_FAIL = "node-fail"
-    PREEMPTED = "preempted"  # the scheduler took the nodes for another job
-    OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
-    LOST = "lost"  # the scheduler knows it no more
-    REQUEUED = "requeued"  # put back into the queue after it had begun, and not run again
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the attempt is over."""
-        return self not in (State.PENDING, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,90 +83,6 @@ class Submission(Record):
     executor: str
     job_id: str = field(metadata=NO_OPTION)
     folder: str = field(metadata=BELOW)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Record):
-    """How one attempt ended.
-
-    Attributes:
-        state: where the attempt stands; final in the ledger.
-        exit_code, signal: of the trainer's end; None where it never ran, or ended of the other.
-        nodes: where it ran.
-        start_s, end_s: seconds since the epoch, by the node's clock; None where unknown.
-        reason: the executor's own words.
-        lacks_nodes: whether it waits because nodes that it needs are drained, down or reserved.
-        is_started: whether the trainer's process began; False only where it could not.
-        is_suspended: whether the scheduler stopped its processes for a while.
-        is_held: whether a person holds it in the queue.
-        allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
-        is_requeued: whether it was put back into the queue after it had begun.
-        never_starts: what to change where the scheduler will not start it as asked; "" it may.
-        is_unreadable: whether its payload's word of its end cannot be read; it has failed then.
-    """
-
-    state: State
-    exit_code: int | None = None
-    signal: int | None = None
-    nodes: tuple[str, ...] = ()
-    start_s: float | None = field(default=None, metadata=TIME)
-    end_s: float | None = field(default=None, metadata=TIME)
-    reason: str = ""
-    lacks_nodes: bool = False
-    is_started: bool = True
-    is_suspended: bool = field(default=False, metadata=LATER)
-    is_held: bool = field(default=False, metadata=LATER)
-    allocation: str = field(default="", metadata=LATER)
-    is_requeued: bool = field(default=False, metadata=LATER)
-    never_starts: str = field(default="", metadata=LATER)
-    is_unreadable: bool = field(default=False, metadata=LATER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score(Record):
-    """The steady state of one job: log of tokens over time on the kept steps.
-
-    Attributes:
-        value: log of `tgs`, or what the metric makes of `figure`; comparisons are of it.
-        tgs: tokens over time, Tokens/s/device; None where another figure is scored.
-        step_s: seconds per kept step; None likewise.
-        n_steps: kept steps, or lines behind another figure.
-        window: first and last step id of the window; (0, 0) of lines that are no step's.
-        dropped: step ids inside the window that were screened out.
-        stragglers: how many of the dropped were slow steps.
-        window_tgs: tokens over time on the whole window, stragglers included.
-        loss: loss of the last step, if printed.
-        flags: what a reader should know, e.g. "not-steady", "invariant-violated".
-        timings: (step id, seconds) of every step, to score it in another window; () likewise.
-        figure: the scored figure, where it is not TGS.
-        tflops, mfu: TFLOP/s/device and percent of the peak, at `tgs`, if printed.
-        first_loss: loss of the first step, if printed.
-        memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
-    """
-
-    value: float
-    tgs: float | None = None
-    step_s: float | None = None
-    n_steps: int
-    window: tuple[int, int]
-    dropped: tuple[int, ...] = ()
-    stragglers: int = 0
-    window_tgs: float | None = None
-    loss: float | None = None
-    flags: tuple[str, ...] = ()
-    timings: tuple[tuple[int, float], ...] = ()
-    figure: Figure | None = field(default=None, metadata=LATER)
-    tflops: float | None = field(default=None, metadata=LATER)
-    first_loss: float | None = field(default=None, metadata=LATER)
-    memory_gb: float | None = field(default=None, metadata=LATER)
-    mfu: float | None = field(default=None, metadata=LATER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoScore(Record):
-    """Why a job has no score."""
-
-    reason: Reason
 
 
 class Effect(StrEnum):
@@ -842,8 +702,3 @@ class Conclusion(Record):
         if self.reference is not None and arm == self.reference.arm:
             return self.reference
         return next((each for each in self.verdicts if each.arm == arm), None)
-
-
-def relative(log_ratio: float) -> float:
-    """Return the relative change that a difference of log scores is: exp(x) - 1."""
-    return math.expm1(log_ratio)

@@ -12,7 +12,7 @@ import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as package_files
+from pathlib import Path
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
@@ -135,7 +135,7 @@ def layers_of(model_name: str) -> dict[str, str]:
 
 @functools.cache
 def _models() -> dict[str, dict[str, int]]:
-    text = package_files(__package__).joinpath("layers.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("layers.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 

@@ -15,7 +15,7 @@ import functools
 import gettext
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
+from pathlib import Path
 
 from pytest_xlatune.report.document import Text
 
@@ -59,7 +59,7 @@ class Say:
 def _catalog(language: Language) -> gettext.NullTranslations:
     if language is Language.ENGLISH:
         return gettext.NullTranslations()
-    compiled = resources.files("pytest_xlatune.report") / "po" / f"{language}.mo"
+    compiled = Path(__file__).with_name("po") / f"{language}.mo"
     with compiled.open("rb") as file:
         return gettext.GNUTranslations(file)
 

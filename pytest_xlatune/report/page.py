@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -434,7 +434,7 @@ def _template() -> Template:
 
 @functools.cache
 def _file(name: str) -> str:
-    return (resources.files("pytest_xlatune.report") / name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
 _CODE = re.compile(r"`([^`]*)`")

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from pytest_xlatune.model.metric import relative
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import relative
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends

@@ -21,9 +21,18 @@ from statistics import median
 from typing import TypeGuard, overload
 
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Figure, Logged, Metric
+from pytest_xlatune.model.metric import (
+    BUSBW,
+    FIRST_STEP,
+    TGS,
+    Figure,
+    Logged,
+    Metric,
+    NoScore,
+    Score,
+    StepRecord,
+)
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.metric import Score
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import Score
 from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.dump import read_program
@@ -16,7 +17,9 @@ from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.text import at_most, counted
 from pytest_xlatune.report.document import Document, Table, columns, lines, plain, section
-from pytest_xlatune.tasks.artifacts import find_recorded
+
+if TYPE_CHECKING:
+    from pytest_xlatune.tasks.artifacts import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ def read_ceilings(
     dumps = [asked.program] if asked.program else []
     step_s = asked.step_s
     for said in named:
-        found = None if "/" in said or Path(said).exists() else find_recorded(said, workdir())
+        found = None if "/" in said or Path(said).exists() else _recorded(said, workdir())
         if found is None:
             captures.append(Path(said))
             dumps += [each for each in (Path(said, DUMP_FOLDER),) if each.is_dir()]
@@ -68,6 +71,12 @@ def read_ceilings(
     drilled, left_out = read_window(captures, window, step_s=step_s, observe=[bounds])
     roof = roofline(program, bounds.modules, asked.tflops)
     return ceilings(bounds, drilled, roof), (*problems, *left_out)
+
+
+def _recorded(said: str, workdir: Path) -> Recorded | None:
+    from pytest_xlatune.tasks.artifacts import find_recorded  # loads the ledger
+
+    return find_recorded(said, workdir)
 
 
 def ceiling_document(

@@ -22,15 +22,14 @@ from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
+from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
-from pytest_xlatune.model.result import Action, Finding, NoScore, Outcome, Score, State
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
@@ -460,7 +459,12 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     Raises:
         UnreadableLogError: a log cannot be read.
     """
-    if read.report.origins < LEAST_RANKS and len(_logs_by_rank(read.path)) < LEAST_RANKS:
+    told = max(read.report.origins, len(_logs_by_rank(read.path)))
+    if told == 1:  # as of most logs: what compares ranks is slow to load
+        return ()
+    from pytest_xlatune.stats.stragglers import LEAST_RANKS
+
+    if told < LEAST_RANKS:
         return ()
     reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
@@ -468,6 +472,8 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
 
 def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Reason, ...]:
     """Say which ranks take longer, or that none does; () of too few ranks or steps."""
+    from pytest_xlatune.stats.stragglers import watched
+
     found = watched(seconds_of(ranks), first_step=first_step)
     if found is None:
         return ()

@@ -41,6 +41,7 @@ SWEEP = Sweep(
     profiles=(profile("a", "--xla_a=1"), profile("b", "--xla_b=1")),
 )
 """
+TRACE = {"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "x"}}]}
 OF_CELL = "--model m --parallelism FSDP=8 --nodelist n1"
 # a process for each command that has loaded nothing of ours before: a fork of this one
 RUN = """
@@ -61,25 +62,32 @@ for command in json.load(sys.stdin):
 """
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small inputs for every command, by the names that the table below has."""
-    tmp_path = tmp_path_factory.mktemp("inputs")
+def prepare(folder: Path) -> None:
+    """Write small inputs for every command, by the names that the table below has."""
     for side, seconds in (("one", 0.5), ("two", 0.52)):
-        (tmp_path / side).mkdir()
+        (folder / side).mkdir()
         for job in range(4):
             job_s = seconds * (1 + job / 1000)
-            lines = [STEP.format(step, job_s, 512 / job_s) for step in range(15)]
-            text = "".join(lines)
-            (tmp_path / side / f"{job}.log").write_text(text, encoding="utf-8")
+            text = "".join(STEP.format(step, job_s, 512 / job_s) for step in range(15))
+            (folder / side / f"{job}.log").write_text(text, encoding="utf-8")
     dump = "module_0001.jit_step.cpu_after_optimizations.txt"
-    (tmp_path / dump).write_text(HLO, encoding="utf-8")
-    (tmp_path / "test_small.py").write_text(SWEEP, encoding="utf-8")
-    trace = {"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "x"}}]}
-    (tmp_path / "h.trace.json").write_text(json.dumps(trace), encoding="utf-8")
+    (folder / dump).write_text(HLO, encoding="utf-8")
+    (folder / "test_small.py").write_text(SWEEP, encoding="utf-8")
+    (folder / "h.trace.json").write_text(json.dumps(TRACE), encoding="utf-8")
     plane = b"\x12\x09/host:CPU"  # an XSpace of one plane without a line
-    (tmp_path / "h.xplane.pb").write_bytes(b"\x0a" + bytes([len(plane)]) + plane)
-    return tmp_path
+    (folder / "h.xplane.pb").write_bytes(b"\x0a" + bytes([len(plane)]) + plane)
+    table = "job,profile,tgs,step_s\n" + "".join(
+        f"{100 + at},{'baseline' if at % 2 else 'a'},{1000 + at},0.512\n" for at in range(8)
+    )
+    (folder / "jobs.csv").write_text(table, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of them."""
+    folder = tmp_path_factory.mktemp("inputs")
+    prepare(folder)
+    return folder
 
 
 # command, its exit code, packages of others that it must not load, packages of ours
@@ -110,17 +118,30 @@ TABLE = [
 ]
 
 
+# what a trial told: of each field of each class a dataclass compiles six functions
+TRIALS = frozenset({"model.result", "model.trial", "model.rotation", "model.rotation_score"})
+PAGES = frozenset({"report.page", "report.page_plots", "report.study_plots"})
+# command, modules of ours that it must not load beside the packages above
+MODULES = [
+    ("steps one/0.log", TRIALS | PAGES | {"stats.stragglers", "stats.design"}),
+    ("triage one/0.log", TRIALS | PAGES | {"stats.stragglers", "stats.design"}),
+    ("megascale one/0.log", TRIALS),
+    ("hlo .", TRIALS | PAGES),
+    ("drill h.trace.json", TRIALS | PAGES | {"model.cell"}),
+    ("ceiling h.trace.json", TRIALS | PAGES | {"ledger", "tasks.artifacts"}),
+    ("network h.xplane.pb", TRIALS | {"model.cell"}),
+    ("flags list", TRIALS | PAGES),
+    ("jobs --workdir w", PAGES),
+]
+
 IMPORTED = [f"import jobs.csv {OF_CELL} --workdir w", "jobs --workdir w", "report --workdir w"]
 
 
 @pytest.fixture(scope="module")
 def loaded_by(inputs: Path) -> dict[str, tuple[int, list[str]]]:
     """The exit code of each command and the modules that its process had at its end."""
-    table = "job,profile,tgs,step_s\n" + "".join(
-        f"{100 + at},{'baseline' if at % 2 else 'a'},{1000 + at},0.512\n" for at in range(8)
-    )
-    (inputs / "jobs.csv").write_text(table, encoding="utf-8")
     commands = [*(command for command, *_ in TABLE), *IMPORTED]
+    commands += [command for command, _ in MODULES if command not in commands]
     found = inputs / "modules.jsonl"
     # a setting of ours in the environment is looked at by each command
     told = ("COV", "XLATUNE_")
@@ -178,6 +199,16 @@ def test_a_command_loads_only_what_it_uses(
     assert not top & others
     assert sorted(own(modules) & ours) == []
     assert "cli" in own(modules)  # the walk sees what was loaded
+
+
+@pytest.mark.parametrize(("command", "left_out"), MODULES, ids=[command for command, _ in MODULES])
+def test_a_command_loads_no_class_of_trials_and_no_plot_without_need(
+    command: str, left_out: frozenset[str], loaded_by: dict[str, tuple[int, list[str]]]
+) -> None:
+    _, modules = loaded_by[command]
+    ours = {name.removeprefix("pytest_xlatune.") for name in modules}
+    assert sorted(ours & left_out) == []
+    assert "model.errors" in ours  # the walk sees what was loaded
 
 
 def own(modules: list[str]) -> set[str]:

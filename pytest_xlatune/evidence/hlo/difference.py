@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.resources import files
+from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
@@ -270,7 +270,7 @@ def expectations() -> dict[str, Expectation]:
     """Return what each flag changes when it acts, by name; reads `seen_in.toml` once."""
     import tomllib
 
-    text = files(__package__).joinpath("seen_in.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8")
     found: dict[str, Expectation] = {}
     for row in tomllib.loads(text)["seen"]:
         expected = Expectation(

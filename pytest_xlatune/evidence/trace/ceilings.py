@@ -30,7 +30,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ _ARCHITECTURE = re.compile(r"(sm_)(\d+)\.?(\d?)[af]?|gfx\w+")
 @functools.cache
 def peaks() -> dict[str, Peak]:
     """Return the peaks of architectures that are known; reads `peaks.toml` once."""
-    text = files(__package__).joinpath("peaks.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("peaks.toml").read_text(encoding="utf-8")
     return {each["architecture"]: Peak.from_json(each) for each in tomllib.loads(text)["peak"]}
 
 

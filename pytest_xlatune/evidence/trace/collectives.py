@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,9 @@ from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.result import Shares
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.result import Shares
 
 _COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
 
@@ -485,6 +488,8 @@ _KERNELS = {
 
 def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
     """Return what a trace and a dump tell; either may be missing, None where both are."""
+    from pytest_xlatune.model.result import Shares  # of a ledger, which `drill` does not read
+
     kinds = None if program is None else _kinds(program)
     span = 0 if found is None else found.total.span_ps
     if found is None or span <= 0:

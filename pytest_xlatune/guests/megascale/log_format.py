@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
-from pytest_xlatune.model.failure import MEGASCALE, FailureClass
-from pytest_xlatune.model.result import Finding
+from pytest_xlatune.model.failure import MEGASCALE, FailureClass, Finding
 
 if TYPE_CHECKING:
     from pytest_xlatune.guests.megascale.digest import Digest

@@ -175,15 +175,20 @@ def laid_out(value: Json, *, keeps_order: bool = False) -> str:
     Raises:
         ValueError: a number is not finite.
     """
-    return _laid_out(value, depth=0, columns=_COLUMNS, is_sorted=not keeps_order) + "\n"
+    one_line = json.JSONEncoder(sort_keys=not keeps_order, allow_nan=False).encode
+    return _laid_out(value, one_line, depth=0, columns=_COLUMNS, is_sorted=not keeps_order) + "\n"
 
 
-def _laid_out(value: Json, *, depth: int, columns: int, is_sorted: bool) -> str:
-    line = json.dumps(value, sort_keys=is_sorted, allow_nan=False)
+def _laid_out(
+    value: Json, one_line: Callable[[Json], str], *, depth: int, columns: int, is_sorted: bool
+) -> str:
     is_flat = isinstance(value, list) and not any(isinstance(x, list | dict) for x in value)
-    if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
-        return line
-    within = functools.partial(_laid_out, depth=depth + 1, is_sorted=is_sorted)
+    # written whole on each level before its parts were, a report of 800 profiles took twice as long
+    if not isinstance(value, list | dict) or is_flat or _least(value, columns) <= columns:
+        line = one_line(value)
+        if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
+            return line
+    within = functools.partial(_laid_out, one_line=one_line, depth=depth + 1, is_sorted=is_sorted)
     if isinstance(value, dict):
         opening, closing = "{}"
         keys = sorted(value) if is_sorted else value
@@ -194,6 +199,21 @@ def _laid_out(value: Json, *, depth: int, columns: int, is_sorted: bool) -> str:
     inner, outer = "  " * (depth + 1), "  " * depth
     lines = f",\n{inner}".join(parts)
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"
+
+
+def _least(value: Json, most: int) -> int:
+    """Return how long the line of a value is at least, counted until it is beyond `most`."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if not isinstance(value, list | dict):
+        return 1
+    length = 0
+    for each in value:
+        name = len(each) + 4 if isinstance(value, dict) else 0
+        length += 2 + name + _least(value[each] if isinstance(value, dict) else each, most - length)
+        if length > most:
+            break
+    return length
 
 
 def canonical(value: Json) -> str:
@@ -236,8 +256,11 @@ def _times(cls: Any) -> tuple[str, ...]:
 
 
 def _encode(value: object) -> Json:
-    if value is None or type(value) in (bool, int, str):
+    if value is None or type(value) in _AS_IT_IS:
         return value
+    if type(value) is float:
+        # Python writes them as they are kept:  nan  inf  -inf
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Record):
         return value.to_json()
     if isinstance(value, Enum):
@@ -247,9 +270,6 @@ def _encode(value: object) -> Json:
         return [_encode(item) for item in items]
     if isinstance(value, dict):
         return {str(key): _encode(item) for key, item in value.items()}
-    if type(value) is float:
-        # Python writes them as they are kept:  nan  inf  -inf
-        return value if math.isfinite(value) else str(value)
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 
 

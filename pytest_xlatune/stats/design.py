@@ -500,7 +500,10 @@ def selected80(
             need = rivals[-1] - own if len(rivals) == again else need
             # the mean of two runs
             rivals = sorted(
-                ((each + other) / 2 for each, other in zip(rivals[: again - 1], normal)),
+                (
+                    (each + other) / 2
+                    for each, other in zip(rivals[: again - 1], normal, strict=False)
+                ),
                 reverse=True,
             )
             own = (own + next(normal)) / 2

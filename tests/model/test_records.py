@@ -152,7 +152,7 @@ def told_plainly(value: object, columns: int = 120, depth: int = 0) -> str:
     return f"{ends[0]}{inner[1:]}{inner.join(parts)}{inner[1:-2]}{ends[1]}"
 
 
-LONG = st.text("é\"a", min_size=20, max_size=30)
+LONG = st.text('é"a', min_size=20, max_size=30)
 NESTED = st.recursive(
     LONG | st.integers(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(LONG, inner, max_size=4),

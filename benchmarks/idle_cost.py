@@ -3,8 +3,8 @@
     python benchmarks/idle_cost.py [--seconds 20] [--waiters 4] [--trainer burn]
     python benchmarks/idle_cost.py --trials 20
 
-With `--trials` so many trials of a trainer that does nothing (`sleep`) run one after the other, each
-without and with the question what it ran on: medians of the CPU seconds of all that was started,
+With `--trials` so many trials of a trainer that does nothing (`sleep`) run one after the other,
+without and with the question what each ran on: medians of the CPU seconds of all that was started,
 and what it leaves in its folder. Without, it is percent of one core:
 
 A trial runs under the local executor; beside it waiting processes look at the ledger four times a
@@ -46,6 +46,7 @@ from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
 TARGET_PERCENT = 2.0
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TRAINERS = {
     "sleep": "import time; time.sleep(600)",
     "burn": "import time; e = time.time() + 600\nwhile time.time() < e: sum(range(10000))",
@@ -177,7 +178,7 @@ def trial_cost(root: Path, *, asks: bool) -> tuple[float, int, float]:
 
 def measure_trials(count: int) -> None:
     # jobs without a parent come back to us, so that their CPU seconds are counted
-    ctypes.CDLL(None).prctl(payload._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     found: dict[str, list[tuple[float, int, float]]] = {"payload": [], "payload and question": []}
     for _ in range(count + 1):  # the first one compiles the modules
         for asks, rows in enumerate(found.values()):

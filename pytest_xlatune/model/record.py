@@ -184,7 +184,7 @@ def _laid_out(
 ) -> str:
     is_flat = isinstance(value, list) and not any(isinstance(x, list | dict) for x in value)
     # written whole on each level before its parts were, a report of 800 profiles took twice as long
-    if not isinstance(value, list | dict) or is_flat or _least(value, columns) <= columns:
+    if not isinstance(value, list | dict) or is_flat or not _is_long(value, columns):
         line = one_line(value)
         if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
             return line
@@ -201,19 +201,11 @@ def _laid_out(
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"
 
 
-def _least(value: Json, most: int) -> int:
-    """Return how long the line of a value is at least, counted until it is beyond `most`."""
-    if isinstance(value, str):
-        return len(value) + 2
-    if not isinstance(value, list | dict):
-        return 1
-    length = 0
-    for each in value:
-        name = len(each) + 4 if isinstance(value, dict) else 0
-        length += 2 + name + _least(value[each] if isinstance(value, dict) else each, most - length)
-        if length > most:
-            break
-    return length
+def _is_long(value: list[Json] | dict[str, Json], columns: int) -> bool:
+    """Whether the line of a value is too long for sure, by how many things its parts hold."""
+    parts = value.values() if isinstance(value, dict) else value
+    least = (1 + len(each) if isinstance(each, str | list | dict) else 1 for each in parts)
+    return sum(least) > columns
 
 
 def canonical(value: Json) -> str:

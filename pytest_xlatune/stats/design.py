@@ -558,7 +558,11 @@ def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
     logs = map(math.log, itertools.islice(uniform, len(left)))
     # the largest of `left` uniform ones, and so on
     highest = map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))
-    return [_NORMAL.inv_cdf(min(max(each, _LEAST), 1 - _LEAST)) for each in highest]
+    most, inverse = 1 - _LEAST, _NORMAL.inv_cdf
+    return [
+        inverse(each) if _LEAST < each < most else inverse(min(max(each, _LEAST), most))
+        for each in highest
+    ]
 
 
 _NORMAL = NormalDist()

@@ -169,7 +169,7 @@ def add_to_document(
     data, chinese, patch = (
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
     )
-    kept = ()
+    kept: tuple[Covered, ...] = ()
     if data.exists():
         kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered.history)
     cells = tuple(map(_with_changes, extended(kept, covered)))

@@ -6,7 +6,7 @@ It forks: the short-lived process writes the job down, and the other one is the 
 * keeps the environment of pytest, secrets included, from the job: only what the launch spec
   inherits is handed on, and what an interpreter needs to start;
 * leaves the running job without a parent that would warn of it when it ends;
-* starts a trainer only when the job is written down, whoever is killed meanwhile.
+* starts a trainer only when the job is written down, whichever process is killed meanwhile.
 
 One trial at a time is a lock on the machine that the payload holds, so it binds every session of
 this user, however many processes each has. This module decides nothing about what ended how.

@@ -34,6 +34,10 @@ _CLOSED = MODES["owner"]
 _ACL = "system.posix_acl_access"
 _TRUST = "trust the members of its group (--xlatune-access group)"
 _LINKS = 40  # on one way, as the kernel has it
+# what the system says of a file that is none, or none of ours
+NO_FILE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
+)
 _READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe that another program made does not stop us
 
 

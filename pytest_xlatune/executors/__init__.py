@@ -11,6 +11,7 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
 
     < spec.json        the `LaunchSpec`; its digest stands in the job's own script
     < secrets.json     what of it holds a secret; removed as soon as the attempt is over
+    > job.json         on this machine: the process of the payload, and the comment
     < cancel           asks for no start, or, beside a signal, for an end
     < hung             asks each rank to write down what its processes do: they stand still
     > hang.json        what they did just then, a `HangLook`, before a job that hangs is ended

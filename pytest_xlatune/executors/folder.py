@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import re
@@ -43,10 +42,6 @@ _JOURNALS = JOURNAL.replace(RANK, "*")
 _OURS = (payload.PROBE, *WORKERS)  # texts of `workers`
 _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 _MOST_BYTES = 1 << 24  # of a file that is read back; ours have some kilobytes
-# what the system says of a file that is none, or none of ours
-NO_FILE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +175,7 @@ def _fault(error: LedgerError | OSError) -> str:
     """Return why a file is no good to anyone; other trouble is the file system's, and raised."""
     if not isinstance(error, OSError):
         return str(error)
-    if error.errno in NO_FILE:
+    if error.errno in owned.NO_FILE:
         return error.strerror or str(error)
     raise error
 

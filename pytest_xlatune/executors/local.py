@@ -1,12 +1,12 @@
-"""Run trials on this machine through submitit's local executor, one at a time.
+"""Run trials on this machine, one at a time: the payload alone is started, and its folder watched.
 
-submitit starts the payload. Its job object dies with the process that made it, so the folder is
-watched instead. A short-lived process of its own makes the submission, which
+It forks: the short-lived process writes the job down, and the other one is the job. This
 
 * gives the job a session of its own, so that Ctrl-C in pytest does not end it;
 * keeps the environment of pytest, secrets included, from the job: only what the launch spec
   inherits is handed on, and what an interpreter needs to start;
-* leaves the running job without a parent that would warn of it when it ends.
+* leaves the running job without a parent that would warn of it when it ends;
+* starts a trainer only when the job is written down, whichever process is killed meanwhile.
 
 One trial at a time is a lock on the machine that the payload holds, so it binds every session of
 this user, however many processes each has. This module decides nothing about what ended how.
@@ -16,16 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import logging
 import os
 import pwd
-import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +29,6 @@ from pathlib import Path
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor, Request, Resumed, machine_lock, payload
 from pytest_xlatune.executors.folder import (
-    NO_FILE,
     ProcessRecord,
     read_claim,
     read_outcomes,
@@ -41,23 +36,17 @@ from pytest_xlatune.executors.folder import (
     write_spec,
 )
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-_JOB = "job.json"  # the job's id and the comment it was submitted with
 _NOTES = "submit.txt"  # what the submitting process had to say
-_LOCK = "submit.lock"  # held by the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
-# the payload keeps the deadline; submitit's default is 2 minutes
-_FOR_EVER_MIN = 10 * 365 * 24 * 60
 _MINUTE_S = 60.0
 _SWEEP = 4  # which part of an attempt's folder names the sweep, from behind
-_GPUS = "CUDA_VISIBLE_DEVICES"
 _NEEDED = (
-    "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR"
+    "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR"
 )  # fmt: skip
 
 
@@ -80,12 +69,12 @@ class LocalExecutor(Executor):
                 f"the local executor runs on {here} only, found nodes "
                 f"{', '.join(request.nodelist) or nodes}; leave the node list out, or use Slurm"
             )
-        known = _read_job(folder)
+        known = payload.read_job(folder)
         if known is None:
             lock = self._lock or machine_lock()
-            digest = write_spec(folder, _with_gpus(spec))
+            digest = write_spec(folder, spec)
             _submit(folder, digest, comment=comment, lock=lock, inherit=spec.inherit)
-            known = _read_job(folder)
+            known = payload.read_job(folder)
         if known is None:
             raise SubmissionError(f"{folder} was submitted but names no job; see {_NOTES} in it")
         if known["comment"] != comment:
@@ -208,19 +197,9 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
             os.close(descriptor)
 
 
-def _with_gpus(spec: LaunchSpec) -> LaunchSpec:
-    """Pass on our own CUDA_VISIBLE_DEVICES: submitit's local executor empties the payload's."""
-    if _GPUS in spec.env or _GPUS in spec.unset or not payload.is_inherited(_GPUS, spec.inherit):
-        return spec
-    value = os.environ.get(_GPUS)
-    if value is None:
-        return dataclasses.replace(spec, unset=(*spec.unset, _GPUS))
-    return dataclasses.replace(spec, env={**spec.env, _GPUS: value})
-
-
 def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
-    words = (str(folder.absolute()), str(lock.absolute()), digest, comment)
-    argv = [sys.executable, "-m", __name__, *words]
+    words = (str(lock.absolute()), digest, comment)
+    argv = payload.quick_words(folder.absolute(), *words, does="submit_here")
     notes = folder / _NOTES
     with os.fdopen(owned.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         try:
@@ -242,44 +221,3 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
         raise SubmissionError(
             f"{folder} could not be submitted: exit status {done.returncode}, {said[-500:]!r}"
         )
-
-
-def _read_job(folder: Path) -> dict[str, str] | None:
-    """Return the job of an attempt; None where there is none, or its file cannot be read.
-
-    A payload that is submitted once more claims the attempt in vain where the first one did.
-    """
-    try:
-        job = read_json(owned.read_bytes(folder / _JOB), is_ours=True)
-        found = {name: str(job[name]) for name in ("job_id", "comment")}
-    except (ValueError, KeyError, TypeError, owned.NotOursError):
-        return None
-    except OSError as error:
-        if error.errno in (errno.ENOENT, *NO_FILE):
-            return None
-        raise
-    return found if re.fullmatch(r"[0-9]+\.[0-9]+", found["job_id"]) else None
-
-
-def _main(folder: str, lock: str, digest: str, comment: str) -> None:
-    """Submit one attempt and write down its job: what the short-lived process does.
-
-    It outlives a killed session, whose successor submits the attempt again: the second waits for
-    the first, and finds its job.
-    """
-    import submitit
-
-    with os.fdopen(owned.open_lock(Path(folder) / _LOCK)) as alone:
-        fcntl.flock(alone, fcntl.LOCK_EX)
-        if _read_job(Path(folder)) is not None:
-            return
-        payload.make_folder(Path(folder) / "submitit")
-        executor = submitit.LocalExecutor(Path(folder) / "submitit", max_num_timeout=0)
-        executor.update_parameters(timeout_min=_FOR_EVER_MIN, stderr_to_stdout=True)
-        job = executor.submit(payload.run, folder, lock, digest)
-        job_id = f"{job.job_id}.{payload.start_ticks(int(job.job_id)) or 0}"
-        payload.write_json(Path(folder) / _JOB, {"job_id": job_id, "comment": comment})
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

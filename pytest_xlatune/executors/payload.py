@@ -18,10 +18,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import errno
 import fcntl
 import importlib.util
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -52,6 +54,8 @@ SPEC = "spec.json"
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
+JOB = "job.json"  # of this machine: the job's id, `<pid>.<start in ticks>`, and its comment
+_SUBMITTING = "submit.lock"  # held until the job is written down, and its process knows that
 HUNG = "hung"  # asks each rank to write down what its processes do, because they stand still
 STACKS = "stacks"  # the folder of the hook by which a Python process tells its stacks
 _HUNG_POLL_S = 5.0
@@ -771,21 +775,84 @@ def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
     folder.write(name, json.dumps(data).encode("ascii"))
 
 
-def quick_words(folder: Path, digest: str) -> list[str]:
+def quick_words(folder: Path, *digest: str, does: str = "main") -> list[str]:
     """Return the words that run this rank's share: as an imported module it is compiled already."""
-    start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.main()"
-    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder), digest]
+    start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.{does}()"
+    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder), *digest]
 
 
 def main() -> None:
     """Run the share of the attempt whose folder and spec's digest are the arguments."""
     folder, *digest = sys.argv[1:]
+    _run_share(folder, "", *digest)
+
+
+def _run_share(folder: str, *how: str) -> None:
     try:
-        run(folder, "", *digest)
+        run(folder, *how)
     except OSError as error:
         sys.stderr.write(f"the trial was not started: {error}\n")
         sys.exit(1)
     os._exit(0)  # nothing is left to close, and the next trial waits for our end
+
+
+def submit_here() -> None:
+    """Start the attempt in a process of its own on this machine, write its job down, and end.
+
+    The arguments are its folder, the machine's lock, the spec's digest and its comment. The job
+    has a session of its own and no parent that would have to reap it.
+
+    Raises:
+        OSError: the job could not be written down; then nothing runs.
+    """
+    folder, lock, digest, comment = sys.argv[1:]
+    if _is_to_run(Path(folder), comment):
+        _run_share(folder, lock, digest)
+
+
+def _is_to_run(folder: Path, comment: str) -> bool:
+    """Fork, and return whether this is the process whose job is written down.
+
+    A submission outlives a killed session, whose successor submits the attempt again: the second
+    waits for the first, and finds its job. One that is killed itself leaves a process that waits
+    for its end, and then looks whether it is the job.
+    """
+    with os.fdopen(owned.open_lock(folder / _SUBMITTING)) as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if read_job(folder) is not None:
+            return False
+        its_end, kept = os.pipe()
+        child = os.fork()
+        if child:
+            write_json(folder / JOB, {"job_id": _job_id(child), "comment": comment})
+            return False
+        os.setsid()
+        os.close(kept)
+        os.read(its_end, 1)
+        job = read_job(folder)
+        return job is not None and job["job_id"] == _job_id(os.getpid())
+
+
+def _job_id(pid: int) -> str:
+    return f"{pid}.{start_ticks(pid) or 0}"
+
+
+def read_job(folder: Path) -> dict[str, str] | None:
+    """Return the job of an attempt; None where there is none, or its file cannot be read.
+
+    A payload that is submitted once more claims the attempt in vain where the first one did.
+    """
+    try:
+        job = json.loads(owned.read_bytes(folder / JOB))
+        found = {name: str(job[name]) for name in ("job_id", "comment")}
+    except (ValueError, KeyError, TypeError, RecursionError, NotOursError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *owned.NO_FILE):
+            return None
+        raise
+    # 4711.123456
+    return found if re.fullmatch(r"[0-9]+\.[0-9]+", found["job_id"]) else None
 
 
 if __name__ == "__main__":

@@ -175,15 +175,20 @@ def laid_out(value: Json, *, keeps_order: bool = False) -> str:
     Raises:
         ValueError: a number is not finite.
     """
-    return _laid_out(value, depth=0, columns=_COLUMNS, is_sorted=not keeps_order) + "\n"
+    one_line = json.JSONEncoder(sort_keys=not keeps_order, allow_nan=False).encode
+    return _laid_out(value, one_line, depth=0, columns=_COLUMNS, is_sorted=not keeps_order) + "\n"
 
 
-def _laid_out(value: Json, *, depth: int, columns: int, is_sorted: bool) -> str:
-    line = json.dumps(value, sort_keys=is_sorted, allow_nan=False)
+def _laid_out(
+    value: Json, one_line: Callable[[Json], str], *, depth: int, columns: int, is_sorted: bool
+) -> str:
     is_flat = isinstance(value, list) and not any(isinstance(x, list | dict) for x in value)
-    if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
-        return line
-    within = functools.partial(_laid_out, depth=depth + 1, is_sorted=is_sorted)
+    # written whole on each level before its parts were, a report of 800 profiles took twice as long
+    if not isinstance(value, list | dict) or is_flat or not _is_long(value, columns):
+        line = one_line(value)
+        if not isinstance(value, list | dict) or is_flat or len(line) + 2 * depth <= columns:
+            return line
+    within = functools.partial(_laid_out, one_line=one_line, depth=depth + 1, is_sorted=is_sorted)
     if isinstance(value, dict):
         opening, closing = "{}"
         keys = sorted(value) if is_sorted else value
@@ -194,6 +199,13 @@ def _laid_out(value: Json, *, depth: int, columns: int, is_sorted: bool) -> str:
     inner, outer = "  " * (depth + 1), "  " * depth
     lines = f",\n{inner}".join(parts)
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"
+
+
+def _is_long(value: list[Json] | dict[str, Json], columns: int) -> bool:
+    """Whether the line of a value is too long for sure, by how many things its parts hold."""
+    parts = value.values() if isinstance(value, dict) else value
+    least = (1 + len(each) if isinstance(each, str | list | dict) else 1 for each in parts)
+    return sum(least) > columns
 
 
 def canonical(value: Json) -> str:
@@ -236,8 +248,11 @@ def _times(cls: Any) -> tuple[str, ...]:
 
 
 def _encode(value: object) -> Json:
-    if value is None or type(value) in (bool, int, str):
+    if value is None or type(value) in _AS_IT_IS:
         return value
+    if type(value) is float:
+        # Python writes them as they are kept:  nan  inf  -inf
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Record):
         return value.to_json()
     if isinstance(value, Enum):
@@ -247,9 +262,6 @@ def _encode(value: object) -> Json:
         return [_encode(item) for item in items]
     if isinstance(value, dict):
         return {str(key): _encode(item) for key, item in value.items()}
-    if type(value) is float:
-        # Python writes them as they are kept:  nan  inf  -inf
-        return value if math.isfinite(value) else str(value)
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 
 

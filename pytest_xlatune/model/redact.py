@@ -54,6 +54,11 @@ _SHAPE = re.compile(
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
     r"|(?<=[Bb]earer )[^\s\"'(]\S{7,}"
 )
+# one of these is in all that `_SHAPE` finds: to look for it is 20 times faster
+_SHAPE_HAS = (
+    *("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox"),
+    *("nvapi-", "AKIA", "ASIA", "AIza", "eyJ", "earer "),
+)
 # in a query of any address:  https://h/x?token=abc&se=2    ...&X-Amz-Signature=abc    ?sig=abc
 _QUERY = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
 _SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
@@ -126,7 +131,9 @@ def _shown(name: str, value: str) -> str:
 def _plain(text: str) -> str:
     if "?" in text:
         text = _QUERY.sub(_without_query, text)
-    return _SHAPE.sub(HIDDEN, _USER.sub(HIDDEN, text))
+    if "://" in text:
+        text = _USER.sub(HIDDEN, text)
+    return _SHAPE.sub(HIDDEN, text) if any(each in text for each in _SHAPE_HAS) else text
 
 
 def _is_queried(name: str) -> bool:

@@ -6,9 +6,10 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.channels import on_top
@@ -16,7 +17,7 @@ from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record, laid_out, read_json
+from pytest_xlatune.model.record import LATER, Json, Record, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
@@ -24,6 +25,7 @@ from pytest_xlatune.report import Subject
 SCHEMA = 3
 _READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
 _KNOWN = " and ".join(map(str, _READ))
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +271,33 @@ def write_cells(cells: Sequence[Covered]) -> str:
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
-def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Covered, ...]:
-    """Read what `write_cells` wrote; `advice` says what to do about a file that is none.
+def read_cells(
+    text: str, *, where: str, known: tuple[TrialResult, ...] = (), advice: str = _AGAIN
+) -> tuple[Covered, ...]:
+    """Read what `write_cells` wrote; a cell whose trials are `known` gets them as they are.
+
+    `advice` says what to do about a file that is none.
 
     Raises:
         LedgerError: it is damaged, or from a newer version.
     """
+    trials = [each.to_json() for each in known]
+
+    def cell_of(data: Json) -> Covered:
+        # to read all trials of a cell again that did not change was a quarter of a report
+        if trials and isinstance(data, dict) and data.get("history") == trials:
+            return replace(Covered.from_json(data | {"history": []}), history=known)
+        return Covered.from_json(data)
+
+    return _read(text, cell_of, where=where, advice=advice)
+
+
+def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:
+    """Read of what `write_cells` wrote which cells it has, and no more; as `read_cells` raises."""
+    return _read(text, lambda data: Cell.from_json(data["cell"]), where=where, advice=_AGAIN)
+
+
+def _read(text: str, of: Callable[[Json], _T], *, where: str, advice: str) -> tuple[_T, ...]:
     try:
         data = read_json(text)
         schema, cells = data["schema"], data["cells"]
@@ -285,6 +308,6 @@ def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Covered,
     if schema not in _READ:
         raise LedgerError(f"{where}: schema {schema!r}, this version reads {_KNOWN}; {advice}")
     try:
-        return tuple(Covered.from_json(each) for each in cells)
+        return tuple(map(of, cells))
     except (LedgerError, TypeError) as error:
         raise LedgerError(f"{where}: {error}; {advice}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
@@ -209,9 +210,12 @@ def _mapped(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(_mapped(each, change) for each in value)
+        found = tuple(_mapped(each, change) for each in value)
+        # most texts hold nothing that is changed: a table is not made anew for them
+        return value if all(map(operator.is_, found, value)) else found
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         texts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        changed = {name: _mapped(each, change) for name, each in texts.items() if name != "align"}
-        return dataclasses.replace(value, **changed)
+        mapped = {name: _mapped(each, change) for name, each in texts.items() if name != "align"}
+        changed = {name: each for name, each in mapped.items() if each is not texts[name]}
+        return dataclasses.replace(value, **changed) if changed else value
     return value

@@ -33,6 +33,7 @@ from pytest_xlatune.report.document import (
     Block,
     Bullets,
     Code,
+    Column,
     Document,
     Section,
     Table,
@@ -428,7 +429,7 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code}
+    environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code, "rows": _rows}
     return environment.from_string(_file("page.jinja"))
 
 
@@ -437,13 +438,17 @@ def _file(name: str) -> str:
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
+_LONG_CELL = 80  # characters
 _CODE = re.compile(r"`([^`]*)`")
 
 
+@functools.lru_cache(maxsize=4096)  # many cells of a table say the same
 def _rich(text: str) -> str:
     """Escape a text, with its literals as code."""
     from markupsafe import Markup, escape
 
+    if "`" not in text:
+        return escape(text)
     ends = [0, *(end for found in _CODE.finditer(text) for end in found.span()), len(text)]
     parts = [text[start:end] for start, end in pairwise(ends)]
 
@@ -458,6 +463,27 @@ def _rich(text: str) -> str:
         literal_of(part[1:-1]) if at % 2 else escape(part) for at, part in enumerate(parts)
     )
     return made
+
+
+def _rows(table: Table) -> Iterator[str]:
+    """Give the cells of each row: in the template they took half the time of a large page."""
+    from markupsafe import Markup, escape
+
+    heads = [escape(each.title).replace("`", "") for each in table.columns]
+    for row in table.rows:
+        cells = (
+            f'<td class="{_looks(cell, column)}" data-head="{head}">{_rich(cell)}</td>'
+            for cell, column, head in zip(row, table.columns, heads, strict=False)
+        )
+        yield Markup("".join(cells))  # noqa: S704 - each part is escaped above
+
+
+def _looks(cell: str, column: Column) -> str:
+    """Return the classes of a cell."""
+    looks = "right" if column.align == "right" else "wrap" if column.wrap else "text"
+    if looks == "wrap" and len(cell) > _LONG_CELL:
+        looks = "wrap long"
+    return f"{looks} absent" if cell == ABSENT else looks
 
 
 def _code(text: str) -> str:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -498,7 +500,11 @@ def selected80(
             need = rivals[-1] - own if len(rivals) == again else need
             # the mean of two runs
             rivals = sorted(
-                ((each + next(normal)) / 2 for each in rivals[: again - 1]), reverse=True
+                (
+                    (each + other) / 2
+                    for each, other in zip(rivals[: again - 1], normal, strict=False)
+                ),
+                reverse=True,
             )
             own = (own + next(normal)) / 2
             rivals = rivals[: widths[0]]
@@ -530,26 +536,38 @@ def selected80(
 
 
 def _uniform() -> Iterator[float]:
-    """Yield numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014)."""
-    whole, at = (1 << 64) - 1, 0
+    """Yield numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014).
+
+    Its 64 bits stand side by side in one whole number, in lanes of 128 that no product leaves.
+    """
+    ones = sum(1 << 128 * lane for lane in range(_LANES))
+    whole = ones * ((1 << 64) - 1)
+    at = sum(((lane + 1) * _STEELE & (1 << 64) - 1) << 128 * lane for lane in range(_LANES))
     while True:
-        at = (at + 0x9E3779B97F4A7C15) & whole
-        found = ((at ^ (at >> 30)) * 0xBF58476D1CE4E5B9) & whole
-        found = ((found ^ (found >> 27)) * 0x94D049BB133111EB) & whole
-        yield (((found ^ (found >> 31)) >> 11) + 0.5) / (1 << 53)
+        found = (at ^ ((at >> 30) & whole)) * 0xBF58476D1CE4E5B9 & whole
+        found = (found ^ ((found >> 27) & whole)) * 0x94D049BB133111EB & whole
+        found = ((found ^ ((found >> 31) & whole)) >> 11) & whole
+        words = struct.unpack(f"<{2 * _LANES}Q", found.to_bytes(16 * _LANES, "little"))
+        yield from [(each + 0.5) / (1 << 53) for each in words[::2]]
+        at = at + ones * (_LANES * _STEELE & (1 << 64) - 1) & whole
 
 
 def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
     """Return the `count` highest of standard normals, falling; all of them where there are less."""
-    found, log = [], 0.0
-    for left in range(of, max(of - count, 0), -1):
-        log += math.log(next(uniform)) / left  # the largest of `left` uniform ones
-        found.append(_NORMAL.inv_cdf(min(max(math.exp(log), _LEAST), 1 - _LEAST)))
-    return found
+    left = range(of, max(of - count, 0), -1)
+    logs = map(math.log, itertools.islice(uniform, len(left)))
+    # the largest of `left` uniform ones, and so on
+    highest = map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))
+    most, inverse = 1 - _LEAST, _NORMAL.inv_cdf
+    return [
+        inverse(each) if _LEAST < each < most else inverse(min(max(each, _LEAST), most))
+        for each in highest
+    ]
 
 
 _NORMAL = NormalDist()
 _LEAST = 1e-12
+_LANES, _STEELE = 128, 0x9E3779B97F4A7C15
 
 
 def outlook(

@@ -86,29 +86,30 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     if not declared:
         return Window(protocol=protocol)
     # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
+    first = declared[0]
     jobs = [
-        [each for each in score.timings if each[0] < declared[0] or each[0] in declared]
+        [each for each in score.timings if each[0] < first or each[0] in declared]
         for score in scores
         if "resumed" not in score.flags
     ]
     start = steady_start(jobs)
-    if start is None or start <= declared[0]:
+    if start is None or start <= first:
         return Window(protocol=protocol)
-    found = {"start": start, "declared": declared[0]}
+    found = {"start": start, "declared": first}
     kept = sum(bool(each.timings) for each in scores)
     if kept < len(scores):
         note = Reason(Why.WINDOW_KEPT, trials=len(scores) - kept, **found)
         return Window(protocol=protocol, note=note)
     is_long = len(declared) > protocol.min_steps + SPARE
-    first = min(start, declared[-protocol.min_steps - SPARE] if is_long else declared[0])
-    if first == declared[0]:
+    moved = min(start, declared[-protocol.min_steps - SPARE] if is_long else first)
+    if moved == first:
         note = Reason(Why.WINDOW_TOO_SHORT, few=_too_few(start, protocol), **found)
         return Window(protocol=protocol, note=note)
-    note = Reason(Why.WINDOW_MOVED, first=first, **found)
-    if first < start:
+    note = Reason(Why.WINDOW_MOVED, first=moved, **found)
+    if moved < start:
         few = _too_few(start, protocol)
-        note = Reason(Why.WINDOW_MOVED_SHORT, first=first, few=few, **found)
-    return Window(protocol=replace(protocol, first_step=first), is_moved=True, note=note)
+        note = Reason(Why.WINDOW_MOVED_SHORT, first=moved, few=few, **found)
+    return Window(protocol=replace(protocol, first_step=moved), is_moved=True, note=note)
 
 
 def first_half_excess(score: Score, protocol: Protocol) -> float | None:

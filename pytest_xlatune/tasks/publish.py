@@ -169,7 +169,9 @@ def add_to_document(
     data, chinese, patch = (
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
     )
-    kept = read_cells(data.read_text("utf-8"), where=str(data)) if data.exists() else ()
+    kept: tuple[Covered, ...] = ()
+    if data.exists():
+        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered.history)
     cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, rewrite=rewrite)
     texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
@@ -621,8 +623,14 @@ def covered_by(known: Known) -> Covered:
             explanation=explain(known.state, known.folder, best.arm),
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
         )
+    data = covered.to_json()
+    text = json.dumps(data)
     # a log line has no name that speaks of a secret, so the values themselves are searched for
-    return Covered.from_json(json.loads(hide_kept(json.dumps(covered.to_json()))))
+    hidden = hide_kept(text)
+    if hidden == text and all(each.trial.rotation is None for each in covered.history):
+        # `shown` has hidden all that such a trial has: its record says the same
+        return replace(Covered.from_json(data | {"history": []}), history=covered.history)
+    return Covered.from_json(json.loads(hidden))
 
 
 def page_text(

@@ -15,7 +15,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.report.covered import measured_cells
 from pytest_xlatune.report.document import literal, mapped, plain
 from pytest_xlatune.report.history import answer_of
 from pytest_xlatune.report.page import Link, Links, Page, html, index_page
@@ -100,8 +100,8 @@ def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
 def _documents(reports: Path) -> Iterator[Link]:
     for path in sorted(reports.glob(f"*{_TUNING}")):
         try:
-            cells = read_cells(path.read_text("utf-8"), where=path.name)
-            labels = dict.fromkeys(literal(each.cell.label) for each in cells)
+            cells = measured_cells(path.read_text("utf-8"), where=path.name)
+            labels = dict.fromkeys(literal(each.label) for each in cells)
             said = f"{counted(len(cells), 'cell')}: {', '.join(labels)}"
         except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:
             said = f"cannot be read: {plain(repr(error))[:200]}"

@@ -95,21 +95,16 @@ def test_a_killed_trainer_has_failed_with_its_signal(machine: Machine) -> None:
     assert (found.state, found.signal) == (State.FAILED, 9)
 
 
-def test_submitit_s_own_timeout_never_ends_a_trial(machine: Machine) -> None:
+def test_the_job_is_the_payload_in_a_session_of_its_own_and_nothing_stands_between(
+    machine: Machine,
+) -> None:
     job = machine.submit("a", SLEEP)
-    machine.running(job)
-    environ = Path(f"/proc/{job.job_id.split('.')[0]}/environ").read_bytes().split(b"\0")
-    timeouts_s = [int(each.split(b"=")[1]) for each in environ if b"LOCAL_TIMEOUT_S=" in each]
-    assert len(timeouts_s) == 1
-    assert timeouts_s[0] > 365 * 24 * 3600
-
-
-def test_a_killed_submitit_controller_costs_no_trial(machine: Machine) -> None:
-    job = machine.submit("a", LaunchSpec(argv=("sh", "-c", HELD), env=PATH))
-    machine.running(job)
-    os.kill(int(job.job_id.split(".")[0]), signal.SIGKILL)
-    (machine.root / "a" / "go").touch()
-    assert machine.final(job).exit_code == 4
+    claim, trainer = machine.running(job)
+    assert job.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert os.getsid(claim.pid) == claim.pid != os.getsid(0)
+    parent = payload._stat(trainer.pid)
+    assert parent is not None
+    assert parent.parent == claim.pid
 
 
 @pytest.mark.parametrize("job_id", [f"{os.getpid()}.1", "1.999999999"], ids=["ours", "init's"])

@@ -144,10 +144,10 @@ def test_a_submission_that_fails_says_why(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = machine.root / "python"
-    broken.write_text("#!/bin/sh\necho no submitit here\nexit 9\n")
+    broken.write_text("#!/bin/sh\necho no interpreter here\nexit 9\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(SubmissionError, match=r"exit status 9, 'no submitit here'"):
+    with pytest.raises(SubmissionError, match=r"exit status 9, 'no interpreter here'"):
         machine.submit("a", SLEEP)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Request, SchedulerDown, local, payload
+from pytest_xlatune.executors import Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
 from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
@@ -65,19 +66,65 @@ def test_a_folder_that_another_process_submits_is_not_submitted_again(machine: M
         until((folder / "submit.txt").exists)
         write_json(folder / "job.json", {"job_id": "1.1", "comment": "one"})
     assert second.result.job_id == "1.1"
-    assert not (folder / "submitit").exists(), "nothing was started"
+    assert not processes_of(folder), "nothing was started"
     machine.submissions.clear()
 
 
 def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
     folder = machine.root / "one"
-    words = (str(folder), str(machine.root / "lock"), write_spec(folder, SLEEP), "one")
-    argv = [sys.executable, "-m", local.__name__, *words]
+    words = (str(machine.root / "lock"), write_spec(folder, SLEEP), "one")
+    argv = payload.quick_words(folder, *words, does="submit_here")
     both = [subprocess.Popen(argv) for _ in range(2)]
     assert [each.wait(LIMIT_S) for each in both] == [0, 0]
     submission = machine.submit("one", SLEEP)
-    machine.running(submission)
-    assert len(list((folder / "submitit").glob("*_submitted.pkl"))) == 1
+    claim, _ = machine.running(submission)
+    assert submission.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert processes_of(folder) == [claim.pid]
+
+
+KILLED = """
+import os, signal
+from pytest_xlatune.executors import payload
+write = payload.write_json
+def killed(*said):
+    if {is_written}:
+        write(*said)
+    os.kill(os.getpid(), signal.SIGKILL)
+payload.write_json = killed
+payload.submit_here()
+"""
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_submission_that_is_killed_as_it_writes_its_job_down_starts_it_once_or_never(
+    machine: Machine, is_written: bool
+) -> None:
+    folder = machine.root / "one"
+    spec = LaunchSpec(argv=("sh", "-c", "echo ran >> runs; exec sleep 300"), env=PATH)
+    words = (str(folder), str(machine.root / "lock"), write_spec(folder, spec), "one")
+    argv = [sys.executable, "-c", KILLED.format(is_written=is_written), *words]
+    assert subprocess.run(argv, timeout=LIMIT_S, check=False).returncode == -signal.SIGKILL
+    before = payload.read_job(folder)
+    assert (before is not None) == is_written
+    if before is None:
+        until(lambda: not processes_of(folder))  # it saw that it is no job
+        assert read_claim(folder) is None
+    submission = machine.submit("one", spec)
+    claim, _ = machine.running(submission)
+    assert submission.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert before is None or submission.job_id == before["job_id"]
+    until(lambda: (folder / "runs").exists() and processes_of(folder) == [claim.pid])
+    assert (folder / "runs").read_text() == "ran\n"
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes that have an attempt's folder in their command."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdigit() and os.fsencode(folder) in (each / "cmdline").read_bytes():
+                found.append(int(each.name))
+    return found
 
 
 def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(

@@ -20,7 +20,6 @@ from pytest_xlatune.executors.folder import (
     read_spec,
     read_started,
 )
-from pytest_xlatune.executors.local import _read_job
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import merge
 from pytest_xlatune.executors.slurm._held import (
@@ -152,11 +151,11 @@ def test_a_job_that_cannot_be_read_is_none(tmp_path: Path, damage: str) -> None:
     job = {"job_id": "4711.12", "comment": "c"}
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job), encoding="utf-8")
-    assert _read_job(tmp_path) == job
+    assert payload.read_job(tmp_path) == job
     path.unlink()
     of_another_kind = text(json.dumps({**job, "job_id": "../../x"}))
     DAMAGES.get(damage, of_another_kind)(path)
-    assert _read_job(tmp_path) is None
+    assert payload.read_job(tmp_path) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

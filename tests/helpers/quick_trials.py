@@ -3,8 +3,7 @@
 `QuickExecutor` is the local executor but for one thing: a trial has run when `submit` returns. Its
 folder holds what the payload writes: the spec, the log, the outcome. A trainer that is a plain
 Python file runs in this process (a millisecond instead of half a second), every other program as
-one process. What the payload, submitit, kills or two sessions at once do is tried where they are
-the subject.
+one process. What the payload, kills or two sessions at once do is tried where they are the subject.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.folder import write_spec
-from pytest_xlatune.executors.local import _JOB, LocalExecutor, _read_job, _with_gpus
+from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
@@ -47,10 +46,10 @@ class QuickExecutor(LocalExecutor):
         is_beside = self.beside and folder.name.startswith(f"{self.beside}-")
         if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
             return super().submit(spec, request)  # which refuses other nodes
-        if (known := _read_job(folder)) is None:
-            write_spec(folder, _with_gpus(spec))
+        if (known := payload.read_job(folder)) is None:
+            write_spec(folder, spec)
             known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
-            payload.write_json(folder / _JOB, known)
+            payload.write_json(folder / payload.JOB, known)
             payload.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
             payload.forget_secrets(folder)
             payload.close_files(folder)

@@ -134,6 +134,36 @@ def test_json_that_is_laid_out_is_the_same_json(value: object) -> None:
     assert json.loads(laid_out(value)) == value
 
 
+def told_plainly(value: object, columns: int = 120, depth: int = 0) -> str:
+    """Do what `laid_out` does, with each value written whole before its parts are."""
+    line = json.dumps(value, sort_keys=True)
+    has_parts = isinstance(value, dict) or (
+        isinstance(value, list) and any(isinstance(each, list | dict) for each in value)
+    )
+    if not has_parts or len(line) + 2 * depth <= columns:
+        return line
+    inner = ",\n" + "  " * (depth + 1)
+    if isinstance(value, dict):
+        told = {each: told_plainly(value[each], 120, depth + 1) for each in sorted(value)}
+        parts, ends = [f"{json.dumps(each)}: {text}" for each, text in told.items()], "{}"
+    else:
+        assert isinstance(value, list)
+        parts, ends = [told_plainly(each, 10_000, depth + 1) for each in value], "[]"
+    return f"{ends[0]}{inner[1:]}{inner.join(parts)}{inner[1:-2]}{ends[1]}"
+
+
+LONG = st.text('é"a', min_size=20, max_size=30)
+NESTED = st.recursive(
+    LONG | st.integers(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(LONG, inner, max_size=4),
+)
+
+
+@given(NESTED)
+def test_each_value_that_fits_stands_on_one_line_and_no_other(value: object) -> None:
+    assert laid_out(value) == told_plainly(value) + "\n"
+
+
 def test_a_trial_stands_on_one_line() -> None:
     trials = [{"id": at, "steps": [[each, 0.5] for each in range(99)]} for at in range(3)]
     lines = laid_out({"trials": trials, "cell": {"model": "m"}}).splitlines()

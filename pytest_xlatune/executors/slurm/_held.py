@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors.folder import NO_FILE
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
 from pytest_xlatune.model.errors import LedgerError
@@ -302,5 +301,5 @@ def is_damaged(path: Path, kinds: driver.Kinds) -> bool:
     except (ValueError, owned.NotOursError):
         return True
     except OSError as error:
-        return error.errno in NO_FILE
+        return error.errno in owned.NO_FILE
     return not driver.is_of(found, kinds)

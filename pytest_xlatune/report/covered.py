@@ -309,5 +309,5 @@ def _read(text: str, of: Callable[[Json], _T], *, where: str, advice: str) -> tu
         raise LedgerError(f"{where}: schema {schema!r}, this version reads {_KNOWN}; {advice}")
     try:
         return tuple(map(of, cells))
-    except (LedgerError, TypeError) as error:
+    except (LedgerError, TypeError, KeyError) as error:
         raise LedgerError(f"{where}: {error}; {advice}") from None

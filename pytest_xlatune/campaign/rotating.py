@@ -277,7 +277,7 @@ def blame(
         return None
     gone = {each.program for each in earlier if not each.is_suspect}
     ids = {each.id for each in rotation.spec.programs} - gone
-    named = _of_loss(read, steps) if is_loss else read.suspects
+    named = _of_loss(read, steps) if is_loss else _of_end(read, steps)
     suspects = [each for each in named if each in ids]
     if not suspects:
         return None
@@ -287,7 +287,10 @@ def blame(
     if sum(not each.is_suspect for each in before) >= MOST_BLAMED[at]:
         return None
     is_again = any(each.program == program for each in before)
-    is_suspect = decision.cls in _DOUBTFUL and not is_again
+    # what stands in the turn of another may be that one's own fault
+    is_other = at is BlamedAt.TURN and bool(read.turns) and program != read.turns[-1].program
+    is_doubtful = decision.cls in _DOUBTFUL or (is_other and not is_loss)
+    is_suspect = is_doubtful and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
 
 
@@ -305,6 +308,23 @@ def _stood_still(
     if read.is_compiling:
         usual_s = max((each.compile_s for each in read.compiled), default=math.inf)
     return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
+
+
+def _of_end(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """Return the suspects of an end, without those whose calls have all written their lines.
+
+    A baseline that hangs is no fault of the profile before it, a trainer that fails behind the last
+    step is one of none.
+    """
+    recent = [each.program for each in read.turns[-2:]]
+    if read.is_compiling or not steps or not set(read.suspects) <= {*recent}:
+        return read.suspects  # of a process that came further than the one that tells turns
+    ids, last = [each.step for each in steps], read.turns[-1]
+    over = max(ids) - min(ids) + 1
+    if over >= last.first_call + last.calls:
+        return ()
+    left = recent[-1:] if over >= last.first_call else recent
+    return tuple(each for each in read.suspects if each in left)
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:

@@ -342,6 +342,7 @@ class _Reading:
     odd_calls: list[int] = field(default_factory=list)
     compiling: str = ""
     turn_steps: int = 1
+    raised: float = math.inf  # the call that raised, with which the turns end
 
     def start(self, said: Mapping[str, Any]) -> None:
         self.turn_steps = int(said["turn_steps"])
@@ -387,6 +388,9 @@ class _Reading:
         self.odd_calls.append(int(said["call"]))
         self.read.setdefault("odd_words", str(said.get("words", "")))
 
+    def raised_(self, said: Mapping[str, Any]) -> None:
+        self.raised = int(said["call"])
+
     def another(self, said: Mapping[str, Any]) -> None:
         self.read["another_call"] = int(said["call"])
 
@@ -401,9 +405,9 @@ class _Reading:
             planned = self.begun[-1][1] + self.turn_steps
             ends.append(planned if calls is None else min(planned, calls))
         return tuple(
-            Turn(program=program, first_call=first, calls=end - first)
+            Turn(program=program, first_call=first, calls=int(min(end, self.raised)) - first)
             for (program, first), end in zip(self.begun, ends, strict=True)
-            if end > first
+            if min(end, self.raised) > first
         )
 
     def suspects(self) -> tuple[str, ...]:
@@ -424,6 +428,7 @@ _EVENTS = {
     "turn": _Reading.turn,
     "odd_call": _Reading.odd_call,
     "another": _Reading.another,
+    "raised": _Reading.raised_,
     "end": _Reading.end,
 }
 
@@ -435,9 +440,9 @@ def read_rotation(text: str) -> RotationRead:
     (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
     (program, first_call, at), `odd_call` (call, of the first one words), `another` (call),
-    `trouble` (words), `end` (calls). A line of another program is passed over too. Where several
-    processes wrote, e.g. helpers of a trainer, or an attempt before this one, the last that found
-    the step is read, else the last that imported JAX.
+    `raised` (call, words), `trouble` (words), `end` (calls). A line of another program is passed
+    over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before this
+    one, the last that found the step is read, else the last that imported JAX.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

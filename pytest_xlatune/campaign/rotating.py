@@ -317,7 +317,7 @@ def _of_end(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
     step is one of none.
     """
     recent = [each.program for each in read.turns[-2:]]
-    if read.is_compiling or not steps or not set(read.suspects) <= {*recent}:
+    if read.is_compiling or not recent or not steps or not set(read.suspects) <= {*recent}:
         return read.suspects  # of a process that came further than the one that tells turns
     ids, last = [each.step for each in steps], read.turns[-1]
     over = max(ids) - min(ids) + 1

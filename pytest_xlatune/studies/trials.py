@@ -634,6 +634,11 @@ def rotated(
     )
 
 
+def is_of_rotations(trial: Trial) -> bool:
+    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
+    return trial.rotation is not None or trial.stage == CHECK
+
+
 def rotation_of(result: TrialResult) -> Rotation:
     """Return the rotation that a trial is.
 

@@ -137,6 +137,7 @@ class ResolvedSweep:
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
+                rotates=lambda: design.rotate == "on" and self.rotates,
             )
         )
 

@@ -12,10 +12,9 @@ is spent by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
@@ -31,14 +30,12 @@ from pytest_xlatune.model.result import (
     TuningRecord,
     Verdict,
     VerdictKind,
-    relative,
 )
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.rotation_score import copies, is_baseline
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.rotations import (
     Checked,
-    DeployedCheck,
     JobWork,
     OrdinaryNoise,
     check_deployed,
@@ -55,6 +52,7 @@ from pytest_xlatune.studies.trials import (
     TURNS,
     Past,
     as_job,
+    is_of_rotations,
     ordinary,
     rotation_of,
     turns_score,
@@ -65,6 +63,7 @@ from pytest_xlatune.studies.tuning._conclude import place_of
 from pytest_xlatune.studies.tuning._recipe import recipe
 from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, Ways
 from pytest_xlatune.studies.verdicts import (
+    as_checked,
     beside,
     best,
     job_ids_of,
@@ -72,6 +71,7 @@ from pytest_xlatune.studies.verdicts import (
     reference,
     told,
     unmeasured,
+    values_of,
     with_effect,
 )
 
@@ -353,11 +353,11 @@ class RotatedSweep(Walk["TuningStudy"]):
         if loss is not None:
             return _withheld(verdict, loss, kind=VerdictKind.INVALID)
         rotation = self._rotation_of(arm)
-        values = [_values(past.confirms_of(each)) for each in (arm, BASELINE_ID)]
+        values = [values_of(past.confirms_of(each)) for each in (arm, BASELINE_ID)]
         found = check_deployed(rotation, own=values[0], beside=values[1], noise=self.noise)
         if found.kind is Checked.MISSING:
             return _withheld(verdict, Reason(Why.CHECK_MISSING, why=_lost(past, arm)))
-        why = self._compared(rotation, found, arm)
+        why = as_checked(rotation, found, past, arm)
         if found.withholds:
             return _withheld(verdict, why)
         return replace(verdict, reasons=(verdict.reasons[0], why, *verdict.reasons[1:]))
@@ -381,24 +381,6 @@ class RotatedSweep(Walk["TuningStudy"]):
         if not isinstance(found, Comparison):
             raise ValueError(f"{arm} won no rotation")  # noqa: TRY004 - of a state, not a type
         return found
-
-    def _compared(self, rotation: Comparison, found: DeployedCheck, arm: str) -> Reason:
-        """Return what the check says, and what it could have said."""
-        kinds = {
-            Checked.AGREES: Why.CHECK_AGREES,
-            Checked.UNTOLD: Why.CHECK_UNTOLD,
-            Checked.MORE: Why.CHECK_MORE,
-            Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
-        }
-        return Reason(
-            kinds[found.kind],
-            rotation=relative(rotation.estimate),
-            deployed=relative(found.change or 0.0),
-            least=relative(found.least or 0.0),
-            jobs=found.own,
-            beside=found.beside,
-            memory=_memory(self.ordinary, arm),
-        )
 
     # what follows
 
@@ -592,21 +574,12 @@ class RotatedSweep(Walk["TuningStudy"]):
         return {**own, **(self.jobs.slots_of(self.beside) if self.jobs is not None else {})}
 
 
-def is_of_rotations(trial: Trial) -> bool:
-    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
-    return trial.rotation is not None or trial.stage == CHECK
-
-
 def _withheld(
     verdict: Verdict, why: Reason, *, kind: VerdictKind = VerdictKind.INCONCLUSIVE
 ) -> Verdict:
     """Return a verdict that is not FASTER, although rotations say so."""
     reasons = (why, Reason(Why.ELSE, reason=verdict.reasons[0]), *verdict.reasons[1:])
     return replace(verdict, kind=kind, likely=None, reasons=reasons)
-
-
-def _values(results: Sequence[TrialResult]) -> list[float]:
-    return [score.value for each in results if (score := usable(each))]
 
 
 def _lost(past: Past, arm: str) -> Reason | None:
@@ -618,18 +591,6 @@ def _lost(past: Past, arm: str) -> Reason | None:
         if each.status.is_final and usable(each) is None
     ]
     return Reason(Why.CHECK_LOST, why=unmeasured(lost)) if lost else None
-
-
-def _memory(past: Past, arm: str) -> Reason | None:
-    """Return an arm's memory over the baseline's, as the checks print it; None: they do not."""
-    means = []
-    for name in (arm, BASELINE_ID):
-        own = [score.memory_gb for each in past.confirms_of(name) if (score := usable(each))]
-        known = [each for each in own if each]
-        if not known:
-            return None
-        means.append(fmean(known))
-    return Reason(Why.CHECK_MEMORY, change=means[0] / means[1] - 1)
 
 
 def _both_won(rotated: Recipe | None, jobs: Recipe | None) -> tuple[Reason, ...]:

@@ -287,10 +287,7 @@ def blame(
     if sum(not each.is_suspect for each in before) >= MOST_BLAMED[at]:
         return None
     is_again = any(each.program == program for each in before)
-    # what stands in the turn of another may be that one's own fault
-    is_other = at is BlamedAt.TURN and bool(read.turns) and program != read.turns[-1].program
-    is_doubtful = decision.cls in _DOUBTFUL or (is_other and not is_loss)
-    is_suspect = is_doubtful and not is_again
+    is_suspect = decision.cls in _DOUBTFUL and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
 
 
@@ -317,8 +314,10 @@ def _of_end(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
     step is one of none.
     """
     recent = [each.program for each in read.turns[-2:]]
-    if read.is_compiling or not recent or not steps or not set(read.suspects) <= {*recent}:
-        return read.suspects  # of a process that came further than the one that tells turns
+    if read.is_compiling or not recent or not steps or read.raised_call is not None:
+        return read.suspects
+    if not set(read.suspects) <= {*recent}:  # of a process that came further than the first one
+        return read.suspects
     ids, last = [each.step for each in steps], read.turns[-1]
     over = max(ids) - min(ids) + 1
     if over >= last.first_call + last.calls:

@@ -307,6 +307,7 @@ class RotationRead(Record):
         odd_words: which argument of the first of them was another; "" where the worker cannot say.
         another_call: the call of the step before which the trainer made a function of its name that
             is another program; None where it made none.
+        raised_call: the call that raised, with which the turns end; None where none did.
         device: platform and kind of the first device; "" where the journal does not say.
         last_at_s: when the last compilation or turn began, of the process that the suspects are
             of, on its node's clock; None where the journal does not say.
@@ -328,6 +329,7 @@ class RotationRead(Record):
     device: str = field(default="", metadata=LATER)
     is_compiling: bool = field(default=False, metadata=LATER)
     last_at_s: float | None = field(default=None, metadata=LATER)
+    raised_call: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -342,7 +344,6 @@ class _Reading:
     odd_calls: list[int] = field(default_factory=list)
     compiling: str = ""
     turn_steps: int = 1
-    raised: float = math.inf  # the call that raised, with which the turns end
 
     def start(self, said: Mapping[str, Any]) -> None:
         self.turn_steps = int(said["turn_steps"])
@@ -389,7 +390,7 @@ class _Reading:
         self.read.setdefault("odd_words", str(said.get("words", "")))
 
     def raised_(self, said: Mapping[str, Any]) -> None:
-        self.raised = int(said["call"])
+        self.read["raised_call"] = int(said["call"])
 
     def another(self, said: Mapping[str, Any]) -> None:
         self.read["another_call"] = int(said["call"])
@@ -399,15 +400,15 @@ class _Reading:
 
     def turns(self) -> tuple[Turn, ...]:
         """Return the turns: two that follow one another in one program are two."""
-        calls = self.read.get("calls")
+        calls, most = self.read.get("calls"), self.read.get("raised_call", math.inf)
         ends = [first for _, first in self.begun[1:]]
         if self.begun:
             planned = self.begun[-1][1] + self.turn_steps
             ends.append(planned if calls is None else min(planned, calls))
         return tuple(
-            Turn(program=program, first_call=first, calls=int(min(end, self.raised)) - first)
+            Turn(program=program, first_call=first, calls=int(min(end, most)) - first)
             for (program, first), end in zip(self.begun, ends, strict=True)
-            if min(end, self.raised) > first
+            if min(end, most) > first
         )
 
     def suspects(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import argparse
 import math
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,8 +60,8 @@ def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> Co
 
 # of rotations: job noise, what programs of a process share of it, what deployed jobs gain besides
 TURNED = (
-    *((noise, share, None) for noise in NOISES for share in (0.0, 0.5)),
-    (0.006, 0.75, None),
+    *((0.006, share, None) for share in (0.0, 0.5, 0.75)),
+    (0.010, 0.5, None),
     *((0.006, 0.5, loss) for loss in (-0.02, -0.03, -0.05)),
 )
 
@@ -81,7 +82,7 @@ def answer(cluster: rotation_rates.Cluster, trial: Trial) -> TrialResult:
 
 
 def turned(noise: float, share: float, truth: float, deployed: float, gates: int) -> Counter[str]:
-    """Return how so many gates by rotations end."""
+    """Return how so many gates by rotations end, and their jobs."""
     world = rotation_rates.World(
         name="gate", effects=(truth,), deployed=(deployed,), profiles=1, sigma=noise, share=share
     )
@@ -101,7 +102,7 @@ def turned(noise: float, share: float, truth: float, deployed: float, gates: int
     return found
 
 
-def turned_table(gates: int) -> str:
+def turned_table(gates: int, jobs: int) -> str:
     """Return the table of gates by rotations."""
     lines = [
         f"{gates} gates a cell; pass / regression / cannot tell, in percent.",
@@ -109,19 +110,28 @@ def turned_table(gates: int) -> str:
         "| jobs | job noise | in common | deployed | true loss 2 % | true loss 1 % | equal |",
         "|---|---|---|---|---|---|---|",
     ]
-    for noise, share, loss in TURNED:
-        cells, jobs = [], 0.0
-        for truth in TRUTHS if loss is None else (0.0,):
-            found = turned(noise, share, truth, truth if loss is None else loss, gates)
-            shares = (found["pass"], found["SLOWER"], found["INCONCLUSIVE"])
-            cells.append(" / ".join(f"{100 * each / gates:.1f}" for each in shares))
-            jobs = found["jobs"] / gates
-        own = "the same" if loss is None else f"{100 * loss:+.0f} %"
-        cells = ["-"] * (3 - len(cells)) + cells
-        head = f"| {jobs:.0f} | {100 * noise:.1f} % | {100 * share:.0f} % | {own} | "
-        lines.append(head + " | ".join(cells) + " |")
-        print(lines[-1], flush=True)
+    with ProcessPoolExecutor(jobs) as pool:
+        rows = [
+            [
+                pool.submit(turned, noise, share, truth, truth if loss is None else loss, gates)
+                for truth in (TRUTHS if loss is None else (0.0,))
+            ]
+            for noise, share, loss in TURNED
+        ]
+        for (noise, share, loss), row in zip(TURNED, rows, strict=True):
+            found = [each.result() for each in row]
+            cells = ["-"] * (3 - len(found)) + [_cell(each, gates) for each in found]
+            own = "the same" if loss is None else f"{100 * loss:+.0f} %"
+            spent = found[0]["jobs"] / gates
+            head = f"| {spent:.0f} | {100 * noise:.1f} % | {100 * share:.0f} % | {own} | "
+            lines.append(head + " | ".join(cells) + " |")
+            print(lines[-1], flush=True)
     return "\n".join(lines)
+
+
+def _cell(found: Counter[str], gates: int) -> str:
+    shares = (found["pass"], found["SLOWER"], found["INCONCLUSIVE"])
+    return " / ".join(f"{100 * each / gates:.1f}" for each in shares)
 
 
 def table(gates: int) -> str:
@@ -133,11 +143,7 @@ def table(gates: int) -> str:
     ]
     for layout in LAYOUTS:
         for noise in NOISES:
-            cells = []
-            for truth in TRUTHS:
-                found = rates(noise, layout, truth, gates)
-                shares = (found["pass"], found["SLOWER"], found["INCONCLUSIVE"])
-                cells.append(" / ".join(f"{100 * each / gates:.1f}" for each in shares))
+            cells = [_cell(rates(noise, layout, truth, gates), gates) for truth in TRUTHS]
             trials = layout[0] * (1 + layout[1])
             lines.append(
                 f"| {layout[0]} | {layout[1]} | {trials} | {100 * noise:.1f} % | "
@@ -152,8 +158,12 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=1000)
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     parser.add_argument("--rotated", action="store_true", help="gates by rotations")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of gates by rotations")
     arguments = parser.parse_args()
-    text = turned_table(arguments.gates) if arguments.rotated else table(arguments.gates)
+    if arguments.rotated:
+        text = turned_table(arguments.gates, arguments.jobs)
+    else:
+        text = table(arguments.gates)
     print(text)
     if arguments.write:
         part = "gates by rotations" if arguments.rotated else "gates"

@@ -327,6 +327,16 @@ class Catalog:
         found = {aim for each in self.entries if each.name in names for aim in each.aims}
         return tuple(part for part in PARTS if part in found)
 
+    def is_bounded(self, profile: Profile) -> bool:
+        """Tell whether each setting of a profile has a ceiling, and all make the same program."""
+        names = {flag.name for flag in profile.flags}
+        names |= {name for _, name in settings_in(profile.env, "")}
+        entries = [self.find(each) for each in names]
+        return not profile.overrides and all(
+            found and all(each.ceilings and not each.changes_numerics for each in found)
+            for found in entries
+        )
+
     def integers(self) -> frozenset[str]:
         """Return the variables that NCCL reads as plain integers."""
         return frozenset(each.name for each in self.entries if each.integer)

@@ -95,9 +95,9 @@ COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
     "compare": ("compare", "compare two directories of logs, one job per log, or two ledgers"),
-    "hlo": ("evidence", "show what the compiler made of a program, or how two differ"),
+    "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
-    "ceiling": ("plan", "show how much any setting of a kind could win at most, from traces"),
+    "ceiling": ("ceiling", "show how much any setting of a kind could win at most, from traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
     "shrink": ("shrink", "find the fewest settings of a failing profile that still fail"),
     "evidence": (

@@ -90,8 +90,8 @@ def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> Compi
 
 def _compile_check(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.evidence.hlo.difference import finding_line, summary_lines
+    from pytest_xlatune.prepare.compile_check import compiled, without_each
     from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.compile_profiles import compiled, without_each
 
     resolved = resolved_sweep(arguments.sweep, options_of(arguments))
     how, tell = compiler_of(resolved, arguments), live(arguments)

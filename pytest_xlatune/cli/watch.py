@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from pytest_xlatune.sweep.groups import RunSettings
-    from pytest_xlatune.tasks.watch import Watcher
-    from pytest_xlatune.tasks.watch_screen import ScreenLine
+    from pytest_xlatune.tasks.watch import ScreenLine, Watcher
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
@@ -52,8 +51,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def _watch(arguments: argparse.Namespace) -> Output:
     from rich.console import Console, Group
 
-    from pytest_xlatune.tasks.watch import Watcher
-    from pytest_xlatune.tasks.watch_screen import all_lines, screen_lines
+    from pytest_xlatune.tasks.watch import Watcher, all_lines, screen_lines
 
     options = options_of(arguments)
     folder = options.workdir
@@ -86,8 +84,7 @@ def _watch(arguments: argparse.Namespace) -> Output:
 def _serve(watcher: Watcher, options: RunSettings, port: int | None) -> Output:
     """Serve the pages until Ctrl-C."""
     from pytest_xlatune.tasks.files import NO_JINJA, has_pages
-    from pytest_xlatune.tasks.page_server import serving, tunnel_line
-    from pytest_xlatune.tasks.watched_pages import WatchedPages
+    from pytest_xlatune.tasks.watched_pages import WatchedPages, serving, tunnel_line
 
     if not has_pages():
         raise ConfigError(NO_JINJA)

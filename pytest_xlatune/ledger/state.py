@@ -277,6 +277,15 @@ class LedgerState:
         """Return the evidence trials of all studies, in plan order, with what was read of them."""
         return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
 
+    def to_win(self, cell: Cell) -> Reason | None:
+        """Return how much there is to win in a cell, by the latest evidence of its baseline."""
+        own = [
+            each.shares.to_win
+            for each in self.evidence()
+            if each.shares and each.trial.is_baseline and each.trial.cell_digest == cell.digest
+        ]
+        return next((each for each in reversed(own) if each is not None), None)
+
     def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
         known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}

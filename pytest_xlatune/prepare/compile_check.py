@@ -15,26 +15,31 @@ Nothing here knows pytest.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import Compiled, size
+from pytest_xlatune.evidence.hlo.difference import Compiled, CompileFinding, Proof, size
 from pytest_xlatune.ledger import Event, Noted, NoteKind, ProfileCompiled, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.profile import BASELINE, Profile, merge_flags
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers
-from pytest_xlatune.prepare.compilers import Compiler
+from pytest_xlatune.prepare.compilers import Compiler, compiler_for, proofs_of, screen
+from pytest_xlatune.sweep.declaration import CompileCheck
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _PLUGINS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")
 _VERSIONS_TIMEOUT_S = 60.0
@@ -451,4 +456,58 @@ def _left_out(trial: Trial, need: Need) -> TrialResult:
         reason=Reason(kind, why=need.why),
         findings=(finding,),
         not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
+    )
+
+
+def compiled(
+    resolved: ResolvedSweep, how: CompileCheck, *, keep: Path | None
+) -> Iterator[CompileFinding]:
+    """Compile a sweep's profiles; yield each as it is judged.
+
+    `keep` is a folder for logs and dumps; None keeps none.
+
+    Raises:
+        ConfigError: the options do not fit, or the cell as deployed does not compile.
+    """
+    compiler = compiler_for(resolved, how)
+    compiled_by(compiler)  # says what cannot be compiled with, before anything is
+    with TemporaryDirectory() as scratch:
+        yield from screen(
+            resolved.sweep.profiles,
+            compiler.way,
+            folder=keep or Path(scratch),
+            memory_limit_bytes=compiler.memory_limit_bytes,
+            is_away=compiler.target is not None,
+        )
+
+
+def without_each(
+    resolved: ResolvedSweep, how: CompileCheck, said: str, *, keep: Path | None
+) -> list[Proof]:
+    """Return which flags of a profile, or of several joined by `+`, changed the program.
+
+    Raises:
+        ConfigError: no such profile, or it does not compile.
+    """
+    whole = _joined(resolved, said)
+    compiler = compiler_for(resolved, how)
+    compiled_by(compiler)
+    with TemporaryDirectory() as scratch:
+        return list(proofs_of(whole, compiler.way, folder=keep or Path(scratch)))
+
+
+def _joined(resolved: ResolvedSweep, said: str) -> Profile:
+    declared = {each.id: each for each in resolved.sweep.profiles}
+    names = [said] if said in declared else said.split("+")
+    for name in names:
+        if name not in declared:
+            where = f"sweep {resolved.sweep.name!r}"
+            raise ConfigError.unknown("profile", name, valid=declared, where=where)
+    parts = [declared[name] for name in names]
+    return dataclasses.replace(
+        parts[0],
+        id="whole",
+        flags=merge_flags(flag for each in parts for flag in each.flags),
+        env=functools.reduce(on_top, (each.env for each in parts)),
+        overrides={key: value for each in parts for key, value in each.overrides.items()},
     )

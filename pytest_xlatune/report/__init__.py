@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a command that shows a document needs no value of a sweep
     from pytest_xlatune.model.cell import Cell
     from pytest_xlatune.model.environment import RunRecord
     from pytest_xlatune.model.profile import Profile
+    from pytest_xlatune.model.reason import Reason
     from pytest_xlatune.model.result import Conclusion, Score, TrialResult
 
 
@@ -64,6 +65,7 @@ class Subject:
         record: what the figures rest on besides the settings; None of an imported table.
         patch: that deploys the recommended setting; "" where no file that was read has to change.
         slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
+        to_win: how much there is to win at most, by an evidence run of the baseline.
     """
 
     conclusion: Conclusion
@@ -77,6 +79,7 @@ class Subject:
     record: RunRecord | None = None
     patch: str = ""
     slots: Slots = ()
+    to_win: Reason | None = None
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:

@@ -18,7 +18,7 @@ from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size, whole
-from pytest_xlatune.report._trainer_config import values_of
+from pytest_xlatune.report._deployed_files import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 from pytest_xlatune.report.language import ENGLISH, Say
 from pytest_xlatune.report.lines import words_beside

@@ -15,6 +15,7 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
@@ -134,7 +135,7 @@ class Covered(Record):
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
         record: what the figures rest on besides the settings; None in older documents.
-        slots: see `Subject`.
+        slots, to_win: see `Subject`.
     """
 
     sweep: str
@@ -153,6 +154,7 @@ class Covered(Record):
     elsewhere: tuple[Elsewhere, ...] = ()
     record: RunRecord | None = field(default=None, metadata=LATER)
     slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
+    to_win: Reason | None = field(default=None, metadata=LATER)
 
     @property
     def label(self) -> str:
@@ -194,6 +196,7 @@ class Covered(Record):
             stopped=self.stopped,
             record=self.record,
             slots=self.slots,
+            to_win=self.to_win,
         )
 
     def deploys(self, earlier: Earlier) -> bool:

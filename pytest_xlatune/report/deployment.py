@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
-from pytest_xlatune.report._env_file import with_settings
-from pytest_xlatune.report._trainer_config import values_of, with_value
+from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_unverified, unverified_tags
 from pytest_xlatune.report.language import ENGLISH, Say

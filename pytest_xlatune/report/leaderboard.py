@@ -55,20 +55,18 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 from pytest_xlatune.report.lines import (
+    MEASURED_IN,
+    check_table,
     effect_words,
     ending_text,
     figure,
+    has_rotations,
     is_pending,
+    measured_in,
     tally,
     words_beside,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
-from pytest_xlatune.report.rotation_tables import (
-    MEASURED_IN,
-    check_table,
-    has_rotations,
-    measured_in,
-)
 from pytest_xlatune.report.words import joined, plainly, sentence
 
 SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons
@@ -268,6 +266,11 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
         ),
         say("Cell: {text}", text=literal(digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
+        *(
+            [say("To win at most: {text}", text=sentence(subject.to_win, say))]
+            if subject.to_win is not None
+            else ()
+        ),
         state_line(conclusion, history, say),
     )
 

@@ -21,7 +21,7 @@ from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.report import slot_numbers
-from pytest_xlatune.report._trainer_config import settings_of
+from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
 from pytest_xlatune.report.deployment import patch_of, recipe_lines

@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.text import counted, duration, fine, percent, points, size
+from pytest_xlatune.model.text import at_most, counted, duration, fine, percent, points, size
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 
@@ -495,6 +495,9 @@ WORDS: Mapping[Why, str] = {
     Why.NO_TRACE_OF: N_("{parts: and }: no trace tells the time that it costs"),
     Why.SHARE_OF_STEP: N_("{parts: and }, {share:size} of a step"),
     Why.SHARE_OF_STEP_ALONE: N_("{parts: and } alone, {share:size} of a step"),
+    Why.WINS_AT_MOST: N_("no setting of {part} can win more than {gain:ceiling}"),
+    Why.COMPUTES_AT: N_("{share:size} of a step is compute, at {of_peak:share} of its peak"),
+    Why.WINS_TOO_LITTLE: N_("it can win {gain:ceiling} at most, and the sweep sees {sees:size}"),
     Why.DECLARED_ORDER: N_("candidates in declared order"),
     Why.WITHOUT_EVIDENCE: N_("candidates in declared order, for the baseline has no evidence"),
     Why.NOTHING_OF_STEP: N_("it left nothing that says where the time of a step goes"),
@@ -1274,6 +1277,7 @@ def _share1(fraction: float) -> str:
 
 
 _WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "ceiling": at_most,
     "fine": fine,
     "gib": _gib,
     "meaning": lambda cls: FailureClass(cls).meaning,

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_xlatune.evidence.capture_facts import readers
+from pytest_xlatune.campaign.log import LOG
+from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
     Change,
@@ -29,6 +31,7 @@ from pytest_xlatune.evidence.hlo.difference import (
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
+from pytest_xlatune.evidence.trace.ceilings import Bounds, ceilings, roofline
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
@@ -40,13 +43,15 @@ from pytest_xlatune.evidence.trace.comparison import (
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
+from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.result import Shares, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
+from pytest_xlatune.tasks.files import chunks_of
 
 FAMILIES = 5  # of the kernel families that moved most
 _UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile
@@ -199,16 +204,25 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
         attempts = state.trials[each.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
         if each.status is TrialStatus.MEASURED and not each.is_read and submission is not None:
-            found.append(read_attempt(each.trial.id, folder, submission.folder))
+            profiled_at = each.trial.protocol.skip_first_steps
+            found.append(
+                read_attempt(each.trial.id, folder, submission.folder, profiled_at=profiled_at)
+            )
     return tuple(found)
 
 
-def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
-    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
+def read_attempt(
+    trial_id: str, folder: Path, attempt: str, *, profiled_at: int = 0
+) -> EvidenceRecorded:
+    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's.
+
+    `profiled_at` is the step at which the profiler began.
+    """
     facts: list[str] = []
     problems: list[str] = []
     program: Program | None = None
     drilled: Drill | None = None
+    bounds = Bounds()
     dump = f"{attempt}/{DUMP_FOLDER}"
     try:
         if not _stays_below(folder / dump, folder / attempt):
@@ -224,7 +238,8 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         captures = tuple(each for each in below if _stays_below(each, folder / attempt))
         problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
         facts += [fact for each in readers().values() for fact in each.facts(captures)]
-        drilled, left_out = read_window(captures, CaptureWindow())
+        step_s = _step_before(folder / attempt / LOG, profiled_at)
+        drilled, left_out = read_window(captures, CaptureWindow(), step_s=step_s, observe=[bounds])
         facts.append(drill_fact(drilled))
         problems += left_out
     except XlatuneError as error:
@@ -235,8 +250,39 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         captures=tuple(str(each.relative_to(folder)) for each in captures),
         facts=tuple(facts),
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
-        shares=shares_of(drilled, program),
+        shares=_with_ceilings(shares_of(drilled, program), bounds, drilled, program),
     )
+
+
+_WARM = 3  # the steps before are compiled in, or follow a compilation
+
+
+def _step_before(log: Path, profiled_at: int) -> float | None:
+    """Return the median seconds of the warm steps before the profiler; None where there is none."""
+    try:
+        steps = read_log(chunks_of(log, [])).steps
+    except OSError:
+        return None
+    # the one before the window is printed while the profiler starts
+    warm = range(_WARM, profiled_at - 1)
+    times = [each.step_s for each in steps if each.step in warm and each.step_s and not each.start]
+    return statistics.median(times) if times else None
+
+
+def _with_ceilings(
+    shares: Shares | None, bounds: Bounds, drilled: Drill | None, program: Program | None
+) -> Shares | None:
+    """Add what each class could win at most.
+
+    Not without a step time of its own: a profiler lengthens the gaps, and so lowers a ceiling.
+    """
+    if shares is None or drilled is None or drilled.step_s is None:
+        return shares
+    try:
+        found = ceilings(bounds, drilled, roofline(program, bounds.modules, None))
+    except ParseError:  # no whole step
+        return shares
+    return replace(shares, ceilings=found.gains, of_peak=found.of_peak)
 
 
 def _stays_below(path: Path, folder: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pytest_xlatune.evidence.trace.ceilings import Bounds, Ceiling, Ceilings, ce
 from pytest_xlatune.evidence.trace.comparison import milliseconds
 from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.text import at_most, counted
 from pytest_xlatune.report.document import Document, Table, columns, lines, plain, section
 from pytest_xlatune.tasks.artifacts import find_recorded
 
@@ -131,8 +130,8 @@ def _remarks(found: Ceilings) -> Iterator[str]:
 
 
 def upward(gain: float) -> str:
-    """Write a ceiling in percent, never below what it is."""
-    return f"+{math.ceil(round(gain * 1e3, 6)) / 10:.1f}%"
+    """Write a ceiling as the commands on traces do."""
+    return at_most(gain).replace(" ", "")
 
 
 def _ms(value_s: float) -> str:

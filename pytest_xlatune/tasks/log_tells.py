@@ -22,7 +22,7 @@ from pytest_xlatune.model.text import begun, counted, duration, rate, whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compilers import run_in
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.tasks.chunks import chunks_of
+from pytest_xlatune.tasks.files import chunks_of
 from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, fitting, log_of, read_one
 from pytest_xlatune.tasks.write_sweep import read_command
 

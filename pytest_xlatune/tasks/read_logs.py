@@ -31,7 +31,7 @@ from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
-from pytest_xlatune.tasks.chunks import DAMAGED, STDIN, chunks_of
+from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 

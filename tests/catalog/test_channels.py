@@ -20,7 +20,7 @@ from pytest_xlatune.model.profile import Profile, profile, settings_digest, shel
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.report._env_file import with_settings
+from pytest_xlatune.report._deployed_files import with_settings
 from pytest_xlatune.stats.validity import Shown, judged
 from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.sweep.deployed import NoEnv

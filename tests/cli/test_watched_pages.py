@@ -16,10 +16,9 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.page_server import HOST, serving, tunnel_line
 from pytest_xlatune.tasks.publish import publish
 from pytest_xlatune.tasks.watch import Watcher
-from pytest_xlatune.tasks.watched_pages import WatchedPages
+from pytest_xlatune.tasks.watched_pages import HOST, WatchedPages, serving, tunnel_line
 from tests.helpers import scripted
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,12 @@ from pytest_xlatune.evidence.trace.ceilings import (
     roofline,
 )
 from pytest_xlatune.evidence.trace.xplane import read_xplane
+from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.model.channels import PARTS
 from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.tasks.artifacts import read_attempt
 from pytest_xlatune.tasks.ceiling import ceiling_document, upward
 from tests.evidence.test_real_captures import REAL, TRACES
 from tests.helpers.captures import Space, node, trace_json
@@ -418,6 +423,55 @@ def test_what_graphs_won_on_a_real_h100_is_below_the_ceiling_of_launches(
     assert gain < launches.gains["idle"] < 6
     assert launches.gains["communication"] == 0
     assert launches.of_peak == pytest.approx(0.02, abs=0.01)
+
+
+def log_of(steps: int, *, step_s: float) -> str:
+    """The step lines of a trainer, the first two of them slow."""
+    return "".join(
+        f"completed step: {number}, seconds: {step_s if number > 1 else 9:.4f}, "
+        "TFLOP/s/device: 1.000, Tokens/s/device: 1000.000, total_weights: 1, loss: 9.000\n"
+        for number in range(steps)
+    )
+
+
+def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_path: Path) -> None:
+    attempt = tmp_path / "s" / "e.1"
+    captures_of_it = attempt / "plugins" / "profile" / "1"
+    captures_of_it.mkdir(parents=True)
+    shutil.copy(H100 / "graphs.trace.json.gz", captures_of_it)
+    shutil.copytree(of_h100, attempt / "xla_dump")
+    # without a step time of its own there is no ceiling: the profiler lengthens gaps
+    silent = read_attempt("e", tmp_path, "s/e.1", profiled_at=10)
+    assert silent.shares is not None
+    assert (silent.shares.ceilings, silent.shares.to_win) == ({}, None)
+    log = attempt / "xlatune.log"
+    log.write_text(log_of(15, step_s=0.0009))
+    found = read_attempt("e", tmp_path, "s/e.1", profiled_at=10).shares
+    assert found is not None
+    assert set(found.ceilings) == {"communication", "compute", "copies", "idle"}
+    assert found.ceilings["communication"] == 0
+    said = sentence(found.to_win)
+    assert "no setting of communication can win more than +0.0 %" in said
+    assert "of its peak" in said
+    # the shorter the step without the profiler, the less its gaps can win
+    log.write_text(log_of(15, step_s=0.002))
+    slower = read_attempt("e", tmp_path, "s/e.1", profiled_at=10).shares
+    assert slower is not None
+    assert slower.ceilings["idle"] > found.ceilings["idle"] - 1e-9
+    assert EvidenceRecorded.from_json(silent.to_json()) == silent
+    # steps that the profiler was in are none without it
+    log.write_text(log_of(15, step_s=0.0009))
+    assert read_attempt("e", tmp_path, "s/e.1", profiled_at=4).shares == silent.shares
+
+
+def test_settings_that_make_another_program_are_not_bounded() -> None:
+    flags = "--xla_gpu_enable_pipelined_all_gather=true"
+    assert load().is_bounded(profile("a", flags))
+    assert load().is_bounded(profile("b", env={"NCCL_IB_QPS_PER_CONNECTION": "4"}))
+    assert not load().is_bounded(profile("c", f"{flags} --xla_gpu_unheard_of=1"))
+    assert not load().is_bounded(profile("d", flags, overrides={"remat_policy": "full"}))
+    precision = next(each for each in load().entries if each.is_flag and each.changes_numerics)
+    assert not load().is_bounded(profile("e", f"--{precision.name}=true"))
 
 
 def test_the_page_shows_what_the_command_prints(

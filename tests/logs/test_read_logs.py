@@ -19,7 +19,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
 from pytest_xlatune.stats.score import window_steps
-from pytest_xlatune.tasks.chunks import STDIN
+from pytest_xlatune.tasks.files import STDIN
 from pytest_xlatune.tasks.read_logs import (
     Read,
     UnreadableLogError,

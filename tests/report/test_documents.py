@@ -12,9 +12,10 @@ import pytest
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report import cell_documents as cells
+from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
@@ -44,6 +45,20 @@ def test_confirmed_and_screened_profiles_share_no_table() -> None:
         is_screened = verdict.kind is VerdictKind.SCREENED
         assert (row in screened) == is_screened
         assert (row in confirmed) == (verdict.n == BLOCKS)
+
+
+def test_the_head_says_how_much_there_is_to_win_where_evidence_does() -> None:
+    shares = Shares(
+        of_step={"compute": 0.61}, ceilings={"communication": 0.031, "idle": 0.2}, of_peak=0.713
+    )
+    line = (
+        "To win at most: no setting of idle can win more than +20.0 %; no setting of communication "
+        "can win more than +3.1 %; 61.0 % of a step is compute, at 71 % of its peak"
+    )
+    assert line in markdown(leaderboard(replace(FINISHED, to_win=shares.to_win)))
+    covered = replace(COVERED, to_win=shares.to_win)
+    assert line in markdown(tuning([Covered.from_json(json.loads(json.dumps(covered.to_json())))]))
+    assert "To win at most" not in markdown(leaderboard(FINISHED))
 
 
 def test_only_a_faster_profile_has_a_star() -> None:

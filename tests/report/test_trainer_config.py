@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.report._trainer_config import settings_of, values_of, with_value
+from pytest_xlatune.report._deployed_files import settings_of, values_of, with_value
 
 TEXT = """\
 # what every model shares

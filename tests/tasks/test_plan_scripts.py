@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.profile import profile
+from pytest_xlatune.ledger import EvidenceRecorded, Ledger, TrialEnded, TrialPlanned
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import Shares, TrialResult, TrialStatus
 from pytest_xlatune.report.render import terminal
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
@@ -70,6 +73,20 @@ def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Pat
     assert "export HF_HOME=/shared/hf" in said
     assert "export HF_TOKEN=(hidden)" in said
     assert "hunter2" not in said
+
+
+def test_recorded_evidence_tells_how_much_there_is_to_win(tmp_path: Path) -> None:
+    resolved = DECLARED.resolve(Said(values={"executor": "local"}))
+    trial = EvidenceStudy(cell=resolved.cell, profile=BASELINE).trial
+    shares = Shares(of_step={}, ceilings={"communication": 0.031})
+    events = (
+        TrialPlanned(trial=trial),
+        TrialEnded(result=TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))),
+        EvidenceRecorded(trial_id=trial.id, shares=shares),
+    )
+    Ledger(tmp_path / resolved.folder / "ledger.jsonl").append(*events, at_s=1.0)
+    said = planned(tmp_path, Said(values={"executor": "local"}))
+    assert "no setting of communication can win more than +3.1 %" in said
 
 
 def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
+from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Score, Shares, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import captures_of, dump_of, find_recorded
 
@@ -76,6 +78,28 @@ def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: 
     paths, step_s = captures_of("pp8:overlap-2", tmp_path)
     assert list(paths) == [folder / "run/0/a.xplane.pb"]
     assert step_s is None
+
+
+def test_what_there_is_to_win_is_told_by_evidence_of_the_cell_s_baseline(
+    tmp_path: Path,
+) -> None:
+    def told(axes: str, of: Profile, gain: float | None) -> list[Event]:
+        *first, event = recorded(axes, of)
+        assert isinstance(event, EvidenceRecorded)
+        shares = Shares(of_step={}, ceilings={} if gain is None else {"idle": gain})
+        return [*first, dataclasses.replace(event, shares=shares)]
+
+    events = [
+        *told("PP=8", BASELINE, 0.2),
+        *told("PP=8", ONE, 0.3),
+        *told("FSDP=8", BASELINE, 0.4),
+        *told("TP=8", BASELINE, None),  # its trace could not be read
+    ]
+    folder = write(tmp_path, sweep="pp8", axes="PP=8", events=events)
+    state = replay(Ledger(folder / "ledger.jsonl").refresh())
+    of_step = sentence(state.to_win(cell("PP=8")))
+    assert of_step == "no setting of idle can win more than +20.0 %"
+    assert state.to_win(cell("TP=8")) is None
 
 
 def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_in_short
-from pytest_xlatune.tasks.watch import Seen, Standing
-from pytest_xlatune.tasks.watch_screen import ScreenLine, all_lines, screen_lines
+from pytest_xlatune.tasks.watch import ScreenLine, Seen, Standing, all_lines, screen_lines
 
 LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
 

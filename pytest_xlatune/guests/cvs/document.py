@@ -46,9 +46,6 @@ def thresholds(subject: Subject) -> Document:
     )
 
 
-_LOOKS = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
-
-
 def limits_plot(subject: Subject, metrics: Sequence[ThresholdFound]) -> LimitsPlot | None:
     """Return the mean of each metric with its 90 % interval and its jobs, against its limits.
 
@@ -56,7 +53,7 @@ def limits_plot(subject: Subject, metrics: Sequence[ThresholdFound]) -> LimitsPl
     """
     if not any(each.jobs for each in metrics):
         return None
-    looks = {each.arm: _LOOKS.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
+    looks = {each.arm: _HELD.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
     return LimitsPlot(
         caption="Each line has a scale of its own. Small dots: single jobs. Large dot: their mean. "
         "Bar: its 90 % interval, 5 % beyond either end. Upright mark: the limit; shaded: beyond "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_xlatune.evidence.capture_facts import CaptureFacts
+from pytest_xlatune.evidence import CaptureFacts
 from pytest_xlatune.guests.megascale.network.symptoms import (
     network_changes,
     network_fact,

@@ -1,0 +1,47 @@
+"""`xlatune hlo`: what the compiler made of a program, or what changed from one to another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_xlatune.cli.parsers import (
+    TRIAL,
+    add_all,
+    add_json,
+    add_options,
+    options_of,
+)
+from pytest_xlatune.cli.show import Output
+
+
+def add_hlo(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("dump", metavar="DUMP", help=f"folder that --xla_dump_to wrote; {TRIAL}")
+    parser.add_argument(
+        "other", nargs="?", metavar="DUMP2", help="a second dump: show what changed"
+    )
+    add_json(parser)
+    add_all(parser)
+    add_options(parser, only=("workdir", "config"))
+    parser.set_defaults(run=_hlo)
+
+
+def _hlo(arguments: argparse.Namespace) -> Output:
+    from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
+
+    named = filter(None, [arguments.dump, arguments.other])
+    programs, problems = read_programs([_dump(each, arguments) for each in named])
+    return Output(
+        documents=(program_document(*programs, shows_all=arguments.all),),
+        json=lambda: programs_json(*programs),
+        problems=problems,
+    )
+
+
+def _dump(said: str, arguments: argparse.Namespace) -> Path:
+    if "/" in said or Path(said).exists():  # no name of recorded evidence: no ledger is read
+        return Path(said)
+    from pytest_xlatune.tasks.artifacts import dump_of
+
+    return dump_of(said, options_of(arguments).workdir)

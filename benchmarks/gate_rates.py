@@ -61,7 +61,6 @@ def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> Co
 # of rotations: job noise, what programs of a process share of it, what deployed jobs gain besides
 TURNED = (
     *((0.006, share, None) for share in (0.0, 0.5, 0.75)),
-    (0.010, 0.5, None),
     *((0.006, 0.5, loss) for loss in (-0.02, -0.03, -0.05)),
 )
 

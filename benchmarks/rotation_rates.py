@@ -291,9 +291,13 @@ class Cluster:
         world, names = self.world, (*copies(plan.copies), *arms)
         turns = plan.turns(job_steps=world.job_steps, jobs=OLD_JOBS)
         drawn = order_of(len(names), turns.rounds, (self.seed * 7 + self.jobs) % ORDERS)
-        level = self.level()
+        return self.turned(names, drawn, turns.turn_steps)
+
+    def turned(self, names: Sequence[str], drawn: Sequence[int], turn_steps: int) -> RotationScore:
+        """Return what a rotation measures whose turns are drawn."""
+        world, level = self.world, self.level()
         base = {name: level + self.effect(name) + self.own(name) for name in names}
-        kept = turns.turn_steps - 2
+        kept = turn_steps - 2
         # variance of the mean of `kept` AR(1) steps
         spread = sum(world.phi ** abs(one - other) for one in range(kept) for other in range(kept))
         sd = world.step_sd * math.sqrt(spread) / kept
@@ -311,7 +315,7 @@ class Cluster:
                     program=names[index],
                     before=before,
                     round=at // len(names),
-                    first_step=at * turns.turn_steps,
+                    first_step=at * turn_steps,
                     steps=kept,
                     log_step_s=-own,
                 )

@@ -277,7 +277,7 @@ def blame(
         return None
     gone = {each.program for each in earlier if not each.is_suspect}
     ids = {each.id for each in rotation.spec.programs} - gone
-    named = _of_loss(read, steps) if is_loss else read.suspects
+    named = _of_loss(read, steps) if is_loss else _of_end(read, steps)
     suspects = [each for each in named if each in ids]
     if not suspects:
         return None
@@ -305,6 +305,25 @@ def _stood_still(
     if read.is_compiling:
         usual_s = max((each.compile_s for each in read.compiled), default=math.inf)
     return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
+
+
+def _of_end(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """Return the suspects of an end, without those whose calls have all written their lines.
+
+    A baseline that hangs is no fault of the profile before it, a trainer that fails behind the last
+    step is one of none.
+    """
+    recent = [each.program for each in read.turns[-2:]]
+    if read.is_compiling or not recent or not steps or read.raised_call is not None:
+        return read.suspects
+    if not set(read.suspects) <= {*recent}:  # of a process that came further than the first one
+        return read.suspects
+    ids, last = [each.step for each in steps], read.turns[-1]
+    over = max(ids) - min(ids) + 1
+    if over >= last.first_call + last.calls:
+        return ()
+    left = recent[-1:] if over >= last.first_call else recent
+    return tuple(each for each in read.suspects if each in left)
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:

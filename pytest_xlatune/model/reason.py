@@ -184,6 +184,8 @@ class Why(StrEnum):
     STAYS_FOR_MESSAGE = auto()
     STAYS_FOR_START = auto()
     STAYS_FOR_EDIT = auto()
+    STAYS_FOR_CODE = auto()
+    STAYS_FOR_FIGURES = auto()
 
     # what all studies share
     NO_SCORE = auto()
@@ -342,6 +344,7 @@ class Why(StrEnum):
     BASELINE_STORED = auto()
     GATE_PLAN = auto()
     GATE_SEES = auto()
+    GATE_TURNS = auto()
 
     # calibrations, evidence runs, imported tables
     TRIALS_DEPLOYED = auto()

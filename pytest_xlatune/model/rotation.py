@@ -307,6 +307,7 @@ class RotationRead(Record):
         odd_words: which argument of the first of them was another; "" where the worker cannot say.
         another_call: the call of the step before which the trainer made a function of its name that
             is another program; None where it made none.
+        raised_call: the call that raised, with which the turns end; None where none did.
         device: platform and kind of the first device; "" where the journal does not say.
         last_at_s: when the last compilation or turn began, of the process that the suspects are
             of, on its node's clock; None where the journal does not say.
@@ -328,6 +329,7 @@ class RotationRead(Record):
     device: str = field(default="", metadata=LATER)
     is_compiling: bool = field(default=False, metadata=LATER)
     last_at_s: float | None = field(default=None, metadata=LATER)
+    raised_call: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -387,6 +389,9 @@ class _Reading:
         self.odd_calls.append(int(said["call"]))
         self.read.setdefault("odd_words", str(said.get("words", "")))
 
+    def raised_(self, said: Mapping[str, Any]) -> None:
+        self.read["raised_call"] = int(said["call"])
+
     def another(self, said: Mapping[str, Any]) -> None:
         self.read["another_call"] = int(said["call"])
 
@@ -395,15 +400,15 @@ class _Reading:
 
     def turns(self) -> tuple[Turn, ...]:
         """Return the turns: two that follow one another in one program are two."""
-        calls = self.read.get("calls")
+        calls, most = self.read.get("calls"), self.read.get("raised_call", math.inf)
         ends = [first for _, first in self.begun[1:]]
         if self.begun:
             planned = self.begun[-1][1] + self.turn_steps
             ends.append(planned if calls is None else min(planned, calls))
         return tuple(
-            Turn(program=program, first_call=first, calls=end - first)
+            Turn(program=program, first_call=first, calls=int(min(end, most)) - first)
             for (program, first), end in zip(self.begun, ends, strict=True)
-            if end > first
+            if min(end, most) > first
         )
 
     def suspects(self) -> tuple[str, ...]:
@@ -424,6 +429,7 @@ _EVENTS = {
     "turn": _Reading.turn,
     "odd_call": _Reading.odd_call,
     "another": _Reading.another,
+    "raised": _Reading.raised_,
     "end": _Reading.end,
 }
 
@@ -435,9 +441,9 @@ def read_rotation(text: str) -> RotationRead:
     (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
     (program, first_call, at), `odd_call` (call, of the first one words), `another` (call),
-    `trouble` (words), `end` (calls). A line of another program is passed over too. Where several
-    processes wrote, e.g. helpers of a trainer, or an attempt before this one, the last that found
-    the step is read, else the last that imported JAX.
+    `raised` (call, words), `trouble` (words), `end` (calls). A line of another program is passed
+    over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before this
+    one, the last that found the step is read, else the last that imported JAX.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

@@ -341,6 +341,8 @@ WORDS: Mapping[Why, str] = {
     Why.STAYS_FOR_MESSAGE: N_("{names:, } has several fields, and no option sets those"),
     Why.STAYS_FOR_START: N_("programs of one process share what {names:, } sets"),
     Why.STAYS_FOR_EDIT: N_("{names:, } edits a list, and an option of a compilation replaces it"),
+    Why.STAYS_FOR_CODE: N_("one process holds one commit, image and interpreter"),
+    Why.STAYS_FOR_FIGURES: N_("a stored baseline and a floor are figures of ordinary jobs"),
     # what all studies share
     Why.NO_SCORE: N_("no score"),
     Why.SCORE_NOT_FINITE: N_("its score is not finite"),
@@ -645,6 +647,12 @@ WORDS: Mapping[Why, str] = {
     Why.GATE_SEES: N_(
         "an equal candidate passes at a margin of {margin:size} with 80 % power up to a job "
         "noise of {noise:fine}"
+    ),
+    Why.GATE_TURNS: N_(
+        "a gate at a margin of {margin:size} by {trials:+job}: a look, {rotations:+rotation} in "
+        "which candidates and {copies} copies of the baseline take turns, and ordinary jobs that "
+        "check the deployed form; an equal candidate passes with 80 % power where a program "
+        "differs by up to {noise:fine} between rotations"
     ),
     # calibrations, evidence runs, imported tables
     Why.TRIALS_DEPLOYED: N_("{trials:+trial} of the cell as deployed"),

@@ -49,7 +49,7 @@ CHECKS = 4  # ordinary jobs that check the deployed form
 # guesses, where nothing was measured: of a job its start, and of that the compilation; pull, init
 # and compilation of a large model take about 2, 3 and 4 minutes, 15 of its steps 7
 START_SHARE, COMPILE_SHARE = 0.5, 0.4
-_LEAST = 3  # rotations that decide
+LEAST = 3  # rotations that decide
 _MOST = 12
 
 
@@ -110,6 +110,13 @@ class TurnLayout:
     turn_steps: int
     rounds: int
 
+    @classmethod
+    def of(cls, steps: int) -> TurnLayout:
+        """Return turns and rounds of about so many steps of each program, eight at least."""
+        turn_steps = next(turn for least, turn in _TURN_STEPS if steps >= least)
+        rounds = min(max(steps // turn_steps, _ROUNDS[0]), _ROUNDS[1])
+        return cls(turn_steps=turn_steps, rounds=rounds)
+
     def steps(self, programs: int) -> int:
         """Return the steps of a rotation of so many programs."""
         return self.turn_steps * self.rounds * programs
@@ -168,11 +175,7 @@ class RotationPlan:
             jobs: ordinary jobs that would do without rotations.
         """
         programs = sum(self.widths) + len(self.widths) * self.copies
-        each = max(jobs - LOOK - self.checks, 0) * job_steps // programs
-        turn_steps = next(steps for least, steps in _TURN_STEPS if each >= least)
-        return TurnLayout(
-            turn_steps=turn_steps, rounds=min(max(each // turn_steps, _ROUNDS[0]), _ROUNDS[1])
-        )
+        return TurnLayout.of(max(jobs - LOOK - self.checks, 0) * job_steps // programs)
 
     def sees(
         self, sigma: float, *, share: float, of_turns: float = 0.0, alpha: float = SWEEP_ALPHA
@@ -231,10 +234,10 @@ def plan_rotations(
     ranking = [*([profiles] if profiles > 0 else []), *searched]
     every = sum(ranking)
     width = min(every, best or WIDTH)
-    stated = max(deciding, _LEAST) if deciding else _MOST
+    stated = max(deciding, LEAST) if deciding else _MOST
     deciding = min(jobs - LOOK - len(ranking) - CHECKS, stated)
-    if every < 1 or deciding < _LEAST:
-        needed = LOOK + max(len(ranking), 1) + _LEAST + CHECKS
+    if every < 1 or deciding < LEAST:
+        needed = LOOK + max(len(ranking), 1) + LEAST + CHECKS
         return Refusal(why=Reason(Why.FEW_JOBS_TO_ROTATE, jobs=jobs, needed=needed))
     widths = (ranking[0],) + (width,) * deciding
     return RotationPlan(profiles=every, widths=widths, searched=tuple(ranking[1:]))
@@ -309,7 +312,7 @@ def job_noise(scores: Sequence[RotationScore], fit: BlockFit | None) -> Ordinary
     programs of one by their own part. An ordinary job has both. Degrees of freedom after
     F. E. Satterthwaite, Biometrics Bulletin 2, 1946.
     """
-    if fit is None or fit.df < 1 or len(scores) < _LEAST or not math.isfinite(fit.sigma):
+    if fit is None or fit.df < 1 or len(scores) < LEAST or not math.isfinite(fit.sigma):
         return None
     copies = max(fit.n_control / fit.n_blocks, 1.0)
     common = variance(each.level for each in scores)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
@@ -37,6 +38,7 @@ _TRIES = 3  # random orders of a round, of which the most even one is taken
 _BESIDE_ITSELF = 1e6  # cost of a program that follows itself
 
 
+@lru_cache(maxsize=64)
 def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[int, ...]:
     """Return whose turn it is, one index of the programs a turn; a round is one turn of each.
 

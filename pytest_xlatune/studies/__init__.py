@@ -324,6 +324,7 @@ class Asked:
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
         asks_compiler: whether the sweep asks for a compile check.
+        rotates: whether a user asks for rotations; raises ConfigError where they cannot be.
     """
 
     cell: Cell
@@ -338,6 +339,7 @@ class Asked:
     read_reference: Callable[[str], float]
     commits: str = ""
     asks_compiler: bool = False
+    rotates: Callable[[], bool] = lambda: False
 
 
 class DeclaredStudy(Record, ABC):

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,13 +25,24 @@ from typing import NamedTuple
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import Comparison, Score, TrialResult, TrialStatus, relative
-from pytest_xlatune.model.trial import ConfirmDesign, Rotation, Trial
+from pytest_xlatune.model.result import (
+    Comparison,
+    RotationResult,
+    Score,
+    TrialResult,
+    TrialStatus,
+    relative,
+)
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
+from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore
+from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
+from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace, TurnLayout
+from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
@@ -121,6 +132,73 @@ class Orders:
             for number in numbers
             for profile, position in self._shuffled(cells, scope=f"block {number}")
         )
+
+    def look(self, *, turn_steps: int, step_function: str = "") -> Trial:
+        """Return the look: the baseline takes turns alone, as long as those of the rotations."""
+        spec = RotationSpec(
+            programs=(RotatedProgram(id=BASELINE.id),),
+            order=(0,),
+            turn_steps=turn_steps,
+            step_function=step_function,
+        )
+        trial = replace(self._trial(BASELINE, LOOK), arm=ROTATION)
+        return replace(trial, rotation=Rotation(number=0, spec=spec))
+
+    def rotation(
+        self,
+        options: Mapping[str, Mapping[str, str]],
+        number: int,
+        *,
+        turns: TurnLayout,
+        copies: int,
+        block: int,
+        design: ConfirmDesign | None,
+        looked: TrialResult | None,
+        step_function: str = "",
+    ) -> Trial:
+        """Return the rotation of some profiles.
+
+        Args:
+            options: by profile, those of its compilation.
+            number: from 1.
+            turns: their steps, and how many rounds.
+            copies: of the baseline.
+            block: 0 only ranks.
+            design: of the blocks.
+            looked: the look, which tells how long it may take; None is unknown.
+            step_function: the HLO module of the step without `jit_`; "" is as the worker finds it.
+        """
+        programs = (
+            *(RotatedProgram(id=each) for each in copies_of_baseline(copies)),
+            *(RotatedProgram(id=name, options=dict(own)) for name, own in options.items()),
+        )
+        drawn = f"{self.seed} {self.cell_digest} {number}"
+        spec = RotationSpec(
+            programs=programs,
+            order=draw_turns(len(programs), copies, turns.rounds, drawn),
+            turn_steps=turns.turn_steps,
+            step_function=step_function,
+        )
+        trial = self._trial(BASELINE, TURNS, design=design, block=block, position=number)
+        read_ = looked.rotation.read if looked is not None and looked.rotation else None
+        base = usable(looked) if looked is not None else None
+        return rotated(
+            replace(trial, arm=ROTATION),
+            Rotation(number=number, spec=spec),
+            compile_s=max((each.compile_s for each in read_.compiled), default=None)
+            if read_
+            else None,
+            step_s=base.step_s if base is not None else None,
+        )
+
+    def checks(self, profiles: Iterable[Profile]) -> tuple[Trial, ...]:
+        """Return the ordinary jobs, in this order, that check the deployed form."""
+        counts: Counter[str] = Counter()
+        found = []
+        for each in profiles:
+            found.append(self._trial(each, CHECK, block=1, position=counts[each.id]))
+            counts[each.id] += 1
+        return tuple(found)
 
     def _shuffled(
         self, items: Sequence[tuple[Profile, int]], *, scope: str
@@ -554,6 +632,160 @@ def rotated(
         protocol=replace(protocol, steps=rotation.steps, profiler=""),
         rotation=replace(rotation, deadline_s=protocol.deadline_s + math.ceil(more_s)),
     )
+
+
+def is_of_rotations(trial: Trial) -> bool:
+    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
+    return trial.rotation is not None or trial.stage == CHECK
+
+
+def rotation_of(result: TrialResult) -> Rotation:
+    """Return the rotation that a trial is.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rotation = result.trial.rotation
+    if rotation is None:
+        raise ValueError(f"{result.trial.id} is no rotation")
+    return rotation
+
+
+def turns_score(result: TrialResult) -> RotationScore | None:
+    """Return the score of a rotation that was measured; None of any other."""
+    if result.status is not TrialStatus.MEASURED or result.rotation is None:
+        return None
+    return result.rotation.score
+
+
+def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Reason | None:
+    """Return why nothing can rotate, as a look or the first rotation tells; None: it can, so far.
+
+    Args:
+        look: that is over; None before.
+        begun: the first rotation, likewise.
+    """
+    if look is not None and (look.rotation is None or not look.rotation.is_found):
+        said = first([look.rotation.reason if look.rotation else None, look.reason])
+        return Reason(Why.LOOK_FINDS_NONE, said=said)
+    if begun is not None and turns_score(begun) is None:
+        said = first([begun.rotation.reason if begun.rotation else None, begun.reason])
+        return Reason(Why.FIRST_ROTATION_FAILED, said=said)
+    return None
+
+
+def as_job(
+    result: TrialResult,
+    program: str,
+    profile: Profile,
+    *,
+    stage: str,
+    position: int,
+    protocol: Protocol,
+    base: Score | None,
+) -> TrialResult:
+    """Return a program of a rotation as if it had been a job.
+
+    Args:
+        result: of the rotation.
+        program: its id there.
+        profile: what it sets.
+        stage: of the job.
+        position: likewise, among those of its profile.
+        protocol: of the cell.
+        base: score of the baseline as a job, at whose level it stands; None: that of the turns.
+    """
+    trial = result.trial
+    job = Trial(
+        cell_digest=trial.cell_digest,
+        profile=profile,
+        protocol=protocol,
+        study=trial.study,
+        stage=stage,
+        block=trial.block,
+        position=position,
+        design=trial.design,
+    )
+    # it begins when others of its rotation do, whatever was tried again
+    blamed = result.rotation.blamed if result.rotation else ()
+    found = TrialResult(
+        trial=job,
+        status=TrialStatus.UNMEASURED,
+        reason=Reason(Why.NO_TURN_OF_ITS_OWN),
+        job_ids=result.job_ids,
+        epoch=result.epoch,
+        rotation=RotationResult(blamed=tuple(e for e in blamed if e.program == program)),
+    )
+    score = turns_score(result)
+    change = score.of(program) if score is not None else None
+    left_out = _left_out(result, program)
+    if left_out is not None and profile is not BASELINE:
+        return replace(found, status=TrialStatus.DROPPED, reason=left_out)
+    if score is None or change is None:
+        why = first([result.rotation.reason if result.rotation else None, result.reason])
+        return replace(found, reason=why or found.reason)
+    # an equal text of a program is none that runs alike: the level at which LLVM optimises the
+    # loops is in no line of it, and makes a step 2.2 times slower
+    own = _job_score(score, change, base)
+    return replace(found, status=TrialStatus.MEASURED, reason=None, score=own)
+
+
+def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
+    """Return the score of a program: its change on top of the baseline's level as a job."""
+    steps = sum(each.steps for each in score.turns if each.program == change.program)
+    level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
+    value = level + change.change
+    figure = base.figure if base is not None else None
+    step_s = math.exp(-score.level) if base is None else base.step_s
+    if step_s is not None:  # of the level that the figure stands at
+        step_s *= math.exp(-change.change)
+    if figure is not None:
+        figure = replace(figure, value=figure.metric.figure(value))
+    return Score(
+        value=value,
+        tgs=None if figure else math.exp(value),
+        step_s=step_s,
+        n_steps=steps,
+        window=(0, 0),
+        figure=figure,
+    )
+
+
+def _left_out(result: TrialResult, program: str) -> Reason | None:
+    """Return why a program had no turn: refused, too large, or what the job died of."""
+    found = result.rotation
+    if found is None:
+        return None
+    for each in found.blamed:
+        if each.program == program and not each.is_suspect:
+            return Reason(Why.ROTATION_DIED_OF, cls=each.cls)
+    if found.read is None:
+        return None
+    if program in found.read.refused:
+        said = found.read.refused[program]
+        return Reason(Why.PROGRAM_REFUSED, program=program, said=said)
+    if program in found.read.left_out:
+        size = found.read.left_out[program]
+        return Reason(Why.PROGRAM_TOO_LARGE, program=program, bytes=size)
+    return None
+
+
+def ordinary(
+    history: History,
+    *,
+    protocols: Mapping[str, Protocol],
+    declared: Mapping[str, Profile],
+    study: str = STUDY,
+) -> Past:
+    """Return the looks and checks of a history: jobs in which the trainer ran as it is deployed."""
+    found = []
+    for each in history:
+        trial = each.trial
+        if trial.rotation is not None and trial.rotation.is_look:
+            found.append(replace(each, trial=replace(trial, arm=BASELINE.id, rotation=None)))
+        elif trial.stage == CHECK:
+            found.append(replace(each, trial=replace(trial, stage=CONFIRM)))
+    return read(found, protocols=protocols, declared=declared, study=study)
 
 
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:

@@ -137,6 +137,7 @@ class ResolvedSweep:
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
+                rotates=lambda: design.rotate == "on" and self.rotates,
             )
         )
 
@@ -178,7 +179,8 @@ class ResolvedSweep:
         if declared is None or study.traits.aim is not Aim.GATES or declared.stored:
             return
         by_digest = {each.digest: each for each in study.cells}
-        trials = {each.arm: each for each in reversed(study.ahead(()))}
+        ahead = [each for each in reversed(study.ahead(())) if each.rotation is None]
+        trials = {each.arm: each for each in ahead}
         reference = trials.get(study.reference)
         if reference is None:
             return

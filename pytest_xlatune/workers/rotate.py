@@ -269,6 +269,8 @@ class TurnTaker:
         programs: list[Any] = [None] * len(self.programs)
         try:
             self.journal.open(self.jax.process_index())
+            if getattr(self.jax.config, "jax_disable_jit", False):
+                raise RuntimeError("jax_disable_jit is set, so no program is compiled")  # noqa: TRY301
             self.journal.say("found", name=step.name, device=self._device())
             step.lowered, step.given = step.lower(args, kwargs), (args, kwargs)
             step.given = self.jax.tree_util.tree_map(_kind_of, step.given)
@@ -477,6 +479,7 @@ class _RotatedStep(ABC):
         self.is_gone = False  # one that was made later is called in its place
         self.is_anew = False  # made of the name of the step, after this was found
         self._odd = 0
+        self._is_over = False  # a call of the turns raised
         self.kinds: Counter[tuple[str, ...]] = Counter()  # of the arguments of the first calls
 
     @abstractmethod
@@ -510,11 +513,11 @@ class _RotatedStep(ABC):
                 self._programs, self.run = programs, self._turning
                 self._turn_end = self.calls
             return self.run(*args, **kwargs)
-        self.kinds[kind] += 1
-        self.calls += 1
-        rotation.called += 1
         given_bytes = _size_bytes(leaves)
         result = self.plain(*args, **kwargs)
+        self.kinds[kind] += 1  # one that raised is no step
+        self.calls += 1
+        rotation.called += 1
         returned = rotation.jax.tree_util.tree_leaves(result)
         self.result_leaves, self.result_bytes = len(returned), _size_bytes(returned)
         self.size_bytes = given_bytes + self.result_bytes
@@ -544,10 +547,21 @@ class _RotatedStep(ABC):
 
     def _turning(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program whose turn it is."""
+        if self._is_over:
+            return self._plainly(*args, **kwargs)
         call = self.calls
         self.calls = call + 1
         if call >= self._turn_end:
             self._begin_turn(call)
+        try:
+            return self._taken(call, args, kwargs)
+        except Exception as error:
+            # a trainer that goes on has a line for this call, or has none: later turns tell nothing
+            self._is_over = True
+            self._rotation.journal.say("raised", call=call, words=_words(error))
+            raise
+
+    def _taken(self, call: int, args: Any, kwargs: Any) -> Any:
         given = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
         if given is None:
             return self._oddly(call, args, kwargs)

@@ -251,6 +251,61 @@ def test_a_death_of_the_baseline_is_blamed_on_none(tmp_path: Path) -> None:
     assert ran.rotation.blamed == ()
 
 
+def _ends(*, at: int, lines: int, times: int = 9, tail: str = "") -> Play:
+    """Die in a turn so many times, when so many calls have written their lines."""
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        if attempt > times:
+            return whole(spec, attempt)
+        told = journal(spec, turns=at + 1, is_over=False) + tail
+        return step_lines(spec, SPEEDS, until=lines) + CHECK, ABORTED, (told,)
+
+    return play
+
+
+# a turn of the baseline, and the profile before it
+OF_BASELINE = next(
+    at for at, each in enumerate(SPEC.order) if at and each < 2 <= SPEC.order[at - 1]
+)
+BEFORE_IT = SPEC.programs[SPEC.order[OF_BASELINE - 1]].id
+BEGINS = SPEC.first_step + OF_BASELINE * SPEC.turn_steps
+EVERY = SPEC.first_step + len(SPEC.order) * SPEC.turn_steps
+LAST = next(at for at in reversed(range(len(SPEC.order))) if SPEC.order[at] > 1)
+
+
+@pytest.mark.parametrize(
+    ("play", "blamed"),
+    [
+        pytest.param(
+            _ends(at=OF_BASELINE, lines=BEGINS + 2), [], id="in the middle of the baseline's turn"
+        ),
+        pytest.param(_ends(at=OF_BASELINE, lines=BEGINS), [], id="at its first step"),
+        pytest.param(
+            _ends(at=OF_BASELINE, lines=BEGINS - 1, times=1), [BEFORE_IT],
+            id="with a step of the profile before it still open",
+        ),
+        pytest.param(
+            _ends(at=LAST, lines=SPEC.first_step + (LAST + 1) * SPEC.turn_steps), [],
+            id="behind the last step of a profile's turn, as a checkpoint does",
+        ),
+        pytest.param(
+            _ends(at=len(SPEC.order) - 1, lines=EVERY, tail=turned.line("end", calls=EVERY)), [],
+            id="behind the last step of all",
+        ),
+        pytest.param(
+            _ends(at=OF_BASELINE - 1, lines=BEGINS - 2, times=1,
+                  tail=turned.line("raised", call=BEGINS - 2)),
+            [BEFORE_IT], id="by an exception of a profile's program",
+        ),
+    ],
+)  # fmt: skip
+def test_no_profile_is_blamed_whose_steps_are_all_over(
+    tmp_path: Path, play: Play, blamed: list[str]
+) -> None:
+    ran = run(tmp_path, play)
+    assert [each.program for each in ran.rotation.blamed] == blamed
+
+
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
@@ -572,3 +627,16 @@ def test_the_worker_and_the_spec_are_files_of_the_attempt(tmp_path: Path) -> Non
     assert "XLATUNE_ROTATION" in launch.env  # `trainer` is no Python: the worker is loaded
     assert WORKER_FILE not in launch.files
     assert "def main" in launch.files["xlatune_site/sitecustomize.py"]
+
+
+def test_the_turns_end_with_a_call_that_raises(tmp_path: Path) -> None:
+    """A trainer that catches it and goes on has a line for that call, or has none."""
+    call = SPEC.first_step + (len(SPEC.order) - 3) * SPEC.turn_steps + 2
+    told = journal(SPEC, turns=len(SPEC.order) - 2, is_over=False)
+    told += turned.line("raised", call=call, words="INTERNAL") + turned.line("end", calls=EVERY + 1)
+    ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS), OK, (told,)))
+    assert ran.result.status is TrialStatus.MEASURED
+    assert ran.rotation.score is not None
+    last = ran.rotation.score.turns[-1]
+    assert last.first_step + last.steps + 2 <= call
+    assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)

@@ -22,6 +22,7 @@ from pytest_xlatune.model.result import (
     Verdict,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 
 CELL = Cell(
@@ -88,7 +89,7 @@ def cluster(effects: Effects, *, sigma: float = 0.003, seed: int = 0) -> Answer:
     return run
 
 
-def drive(of: TuningStudy, run: Answer, history: Sequence[TrialResult] = ()) -> list[TrialResult]:
+def drive(of: Study, run: Answer, history: Sequence[TrialResult] = ()) -> list[TrialResult]:
     done = list(history)
     while trials := of.propose(done):
         done += [run(trial) for trial in trials]

@@ -251,6 +251,40 @@ def test_other_arguments_run_the_trainers_own_program(tmp_path: Path) -> None:
     assert read.odd_calls == (6,)
 
 
+@programs
+def test_a_call_that_raises_is_no_step_and_ends_the_turns(tmp_path: Path) -> None:
+    step = (
+        "inner = jax.jit(train_step)\n"
+        "raised = set()\n"
+        "def step(state, batch):\n"
+        "    if number in (1, 6) and number not in raised:\n"
+        "        raised.add(number)\n"
+        "        kept, worker = batch, inner._xlatune\n"
+        "        def fails(*args, **more): raise RuntimeError('INTERNAL: once')\n"
+        "        program, plain = worker._program, worker.plain\n"
+        "        worker._program = worker.plain = fails\n"
+        "        try: inner(state, batch)\n"
+        "        except RuntimeError: print('caught')\n"
+        "        worker._program, worker.plain = program, plain\n"
+        "    return inner(state, batch)"
+    )
+    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY))
+    assert rotated.status == 0, rotated.said
+    assert rotated.said.count("caught") == 2
+    # the one before the turns is not counted, with the one in them they end
+    assert rotated.turns == [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)]
+    assert (rotated.read.raised_call, rotated.read.calls) == (6, 12)
+
+
+@programs
+def test_without_compilation_nothing_rotates_and_the_journal_says_so(tmp_path: Path) -> None:
+    trainer = write_trainer(tmp_path, "called")
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY), env={"JAX_DISABLE_JIT": "1"}, steps=6)
+    assert (rotated.status, len(rotated.losses)) == (0, 6), rotated.said
+    assert rotated.read.trouble == "RuntimeError: jax_disable_jit is set, so no program is compiled"
+    assert rotated.turns == []
+
+
 MADE_ANEW = """
 jitted = []
 def step(state, batch):

@@ -12,61 +12,58 @@ is spent by then.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     Recipe,
-    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
     TuningRecord,
     Verdict,
     VerdictKind,
-    relative,
 )
-from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec, options_of
-from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore, copies, is_baseline
-from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
+from pytest_xlatune.model.rotation import options_of
+from pytest_xlatune.model.rotation_score import copies, is_baseline
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.rotations import (
     Checked,
-    DeployedCheck,
     JobWork,
     OrdinaryNoise,
     check_deployed,
     check_jobs,
     job_noise,
 )
-from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
 from pytest_xlatune.studies.staged import Walk
 from pytest_xlatune.studies.trials import (
     ALIAS,
     CHECK,
     CONFIRM,
-    LOOK,
     STUDY,
     TURNS,
     Past,
-    read,
-    rotated,
+    as_job,
+    is_of_rotations,
+    ordinary,
+    rotation_of,
+    turns_score,
     usable,
+    why_not_turned,
 )
 from pytest_xlatune.studies.tuning._conclude import place_of
 from pytest_xlatune.studies.tuning._recipe import recipe
 from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, Ways
 from pytest_xlatune.studies.verdicts import (
+    as_checked,
     beside,
     best,
     job_ids_of,
@@ -74,6 +71,7 @@ from pytest_xlatune.studies.verdicts import (
     reference,
     told,
     unmeasured,
+    values_of,
     with_effect,
 )
 
@@ -105,9 +103,9 @@ class RotatedSweep(Walk["TuningStudy"]):
         self.beside = tuple(each for each in history if not is_of_rotations(each.trial))
         self._checks = tuple(each for each in own if each.trial.stage == CHECK)
         rotations = [each for each in own if each.trial.rotation is not None]
-        self._looks = tuple(each for each in rotations if _rotation(each).is_look)
-        found = (each for each in rotations if not _rotation(each).is_look)
-        self.rotations = tuple(sorted(found, key=lambda each: _rotation(each).number))
+        self._looks = tuple(each for each in rotations if rotation_of(each).is_look)
+        found = (each for each in rotations if not rotation_of(each).is_look)
+        self.rotations = tuple(sorted(found, key=lambda each: rotation_of(each).number))
         self.rotated: TuningStudy = ways.rotated  # type: ignore[assignment]
 
     def result(self, trial: Trial) -> TrialResult | None:
@@ -134,17 +132,8 @@ class RotatedSweep(Walk["TuningStudy"]):
     @cached_property
     def why_not(self) -> Reason | None:
         """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
-        look = self.look
-        if look is not None:
-            found = look.rotation
-            if found is None or not found.is_found:
-                said = first([found.reason if found else None, look.reason])
-                return Reason(Why.LOOK_FINDS_NONE, said=said)
-        begun = next((each for each in self.rotations if each.status.is_final), None)
-        if begun is not None and _score(begun) is None:
-            said = first([begun.rotation.reason if begun.rotation else None, begun.reason])
-            return Reason(Why.FIRST_ROTATION_FAILED, said=said)
-        return None
+        begun = (each for each in self.rotations if each.status.is_final)
+        return why_not_turned(self.look, next(begun, None))
 
     @cached_property
     def jobs(self) -> TuningStudy | None:
@@ -181,7 +170,9 @@ class RotatedSweep(Walk["TuningStudy"]):
     def _known(self, history: History) -> Mapping[str, Profile]:
         arms = self.rotated.arms(history)
         # what a search asked for is known by its name, whatever it would ask for today
-        names = {program.id for each in self.rotations for program in _rotation(each).spec.programs}
+        names = {
+            program.id for each in self.rotations for program in rotation_of(each).spec.programs
+        }
         asked = {name: found for name in names if (found := self._candidate(name))}
         return {ALIAS.id: ALIAS, **asked, **{each.id: each.profile for each in arms}}
 
@@ -197,7 +188,7 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     def _programs(self, result: TrialResult, known: Mapping[str, Profile]) -> Iterator[TrialResult]:
         """Yield what a rotation says of each of its programs, the baseline for each wave."""
-        trial, spec = result.trial, _rotation(result).spec
+        trial, spec = result.trial, rotation_of(result).spec
         profiles = {
             each.id: known[each.id]
             for each in spec.programs
@@ -215,66 +206,20 @@ class RotatedSweep(Walk["TuningStudy"]):
             elif each.id in profiles:
                 profile = profiles[each.id]
                 stage = CONFIRM if trial.block else profile.wave
-                yield self._as_job(result, each.id, profile, stage, 0)
+                yield self._as_job(result, each.id, profile, stage)
 
     def _as_job(
-        self, result: TrialResult, program: str, profile: Profile, stage: str, position: int
+        self, result: TrialResult, program: str, profile: Profile, stage: str, position: int = 0
     ) -> TrialResult:
-        """Return a program of a rotation as if it had been a job."""
-        trial = result.trial
-        job = Trial(
-            cell_digest=trial.cell_digest,
-            profile=profile,
-            protocol=self.study.cell.protocol,
-            study=STUDY,
+        protocol = self.study.cell.protocol
+        return as_job(
+            result,
+            program,
+            profile,
             stage=stage,
-            block=trial.block,
             position=position,
-            design=trial.design,
-        )
-        # it begins when others of its rotation do, whatever was tried again
-        blamed = result.rotation.blamed if result.rotation else ()
-        found = TrialResult(
-            trial=job,
-            status=TrialStatus.UNMEASURED,
-            reason=Reason(Why.NO_TURN_OF_ITS_OWN),
-            job_ids=result.job_ids,
-            epoch=result.epoch,
-            rotation=RotationResult(blamed=tuple(e for e in blamed if e.program == program)),
-        )
-        score = _score(result)
-        change = score.of(program) if score is not None else None
-        left_out = _left_out(result, program)
-        if left_out is not None and profile is not BASELINE:
-            return replace(found, status=TrialStatus.DROPPED, reason=left_out)
-        if score is None or change is None:
-            why = first([result.rotation.reason if result.rotation else None, result.reason])
-            return replace(found, reason=why or found.reason)
-        # an equal text of a program is none that runs alike: the level at which LLVM optimises the
-        # loops is in no line of it, and makes a step 2.2 times slower
-        return replace(
-            found, status=TrialStatus.MEASURED, reason=None, score=self._score_of(score, change)
-        )
-
-    def _score_of(self, score: RotationScore, change: ProgramChange) -> Score:
-        """Return the score of a program: its change on top of the baseline's level as a job."""
-        steps = sum(each.steps for each in score.turns if each.program == change.program)
-        base = self.base
-        level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
-        value = level + change.change
-        figure = base.figure if base is not None else None
-        step_s = math.exp(-score.level) if base is None else base.step_s
-        if step_s is not None:  # of the level that the figure stands at
-            step_s *= math.exp(-change.change)
-        if figure is not None:
-            figure = replace(figure, value=figure.metric.figure(value))
-        return Score(
-            value=value,
-            tgs=None if figure else math.exp(value),
-            step_s=step_s,
-            n_steps=steps,
-            window=(0, 0),
-            figure=figure,
+            protocol=protocol,
+            base=self.base,
         )
 
     # what comes next
@@ -306,7 +251,7 @@ class RotatedSweep(Walk["TuningStudy"]):
             wave = each.stage if each.stage in waves else ""
             if each.protocol.is_scored and (each.block, each.arm) not in held:
                 groups.setdefault((each.block, wave), []).append(each)
-        number = max((_rotation(each).number for each in self.rotations), default=0)
+        number = max((rotation_of(each).number for each in self.rotations), default=0)
         made = []
         for (block, wave), trials in sorted(groups.items()):
             if wave and is_searching:
@@ -320,21 +265,8 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     @property
     def _look(self) -> Trial:
-        spec = RotationSpec(
-            programs=(RotatedProgram(id=BASELINE_ID),),
-            order=(0,),
-            turn_steps=self.ways.turns.turn_steps,  # of the rotations
-            step_function=self.ways.step_function,
-        )
-        return Trial(
-            arm=ROTATION,
-            cell_digest=self.study.cell.digest,
-            profile=BASELINE,
-            protocol=self.study.cell.protocol,
-            study=STUDY,
-            stage=LOOK,
-            rotation=Rotation(number=0, spec=spec),
-        )
+        steps = self.ways.turns.turn_steps  # of the rotations
+        return self.study.orders.look(turn_steps=steps, step_function=self.ways.step_function)
 
     def _rotate(
         self,
@@ -344,32 +276,16 @@ class RotatedSweep(Walk["TuningStudy"]):
         design: ConfirmDesign | None,
     ) -> Trial:
         """Return the rotation of some profiles."""
-        cell, plan, turns = self.study.cell, self.ways.plan, self.ways.turns
-        programs = (
-            *(RotatedProgram(id=each) for each in copies(plan.copies)),
-            *(RotatedProgram(id=n, options=self._options(p)) for n, p in profiles.items()),
-        )
-        drawn = f"{self.study.seed} {cell.digest} {number}"
-        spec = RotationSpec(
-            programs=programs,
-            order=draw_turns(len(programs), plan.copies, turns.rounds, drawn),
-            turn_steps=turns.turn_steps,
+        return self.study.orders.rotation(
+            {name: self._options(each) for name, each in profiles.items()},
+            number,
+            turns=self.ways.turns,
+            copies=self.ways.plan.copies,
+            block=block,
+            design=design,
+            looked=self.look,
             step_function=self.ways.step_function,
         )
-        trial = Trial(
-            arm=ROTATION,
-            cell_digest=cell.digest,
-            profile=BASELINE,
-            protocol=cell.protocol,
-            study=STUDY,
-            stage=TURNS,
-            block=block,
-            position=number,
-            design=design,
-        )
-        seen = _compile_s(self.look), self.base.step_s if self.base is not None else None
-        rotation = Rotation(number=number, spec=spec)
-        return rotated(trial, rotation, compile_s=seen[0], step_s=seen[1])
 
     # the check of the deployed form
 
@@ -394,22 +310,8 @@ class RotatedSweep(Walk["TuningStudy"]):
         if not self.rotated.confirm or self.rotated.propose(self.laid_out):
             return ()
         known = self._known(self.laid_out)
-        counts: Counter[str] = Counter()
-        found = []
-        for arm in check_jobs(self.won, rng_seed=f"{self.study.seed}", jobs=self.ways.plan.checks):
-            found.append(
-                Trial(
-                    cell_digest=self.study.cell.digest,
-                    profile=known[arm],
-                    protocol=self.study.cell.protocol,
-                    study=STUDY,
-                    stage=CHECK,
-                    block=1,
-                    position=counts[arm],
-                )
-            )
-            counts[arm] += 1
-        return tuple(found)
+        drawn = check_jobs(self.won, rng_seed=f"{self.study.seed}", jobs=self.ways.plan.checks)
+        return self.study.orders.checks(known[each] for each in drawn)
 
     @property
     def checks_due(self) -> tuple[Trial, ...]:
@@ -420,13 +322,8 @@ class RotatedSweep(Walk["TuningStudy"]):
     @cached_property
     def ordinary(self) -> Past:
         """The look and the checks: jobs in which the trainer ran as it is deployed."""
-        looks = [
-            replace(each, trial=replace(each.trial, arm=BASELINE_ID, rotation=None))
-            for each in self._looks
-        ]
-        checks = [replace(each, trial=replace(each.trial, stage=CONFIRM)) for each in self._checks]
-        return read(
-            (*looks, *checks),
+        return ordinary(
+            (*self._looks, *self._checks),
             protocols=self.study.orders.protocols,
             declared=self._known(self.laid_out),
         )
@@ -434,7 +331,7 @@ class RotatedSweep(Walk["TuningStudy"]):
     @cached_property
     def noise(self) -> OrdinaryNoise | None:
         """The noise of an ordinary job, as the levels of rotations and their programs show it."""
-        scores = [score for each in self.rotations if (score := _score(each))]
+        scores = [score for each in self.rotations if (score := turns_score(each))]
         look = self.rotated.walked(self.laid_out).look
         return job_noise(scores, look.fit if look is not None else None)
 
@@ -456,11 +353,11 @@ class RotatedSweep(Walk["TuningStudy"]):
         if loss is not None:
             return _withheld(verdict, loss, kind=VerdictKind.INVALID)
         rotation = self._rotation_of(arm)
-        values = [_values(past.confirms_of(each)) for each in (arm, BASELINE_ID)]
+        values = [values_of(past.confirms_of(each)) for each in (arm, BASELINE_ID)]
         found = check_deployed(rotation, own=values[0], beside=values[1], noise=self.noise)
         if found.kind is Checked.MISSING:
             return _withheld(verdict, Reason(Why.CHECK_MISSING, why=_lost(past, arm)))
-        why = self._compared(rotation, found, arm)
+        why = as_checked(rotation, found, past, arm)
         if found.withholds:
             return _withheld(verdict, why)
         return replace(verdict, reasons=(verdict.reasons[0], why, *verdict.reasons[1:]))
@@ -484,24 +381,6 @@ class RotatedSweep(Walk["TuningStudy"]):
         if not isinstance(found, Comparison):
             raise ValueError(f"{arm} won no rotation")  # noqa: TRY004 - of a state, not a type
         return found
-
-    def _compared(self, rotation: Comparison, found: DeployedCheck, arm: str) -> Reason:
-        """Return what the check says, and what it could have said."""
-        kinds = {
-            Checked.AGREES: Why.CHECK_AGREES,
-            Checked.UNTOLD: Why.CHECK_UNTOLD,
-            Checked.MORE: Why.CHECK_MORE,
-            Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
-        }
-        return Reason(
-            kinds[found.kind],
-            rotation=relative(rotation.estimate),
-            deployed=relative(found.change or 0.0),
-            least=relative(found.least or 0.0),
-            jobs=found.own,
-            beside=found.beside,
-            memory=_memory(self.ordinary, arm),
-        )
 
     # what follows
 
@@ -581,12 +460,12 @@ class RotatedSweep(Walk["TuningStudy"]):
     @property
     def _told(self) -> Reason:
         """How many profiles rotate, and in how many rotations so far."""
-        over = [each for each in self.rotations if _score(each) is not None]
+        over = [each for each in self.rotations if turns_score(each) is not None]
         return Reason(
             Why.PROFILES_ROTATE,
             profiles=len(self._known(self.laid_out)) - 2,  # the baseline and its alias
             rotations=len(over),
-            turns=sum(len(score.turns) for each in over if (score := _score(each))),
+            turns=sum(len(score.turns) for each in over if (score := turns_score(each))),
             stay=len(self.ways.stays),
         )
 
@@ -695,60 +574,12 @@ class RotatedSweep(Walk["TuningStudy"]):
         return {**own, **(self.jobs.slots_of(self.beside) if self.jobs is not None else {})}
 
 
-def is_of_rotations(trial: Trial) -> bool:
-    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
-    return trial.rotation is not None or trial.stage == CHECK
-
-
-def _rotation(result: TrialResult) -> Rotation:
-    rotation = result.trial.rotation
-    if rotation is None:
-        raise ValueError(f"{result.trial.id} is no rotation")
-    return rotation
-
-
-def _score(result: TrialResult) -> RotationScore | None:
-    """Return the score of a rotation that was measured; None of any other."""
-    if result.status is not TrialStatus.MEASURED or result.rotation is None:
-        return None
-    return result.rotation.score
-
-
-def _compile_s(look: TrialResult | None) -> float | None:
-    """Return the seconds of a compilation that the look saw; None where it tells none."""
-    read_ = look.rotation.read if look is not None and look.rotation is not None else None
-    return max((each.compile_s for each in read_.compiled), default=None) if read_ else None
-
-
-def _left_out(result: TrialResult, program: str) -> Reason | None:
-    """Return why a program had no turn: refused, too large, or what the job died of."""
-    found = result.rotation
-    if found is None:
-        return None
-    for each in found.blamed:
-        if each.program == program and not each.is_suspect:
-            return Reason(Why.ROTATION_DIED_OF, cls=each.cls)
-    if found.read is None:
-        return None
-    if program in found.read.refused:
-        said = found.read.refused[program]
-        return Reason(Why.PROGRAM_REFUSED, program=program, said=said)
-    if program in found.read.left_out:
-        size = found.read.left_out[program]
-        return Reason(Why.PROGRAM_TOO_LARGE, program=program, bytes=size)
-    return None
-
-
 def _withheld(
     verdict: Verdict, why: Reason, *, kind: VerdictKind = VerdictKind.INCONCLUSIVE
 ) -> Verdict:
     """Return a verdict that is not FASTER, although rotations say so."""
     reasons = (why, Reason(Why.ELSE, reason=verdict.reasons[0]), *verdict.reasons[1:])
     return replace(verdict, kind=kind, likely=None, reasons=reasons)
-
-
-def _values(results: Sequence[TrialResult]) -> list[float]:
-    return [score.value for each in results if (score := usable(each))]
 
 
 def _lost(past: Past, arm: str) -> Reason | None:
@@ -760,18 +591,6 @@ def _lost(past: Past, arm: str) -> Reason | None:
         if each.status.is_final and usable(each) is None
     ]
     return Reason(Why.CHECK_LOST, why=unmeasured(lost)) if lost else None
-
-
-def _memory(past: Past, arm: str) -> Reason | None:
-    """Return an arm's memory over the baseline's, as the checks print it; None: they do not."""
-    means = []
-    for name in (arm, BASELINE_ID):
-        own = [score.memory_gb for each in past.confirms_of(name) if (score := usable(each))]
-        known = [each for each in own if each]
-        if not known:
-            return None
-        means.append(fmean(known))
-    return Reason(Why.CHECK_MEMORY, change=means[0] / means[1] - 1)
 
 
 def _both_won(rotated: Recipe | None, jobs: Recipe | None) -> tuple[Reason, ...]:

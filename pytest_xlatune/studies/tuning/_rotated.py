@@ -343,11 +343,18 @@ class RotatedSweep(Walk["TuningStudy"]):
         block: int,
         design: ConfirmDesign | None,
     ) -> Trial:
-        """Return the rotation of some profiles."""
+        """Return the rotation of some profiles.
+
+        One that ranks compiles them in the order of the sweep file: what may abort can stand first.
+        """
         cell, plan, turns = self.study.cell, self.ways.plan, self.ways.turns
+        names = list(profiles)
+        if not block:
+            declared = [each.id for each in self.rotated.profiles]
+            names.sort(key=lambda name: declared.index(name) if name in declared else len(declared))
         programs = (
             *(RotatedProgram(id=each) for each in copies(plan.copies)),
-            *(RotatedProgram(id=n, options=self._options(p)) for n, p in profiles.items()),
+            *(RotatedProgram(id=each, options=self._options(profiles[each])) for each in names),
         )
         drawn = f"{self.study.seed} {cell.digest} {number}"
         spec = RotationSpec(

@@ -1,6 +1,6 @@
 """The quickstart: a sweep of real XLA flags over a real JAX training job, on this machine.
 
-    make sweep            or            pytest sweeps/test_quickstart.py -n 2
+    make sweep            or            pytest sweeps/test_quickstart.py
 
 The cell is a small transformer on two forced CPU devices. Its deployment carries a leftover that
 costs more than half the speed, as such things do; the profiles below are one way back, some real

@@ -21,13 +21,13 @@ help:
 	@echo "make clean   remove .venv, .maxtext, .tox and caches; measured trials in .xlatune stay"
 
 sweep: $(VENV)/.sweep
-	$(BIN)/pytest sweeps/test_quickstart.py -n 2
+	$(BIN)/pytest sweeps/test_quickstart.py
 
 # The documents that are committed: of a run of their own, whatever was measured here before.
 EXAMPLE := --xlatune-fresh --xlatune-workdir .xlatune/example --xlatune-reports reports/example
 
 example: $(VENV)/.sweep
-	$(BIN)/pytest sweeps/test_quickstart.py -n 2 $(EXAMPLE)
+	$(BIN)/pytest sweeps/test_quickstart.py $(EXAMPLE)
 	$(BIN)/python sweeps/quickstart/example.py
 
 # A slow commit is found, which is a failed test: its status says nothing of the example.

@@ -31,11 +31,11 @@ SWEEP = Sweep(
     name="gate",
     cell=CellSettings(
         model_tag="quickstart",
-        parallelism="FSDP=4",
-        devices=4,
+        parallelism="FSDP=2",
+        devices=2,
         per_device_batch_size=2,
         max_target_length=64,
-        deployed=deployed_env(HERE / "configs" / "quickstart.env.sh", parallelism="FSDP=4"),
+        deployed=deployed_env(HERE / "configs" / "quickstart.env.sh", parallelism="FSDP=2"),
         protocol=Protocol(steps=20, first_step=8, deadline_s=300),
     ),
     launcher=MaxTextLauncher(

@@ -1,8 +1,8 @@
 """The quickstart: a sweep of real XLA flags over a real JAX training job, on this machine.
 
-    make sweep            or            pytest sweeps/test_quickstart.py -n 2
+    make sweep            or            pytest sweeps/test_quickstart.py
 
-The cell is a small transformer on four forced CPU devices. Its deployment carries a leftover that
+The cell is a small transformer on two forced CPU devices. Its deployment carries a leftover that
 costs more than half the speed, as such things do; the profiles below are one way back, some real
 winners and losers, some that do nothing, an unknown flag and a run that diverges. The flags take
 turns in a few jobs; the learning rate needs a job of its own. No result is written down here:
@@ -31,15 +31,20 @@ from pytest_xlatune import (
 
 HERE = Path(__file__).parent / "quickstart"
 ENV_FILE = HERE / "configs" / "quickstart.env.sh"
-DEPLOYED = deployed_env(ENV_FILE, parallelism="FSDP=4")
+DEPLOYED = deployed_env(ENV_FILE, parallelism="FSDP=2")
 
 # the default of every deployed flag; the devices are the cell itself
 DEFAULTS = {
-    "xla_force_host_platform_device_count": "4",
+    "xla_force_host_platform_device_count": "2",
     "xla_backend_optimization_level": "3",
 }
 
 PROFILES = (
+    profile(
+        "no-passes",
+        "--xla_disable_all_hlo_passes=true",
+        note="what the compiler cannot do without: it aborts, at the front where that costs least",
+    ),
     Profile(
         id="baseline-no-env",
         flags=restore_default(parse_flags(DEPLOYED["XLA_FLAGS"]), DEFAULTS),
@@ -77,11 +82,6 @@ PROFILES = (
         note="no such flag: XLA says so, and the profile is dropped",
     ),
     profile(
-        "no-passes",
-        "--xla_disable_all_hlo_passes=true",
-        note="what the compiler cannot do without: it aborts, and the profile is dropped",
-    ),
-    profile(
         "diverges",
         overrides={"learning_rate": "1e30"},
         note="a learning rate at which the loss is NaN within a few steps",
@@ -92,8 +92,8 @@ SWEEP = Sweep(
     name="quickstart",
     cell=CellSettings(
         model_tag="quickstart",
-        parallelism="FSDP=4",
-        devices=4,
+        parallelism="FSDP=2",
+        devices=2,
         per_device_batch_size=2,
         max_target_length=64,
         deployed=DEPLOYED,
@@ -112,7 +112,7 @@ SWEEP = Sweep(
     profiles=PROFILES,
     design=DesignSettings(
         screen_baselines=1,
-        finalists=3,
+        finalists=2,
         blocks=3,
         block_baselines=2,
         budget=40,

@@ -274,7 +274,8 @@ class TurnTaker:
             self.journal.say("found", name=step.name, device=self._device())
             step.lowered, step.given = step.lower(args, kwargs), (args, kwargs)
             step.given = self.jax.tree_util.tree_map(_kind_of, step.given)
-            programs = [*self._compiled(step.lowered, step.options)]
+            for at, program in self._compiled(step.lowered, step.options):
+                programs[at] = program
         except Exception as error:  # noqa: BLE001 - the trainer goes on without us
             self.stop(f"{type(error).__name__}: {_words(error)}")
         try:
@@ -305,11 +306,16 @@ class TurnTaker:
 
     # --- compilation --------------------------------------------------------------------------
 
-    def _compiled(self, lowered: Any, options: dict[str, Any]) -> Iterator[Any]:
-        """Yield each program, or None where it cannot run."""
+    def _compiled(self, lowered: Any, options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+        """Yield each program that can run, and its place.
+
+        Copies of the baseline come last: less is lost where a profile's compilation aborts.
+        """
         shape: Any = None
         texts: dict[str, str] = {}
-        for at, program in enumerate(self.programs):
+        copies_last = sorted(range(1, len(self.programs)), key=self._is_copy)
+        for at in (0, *copies_last):
+            program = self.programs[at]
             self.journal.say("compile", program=program["id"], at=time.time())
             began_s = time.perf_counter()
             try:
@@ -320,7 +326,6 @@ class TurnTaker:
                     raise ValueError("its arguments or results are sharded otherwise")  # noqa: TRY301
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises
                 self.journal.say("refused", program=program["id"], words=_words(error))
-                yield None
                 continue
             took_s = round(time.perf_counter() - began_s, 3)
             memory = _Needs(compiled)
@@ -333,9 +338,11 @@ class TurnTaker:
                 baseline = memory
             elif self._is_too_large(memory, baseline):
                 self.journal.say("left_out", program=program["id"], memory_bytes=memory.all_bytes)
-                yield None
                 continue
-            yield compiled
+            yield at, compiled
+
+    def _is_copy(self, at: int) -> bool:
+        return not self.programs[at]["options"]
 
     def _compile(self, lowered: Any, own: dict[str, Any], options: dict[str, str], at: int) -> Any:
         """Compile with options, each in the first spelling that the compiler takes."""

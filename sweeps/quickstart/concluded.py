@@ -83,7 +83,7 @@ def runs() -> Iterator[tuple[Study, CommittedRun]]:
     """Yield each committed run with its study, as its sweep file declares it."""
     from pytest_xlatune.model.profile import Profile
 
-    rotated = {"screen_baselines": 1, "finalists": 3, "blocks": 3, "block_baselines": 2,
+    rotated = {"screen_baselines": 1, "finalists": 2, "blocks": 3, "block_baselines": 2,
                "budget": 40, "rotation": RotationRule()}  # fmt: skip
     for name, documents, design in (
         ("quickstart", ["quickstart"], rotated),

@@ -10,7 +10,7 @@ positions of the page's own plot, and docs/quickstart-loaded.svg with a run on a
 it. A test compares all of them: a change of an example or of a page without them does not pass.
 
 The run on a busy machine is one JSON alone. It comes of `sh -c 'while :; do :; done' &`, twice, and
-`pytest sweeps/test_quickstart.py -n 2 --xlatune-fresh --xlatune-reports reports/loaded` beside it.
+`pytest sweeps/test_quickstart.py --xlatune-fresh --xlatune-reports reports/loaded` beside it.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ def test_the_deployed_environment_is_sourced_and_the_config_runs() -> None:
     )  # fmt: skip
     flags = next(line for line in sourced.stdout.splitlines() if line.startswith("XLA_FLAGS="))
     assert flags == (
-        "XLA_FLAGS=--xla_a=1 --xla_force_host_platform_device_count=4 "
+        "XLA_FLAGS=--xla_a=1 --xla_force_host_platform_device_count=2 "
         "--xla_backend_optimization_level=0"
     )
     ended = train(

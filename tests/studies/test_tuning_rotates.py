@@ -61,6 +61,8 @@ def test_25_profiles_in_ten_jobs() -> None:
     assert last.rotation
     assert len(first.rotation.spec.programs) == 28
     assert len(last.rotation.spec.programs) == 11
+    compiled = [each.id for each in first.rotation.spec.programs if not is_baseline(each.id)]
+    assert compiled == [each.id for each in sweep.profiles], "what may abort can stand first"
     assert first.protocol.steps == first.rotation.steps
     assert first.rotation.spec.first_step == FIRST_STEPS
     assert first.deadline_s > CELL.protocol.deadline_s

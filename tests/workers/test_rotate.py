@@ -187,15 +187,16 @@ def test_a_compilation_that_ends_the_process_is_named(tmp_path: Path) -> None:
     is_real = history().is_accepted(next(iter(CRASH.options)), version())
     crash = CRASH if is_real else replace(FAST, id="crash")
     trainer = write_trainer(tmp_path, "called", before="" if is_real else ABORTS)
-    spec = spec_of(SLOWER, crash, COPY)
+    spec = spec_of(COPY, SLOWER, crash)
     rotated = run_rotated(trainer, spec)
     assert rotated.status == -6, rotated.said
     assert rotated.read.suspects == ("crash",)
+    # a copy cannot abort, and is compiled behind what can
     assert [each.program for each in rotated.read.compiled] == [BASELINE_ID, "opt-0"]
     # and again without it: each step stays in its turn
     again = run_rotated(trainer, spec.without(rotated.read.suspects), steps=14)
     assert again.turns == [
-        (BASELINE_ID, 2, 3), ("opt-0", 5, 3), (BASELINE_ID, 8, 3), (COPY.id, 11, 3),
+        (BASELINE_ID, 2, 3), (COPY.id, 5, 3), ("opt-0", 8, 3), (BASELINE_ID, 11, 3),
     ]  # fmt: skip
 
 

@@ -275,9 +275,16 @@ class RotatedSweep(Walk["TuningStudy"]):
         block: int,
         design: ConfirmDesign | None,
     ) -> Trial:
-        """Return the rotation of some profiles."""
+        """Return the rotation of some profiles.
+
+        One that ranks compiles them in the order of the sweep file: what may abort can stand first.
+        """
+        names = list(profiles)
+        if not block:
+            declared = [each.id for each in self.rotated.profiles]
+            names.sort(key=lambda name: declared.index(name) if name in declared else len(declared))
         return self.study.orders.rotation(
-            {name: self._options(each) for name, each in profiles.items()},
+            {name: self._options(profiles[name]) for name in names},
             number,
             turns=self.ways.turns,
             copies=self.ways.plan.copies,

@@ -24,6 +24,7 @@ from pytest_xlatune.model.text import (
     ABSENT,
     counted,
     fine,
+    interval,
     points,
     rate,
     significant,
@@ -51,8 +52,9 @@ from pytest_xlatune.report.leaderboard import (
     settings_by_arm,
     tables,
 )
-from pytest_xlatune.report.lines import paragraph, speed, step
+from pytest_xlatune.report.lines import paragraph, speed, step, words
 from pytest_xlatune.report.words import joined, plainly
+from pytest_xlatune.studies.carry import CarryRecord
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -83,6 +85,42 @@ def gate(subject: Subject) -> Document:
             can_tell(conclusion, "gate"),
         ),
     )
+
+
+# tests/report/test_error_rates.py holds these figures to the measured table
+CARRY_RATES = "MEASURE"
+
+
+def carry(subject: Subject) -> Document:
+    """Return a study of gains as a document: what becomes of each, its changes in both cells."""
+    conclusion = subject.conclusion
+    record = conclusion.found(CarryRecord)
+    lines = [f"{words(each)}: {plain(paragraph(each))}" for each in conclusion.verdicts]
+    rows = tuple(
+        (literal(each.arm), each.word, *(text for of in each.three for text in _change(of)))
+        for each in record.changes
+    )
+    heads = (f"in {record.small or 'the small cell'}", "here", "difference")
+    titles = (title for head in heads for title in (f">{head}: %", "95 %"))
+    return Document(
+        title=f"{subject.cell.label}: does a gain carry?",
+        header=header(subject),
+        sections=(
+            section("Answer", bullets(*lines), Text(text=CARRY_RATES)),
+            *(
+                [section("Changes", Table(columns=columns("~Profile", "gain", *titles), rows=rows))]
+                if rows
+                else []
+            ),
+            section("Figures", *tables(subject)),
+            can_tell(conclusion, "study"),
+            jobs(subject),
+        ),
+    )
+
+
+def _change(found: tuple[float, float, float]) -> tuple[str, str]:
+    return points(found[0]), interval(found[1:])
 
 
 _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}

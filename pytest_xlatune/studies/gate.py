@@ -389,6 +389,14 @@ class GateWalk(PastWalk[GateStudy]):
         arms = [*((arm, score) for _, arm, score in found), *((BASELINE_ID, s) for s in stored)]
         return [(0, arm, score) for arm, score in arms]
 
+    def verdict(self, profile_id: str) -> Verdict:
+        """Return the verdict on a candidate."""
+        return _verdict(self, profile_id)
+
+    def judged(self, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+        """Return the verdict on a candidate that was measured and is valid."""
+        return _compared(self, base, trials)
+
     @cached_property
     def fit(self) -> BlockFit | None:
         """Least squares of what has a score."""
@@ -418,7 +426,7 @@ class GateWalk(PastWalk[GateStudy]):
 def conclusion(gated: GateWalk) -> Conclusion:
     """Return the verdicts in declared order."""
     level = reference(gated.past)
-    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
+    verdicts = tuple(beside(gated.verdict(each.id), level) for each in gated.study.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
     fit, window = gated.fit, gated.past.window
     return Conclusion(
@@ -453,12 +461,11 @@ def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
     if differs:
         return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
     if not gated.is_over:
-        planned = len(gated.study.trials)
-        over = planned - len(gated.pending)
-        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=planned))
+        over = len(gated.planned) - len(gated.pending)
+        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=over + gated.left))
     if not base.n:
         return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
-    return _compared(gated, base, trials)
+    return gated.judged(base, trials)
 
 
 def _compared(gated: GateWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:

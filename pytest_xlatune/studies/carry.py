@@ -1,0 +1,601 @@
+"""Whether a gain that a small cell has carries to the cell of the sweep, which costs more.
+
+The gain is that of a report, as decided there, or it is measured first, in blocks of the small
+cell. Then profiles and baselines run in blocks here. They are looked at twice, and each profile is
+left out from where it is told on. The validity of what is measured is a gate's. Pure and
+deterministic. This module must not know of executors, ledgers, clocks or logs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+from typing import ClassVar, NamedTuple
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile, check_unique
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import Record, written
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    Effect,
+    NoiseRecord,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.compare import (
+    MOST_BLOCKS,
+    OWN_DF,
+    Change,
+    GateLayout,
+    NoComparison,
+    less,
+    standard_error,
+)
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, design_df, t_quantile
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
+from pytest_xlatune.studies.gate import Gate, GateStudy, GateWalk, conclusion
+from pytest_xlatune.studies.staged import Words, name_of
+from pytest_xlatune.studies.trials import Orders, Past, fitted, read
+from pytest_xlatune.studies.tuning.derived import settings_of
+from pytest_xlatune.studies.verdicts import (
+    acting,
+    compared,
+    lost_runs,
+    straggler_veto,
+    survivor_veto,
+    with_acting,
+    with_comparison,
+    with_effect,
+)
+
+KIND = "carry"
+SMALL = "small"  # the stage of blocks of the small cell
+LOOKS = 2  # each by 95 % intervals, so that either end is wrong in 5 % of all studies
+_TAIL = 0.025
+
+
+class CarryWord(Words):
+    """What becomes of a gain; every word but CANNOT TELL is shown."""
+
+    LOST = "LOST", VerdictKind.SLOWER
+    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
+    SMALLER = "SMALLER", VerdictKind.FASTER
+    CARRIES = "CARRIES", VerdictKind.FASTER
+
+
+@written("carry")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carry(DeclaredStudy):
+    """What a sweep file declares: `Sweep(study=Carry(small="reports/pp8/leaderboard.json"))`.
+
+    Attributes:
+        small: where the gain was found: the `leaderboard.json` or `gate.json` of the small cell, or
+            one of the sweep's `config_tags`, whose cell is then measured first.
+        least: share of the gain that must be here for CARRIES; with less it is LOST.
+        blocks: of this cell at most, and of a small cell that is measured.
+        block_baselines: baselines in each of them.
+        key: what tells this study from the last one: trials of another key are not used.
+    """
+
+    kind: ClassVar[str] = KIND
+    small: str
+    least: float = 0.5
+    blocks: int = 8
+    block_baselines: int = 1
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least < 1:
+            raise ConfigError(
+                f"carry: least is {self.least}, expected a share of the gain such as 0.5"
+            )
+        if self.block_baselines < 1 or self.blocks < 1:
+            raise ConfigError(
+                f"carry: {self.blocks} blocks with {self.block_baselines} baselines each, expected "
+                "1 or more"
+            )
+
+    def study(self, asked: Asked) -> CarryStudy:
+        """Return the study of the selected profiles, of all where no test selects one.
+
+        Raises:
+            ConfigError: there is no such small cell or report, it is this cell, it shows no gain of
+                a profile, or the budget is too small.
+        """
+        profiles = tuple(
+            each for each in asked.profiles if not asked.selected or each.id in asked.selected
+        )
+        small = asked.variants.get(self.small)
+        return CarryStudy(
+            cell=asked.cell,
+            profiles=profiles,
+            gate=Gate(blocks=self.blocks, block_baselines=self.block_baselines, key=self.key),
+            small=SmallCell(cell=small, digest=small.digest) if small else self._read(asked),
+            least=self.least,
+            budget=asked.budget,
+            seed=asked.seed,
+            loss_tolerance=asked.loss_tolerance,
+        )
+
+    def _read(self, asked: Asked) -> SmallCell:
+        """Return the small cell of a report, with its verdicts on all profiles."""
+        if not self.small.endswith(".json"):
+            raise ConfigError(
+                f"carry: small is {self.small!r}, expected one of the sweep's config_tags "
+                f"({', '.join(asked.variants) or 'it has none'}) or the leaderboard.json of the "
+                "cell where the gain was found"
+            )
+        report = asked.read_report(self.small)
+        if report.cell.protocol.scored_by != asked.cell.protocol.scored_by:
+            raise ConfigError(
+                f"carry: {self.small} is scored by {report.cell.protocol.metric!r}, this cell by "
+                f"{asked.cell.protocol.metric!r}: their changes do not compare"
+            )
+        if not report.conclusion.complete:
+            raise ConfigError(f"carry: the sweep of {self.small} is not over; finish it first")
+        known = {each.id: each for each in report.profiles}
+        found = []
+        for each in asked.profiles:
+            own = next((e.id for e in known.values() if e.same_as(each.shown)), None)
+            if own is None:
+                raise ConfigError(
+                    f"carry: {self.small} has no profile with the settings of {each.id!r} "
+                    f"({each.settings_text}); it has {', '.join(known) or 'none'}"
+                )
+            verdict = report.conclusion.verdict(own)
+            if verdict is None or not verdict.wins or None in (verdict.delta, verdict.ci95):
+                kind = "not measured" if verdict is None else verdict.kind
+                raise ConfigError(
+                    f"carry: {own!r} is {kind} in {self.small}, so no gain is shown there that "
+                    "could carry; confirm it in that cell first, or leave it out"
+                )
+            found.append(replace(verdict, arm=each.id))
+        return SmallCell(
+            cell=report.cell,
+            digest=report.digest,
+            source=PurePath(self.small).name,
+            written=report.written,
+            verdicts=tuple(found),
+            sigma=report.conclusion.noise.sigma,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallCell(Record):
+    """The cell where a gain was found.
+
+    Attributes:
+        cell: as it is measured here; of a report without the values of its secrets.
+        digest: its identity.
+        source: the name of the report; "": the study measures the cell itself.
+        written: when the report was.
+        verdicts: of the report on the profiles, by the ids that they have here.
+        sigma: noise of its jobs by the report; None is unknown.
+    """
+
+    cell: Cell
+    digest: str
+    source: str = ""
+    written: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    sigma: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried(Record):
+    """What became of one gain: relative changes, each with the ends of its 95 % interval.
+
+    Attributes:
+        arm: the profile.
+        word: of its verdict.
+        small, full: its change in the small cell and here.
+        apart: by how much the change here is the larger one.
+    """
+
+    arm: str
+    word: str
+    small: Change
+    full: Change
+    apart: Change
+
+    @property
+    def three(self) -> tuple[Change, Change, Change]:
+        """All of them."""
+        return self.small, self.full, self.apart
+
+    @property
+    def figures(self) -> Reason:
+        """The three changes."""
+        return Reason(Why.CARRY_FIGURES, full=self.full, small=self.small, apart=self.apart)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryRecord(NoiseRecord):
+    """What a study of a gain found besides its verdicts.
+
+    Attributes:
+        small: how the small cell is called.
+        changes: of the profiles that were measured in both cells.
+    """
+
+    kind: ClassVar[str] = "carry"
+    small: str = ""
+    changes: tuple[Carried, ...] = ()
+
+    @property
+    def summary(self) -> tuple[Reason, ...]:
+        """What became of each gain."""
+        return tuple(
+            Reason(Why.CARRY_TOLD, arm=each.arm, word=each.word, figures=each.figures)
+            for each in self.changes
+        )
+
+
+def told(small: Change, full: Change, *, least: float) -> CarryWord:
+    """Return what becomes of a gain by its changes in both cells, log ratios with their intervals.
+
+    Three hypotheses on `full - share * small`: nothing of the gain is here (share 0), `least` of it
+    is, all of it is. LOST takes that less than `least` is shown, and no gain is.
+    """
+    keeps, apart = less(full, small, share=least), less(full, small)
+    if full[1] > 0:
+        if apart[2] < 0 or keeps[2] < 0:
+            return CarryWord.SMALLER
+        return CarryWord.CARRIES if keeps[1] > 0 else CarryWord.CANNOT_TELL
+    return CarryWord.LOST if max(keeps[2], apart[2]) < 0 else CarryWord.CANNOT_TELL
+
+
+def needed(small: Change, layout: GateLayout, *, sigma: float, least: float) -> int | None:
+    """Return how many blocks tell with 80 % power that a gain carries, if all of it is here.
+
+    None: no reasonable number does.
+    """
+    for blocks in range(2, MOST_BLOCKS + 1):
+        larger = replace(layout, blocks=blocks)
+        if larger.df < MIN_DF:
+            continue
+        error = sigma * math.sqrt(larger.variance)
+        reach = math.hypot(t_quantile(1 - _TAIL, larger.df) * error, least * (small[2] - small[0]))
+        if (1 - least) * small[0] > reach + t_quantile(0.8, larger.df) * error:
+            return blocks
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarryStudy(GateStudy):
+    """One study of gains; its cell is the one that costs.
+
+    Attributes:
+        small: the cell where they were found.
+        least: share of a gain that must be here.
+    """
+
+    traits: ClassVar[Traits] = Traits(aim=Aim.GATES, compares_settings=True)
+    small: SmallCell
+    least: float = 0.5
+
+    def __post_init__(self) -> None:
+        where = f"the study of gains of {self.cell.label}"
+        check_unique(self.profiles, where=where)
+        if not self.profiles:
+            raise ConfigError(f"{where} has no profile; name the winners of the small cell")
+        if self.small.digest == self.cell.digest:
+            raise ConfigError(
+                f"{where}: the small cell is this very cell, so there is nothing to carry; name "
+                "another cell's report or config tag"
+            )
+        if not self.looks:
+            raise ConfigError(
+                f"{where}: {self.design.blocks} blocks leave {max(self.design.df, 0)} degrees of "
+                f"freedom, {MIN_DF} are needed; say blocks={self._least_blocks} or more"
+            )
+        jobs = self.design.trials + len(self.small_trials)
+        if jobs > self.budget:
+            raise ConfigError(
+                f"{where} takes {jobs} jobs at most, the budget is {self.budget}; say "
+                f"--xlatune-budget {jobs}, or fewer blocks"
+            )
+
+    @property
+    def _least_blocks(self) -> int:
+        arms, beside = self.design.arms, self.design.baselines
+        return next(n for n in range(2, 9) if design_df(arms, beside, n) >= MIN_DF)
+
+    @cached_property
+    def looks(self) -> tuple[int, ...]:
+        """After how many blocks it looks: half of them and all; () where they are too few."""
+        least, most = self._least_blocks, self.design.blocks
+        first = max(least, math.ceil(most / LOOKS))
+        return () if most < least else tuple(dict.fromkeys((first, most)))
+
+    @cached_property
+    def name(self) -> str:
+        """The study's word, and which one it is: the trials are the same by whichever report."""
+        settings = sorted([each.id, each.settings_text] for each in self.profiles)
+        beside = "" if self.small.source else self.small.digest
+        layout = [self.design.blocks, self.design.baselines, self.seed]
+        return name_of(KIND, settings, self.gate.key, layout, beside)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The one that costs, then the small one where that is measured."""
+        return (self.cell,) if self.small.source else (self.cell, self.small.cell)
+
+    @property
+    def follows(self) -> str:
+        """The identity of the small cell."""
+        return self.small.digest
+
+    @cached_property
+    def small_trials(self) -> tuple[Trial, ...]:
+        """The trials of the small cell, in order; () where a report has them."""
+        if self.small.source:
+            return ()
+        planned = self._blocks(self.small.cell, self.profiles, 0, self.design.blocks)
+        return tuple(replace(each, stage=SMALL) for each in planned)
+
+    def full_trials(self, arms: Sequence[Profile], after: int, last: int) -> tuple[Trial, ...]:
+        """Return the blocks behind one look, up to the next."""
+        return self._blocks(self.cell, arms, after, last)
+
+    def _blocks(
+        self, cell: Cell, arms: Sequence[Profile], after: int, last: int
+    ) -> tuple[Trial, ...]:
+        of = self.design
+        design = ConfirmDesign(
+            looks=len(self.looks), arms=of.arms, blocks=of.blocks, baselines=of.baselines
+        )
+        orders = Orders(cell=cell, seed=self.seed, study=self.name)
+        return orders.blocks(arms, range(after + 1, last + 1), design=design)
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials of this cell that it may take, in order."""
+        return self.full_trials(self.profiles, 0, self.design.blocks)
+
+    def place(self, trial: Trial) -> Reason | None:
+        """Return where a trial of the small cell stands."""
+        return Reason(Why.CARRY_PLACE, block=trial.block) if trial.stage == SMALL else None
+
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        """Return what a plan says of it: its trials, and how many would tell."""
+        del history
+        design, small = self.design, self.small
+        label = small.cell.label
+        said = [
+            Reason(
+                Why.CARRY_PLAN,
+                trials=design.trials,
+                blocks=design.blocks,
+                profiles=design.arms,
+                baselines=design.baselines,
+                first=self.looks[0],
+            ),
+            Reason(Why.CARRY_TAKES_SMALL, label=label, source=small.source)
+            if small.source
+            else Reason(Why.CARRY_MEASURES_SMALL, label=label, trials=len(self.small_trials)),
+        ]
+        known = small.verdicts if small.sigma else ()
+        return (
+            *said,
+            *(
+                self.blocks_for(
+                    each.arm, stored_change(each, family=design.arms), small.sigma or 0.0
+                )
+                for each in known
+            ),
+        )
+
+    def blocks_for(self, arm: str, gain: Change, sigma: float) -> Reason:
+        """Say how many blocks tell that a gain carries, at a noise of a job."""
+        blocks = needed(gain, self.design, sigma=sigma, least=self.least)
+        if blocks is None:
+            return Reason(Why.CARRY_UNTOLD, arm=arm, sigma=sigma)
+        given = relative(gain[0])
+        return Reason(Why.CARRY_NEEDS, arm=arm, sigma=sigma, blocks=blocks, gain=given)
+
+    def begin(self, history: History) -> CarryWalk:
+        """Return the walk before the first block."""
+        small = None
+        if not self.small.source:
+            small = self._read(history, self.small.cell)
+        return CarryWalk(self, self._read(history, self.cell), small)
+
+    def _read(self, history: History, cell: Cell) -> Past:
+        return read(
+            history,
+            protocols={cell.digest: cell.protocol},
+            declared={each.id: each for each in self.profiles},
+            study=self.name,
+        )
+
+
+def stored_change(verdict: Verdict, *, family: int) -> Change:
+    """Return the change of a decided verdict as log ratios, its ends as sure as `family` asks.
+
+    Of a winner of a tuning sweep the low end has the selection in it.
+    """
+    low, high = verdict.ci95 or (math.nan, math.nan)
+    middle = math.log1p(verdict.delta or 0.0)
+    wider = t_quantile(1 - _TAIL / family, OWN_DF) / t_quantile(1 - _TAIL, OWN_DF)
+    low, high = (middle + wider * (math.log1p(end) - middle) for end in (low, high))
+    return middle, low, high
+
+
+def change_of(found: Comparison, *, family: int) -> Change:
+    """Return the change of a comparison with its interval, `family` of them 95 % together."""
+    reach = t_quantile(1 - _TAIL / family, found.df) * standard_error(found)
+    return found.estimate, found.estimate - reach, found.estimate + reach
+
+
+class Look(NamedTuple):
+    """What the last look at a profile shows."""
+
+    word: CarryWord
+    found: Comparison | NoComparison
+    doubts: tuple[Reason, ...] = ()  # why it must not tell
+    carried: Carried | None = None  # where it was compared in both cells
+
+
+class CarryWalk(GateWalk):
+    """The blocks of the small cell, if any, then those of this one, look by look.
+
+    Attributes:
+        small: profile -> its change in the small cell, or the verdict where no gain is shown there.
+        seen: profile -> the last look at it.
+    """
+
+    study: CarryStudy
+
+    def __init__(self, study: CarryStudy, past: Past, small_past: Past | None) -> None:
+        super().__init__(study, past)
+        self.small_past = small_past
+        self.small: dict[str, Change | Verdict] = {}
+        self.seen: dict[str, Look] = {}
+        self.family = len(study.profiles)
+
+    def result(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial so far, by the past of its cell."""
+        past = self.small_past if trial.stage == SMALL else self.past
+        return None if past is None else past.of(trial)
+
+    def walk(self) -> None:
+        """Measure the small cell, then look twice at the profiles that gain there."""
+        study, after = self.study, 0
+        self.run(study.small_trials, later=len(study.trials))
+        self.small = self._in_small()
+        gains = {name: each for name, each in self.small.items() if not isinstance(each, Verdict)}
+        for last in study.looks:
+            # one that cannot run stands in no later block, nor one that is told
+            arms = [each for each in study.profiles if each.id in gains and self._is_open(each.id)]
+            if not arms:
+                return
+            later = (len(arms) + study.design.baselines) * (study.design.blocks - last)
+            self.run(study.full_trials(arms, after, last), later=later)
+            fit, after = fitted(self.past.scored_in_blocks(until=last)), last
+            for each in arms:
+                self.seen[each.id] = self._look(each.id, gains[each.id], self._against(fit, each))
+
+    def _is_open(self, arm: str) -> bool:
+        if arm in self.dropped:
+            return False
+        return arm not in self.seen or self.seen[arm].word is CarryWord.CANNOT_TELL
+
+    def _against(self, fit: BlockFit | None, profile: Profile) -> Comparison | NoComparison:
+        return compared(fit, profile.id, family=self.family, alpha=SWEEP_ALPHA)
+
+    def _look(self, arm: str, small: Change, found: Comparison | NoComparison) -> Look:
+        """Return what blocks show of the gain of an arm, unless its runs forbid to tell."""
+        if isinstance(found, NoComparison):
+            return Look(CarryWord.CANNOT_TELL, found)
+        past, trials = self.past, self.past.confirms_of(arm)
+        beside, full = past.confirms_of(past.reference), change_of(found, family=self.family)
+        word, doubts = told(small, full, least=self.study.least), [survivor_veto(trials, beside)]
+        if word.kind is VerdictKind.FASTER:
+            spare = less(full, small, share=self.study.least)[1]
+            spare = spare if word is CarryWord.CARRIES else full[1]
+            doubts.append(straggler_veto(found, trials, beside, spare=spare))
+        seen = with_effect(Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE), trials)
+        if seen.effect is Effect.NOT_SEEN:  # the small cell showed that it acts, if it arrives
+            doubts.append(Reason(Why.NOTHING_SHOWS, names=seen.unproved, effect=seen.effect))
+        forbids = tuple(filter(None, doubts))
+        word = CarryWord.CANNOT_TELL if forbids else word
+        carried = Carried(
+            arm=arm,
+            word=str(word),
+            small=_relative(small),
+            full=_relative(full),
+            apart=_relative(less(full, small)),
+        )
+        return Look(word, found, forbids, carried)
+
+    def _in_small(self) -> dict[str, Change | Verdict]:
+        """Return what each profile gains in the small cell, by its report or by its blocks."""
+        past, study = self.small_past, self.study
+        if past is None:
+            stored = study.small.verdicts
+            return {each.arm: stored_change(each, family=self.family) for each in stored}
+        fit = fitted(past.scored_in_blocks())
+        return {e.id: self._measured(past, e, self._against(fit, e)) for e in study.profiles}
+
+    def _measured(
+        self, past: Past, profile: Profile, found: Comparison | NoComparison
+    ) -> Change | Verdict:
+        """Return what the blocks of the small cell show of a profile."""
+        arm, trials = profile.id, past.confirms_of(profile.id)
+        base = with_effect(Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE), trials)
+        if arm in past.dropped:
+            why = Reason(Why.CARRY_OF_SMALL, why=past.dropped[arm])
+            return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
+        why_not = self.study.losses.reason(past, arm)
+        why_not = why_not or survivor_veto(trials, past.confirms_of(past.reference))
+        if isinstance(found, NoComparison):
+            why_not = why_not or found.reason
+        else:
+            change = change_of(found, family=self.family)
+            shown = with_comparison(base, found, kind=base.kind, reasons=())
+            shown = with_acting(shown, {name for _, name in acting(shown, settings_of(profile))})
+            if change[1] <= 0:
+                why_not = why_not or Reason(Why.CARRY_NO_GAIN, small=_relative(change))
+            elif shown.unproved:
+                names, effect = shown.unproved, shown.effect
+                why_not = why_not or Reason(Why.NOTHING_SHOWS, names=names, effect=effect)
+            if why_not is None:
+                return change
+        return CarryWord.CANNOT_TELL.say(base, Reason(Why.CARRY_OF_SMALL, why=why_not))
+
+    def verdict(self, profile_id: str) -> Verdict:
+        """Return the verdict on a profile: that of the small cell where no gain is shown there."""
+        small = self.small.get(profile_id)
+        return small if isinstance(small, Verdict) else super().verdict(profile_id)
+
+    def judged(self, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+        """Return what becomes of the gain of a profile that was measured and is valid."""
+        word, found, doubts, carried = self.seen[base.arm]
+        small, base = self.small[base.arm], replace(base, lost=lost_runs(trials), unproved=())
+        if isinstance(found, NoComparison) or isinstance(small, Verdict) or carried is None:
+            why = found.reason if isinstance(found, NoComparison) else None
+            return word.say(base, Reason(Why.CANNOT_TELL_FOR, why=why))
+        reasons = [*(doubts or (Reason(_SAID[word], least=self.study.least),)), carried.figures]
+        if word is CarryWord.LOST and found.ci95[1] < 0:
+            reasons.append(Reason(Why.CARRY_HARMS))
+        if word is CarryWord.CANNOT_TELL and not doubts:
+            reasons.append(self.study.blocks_for(base.arm, small, found.sigma))
+        decided = with_comparison(base, found, kind=base.kind, reasons=base.reasons)
+        method = Reason(Why.CARRY_METHOD, looks=len(self.study.looks), method=found.method)
+        return word.say(replace(decided, method=method), *reasons)
+
+    def conclusion(self) -> Conclusion:
+        """Return the verdicts in declared order, with the changes that they rest on."""
+        found = conclusion(self)
+        record = CarryRecord(
+            sigma=found.noise.sigma,
+            mde80=found.noise.mde80,
+            small=self.study.small.cell.label,
+            changes=tuple(each.carried for each in self.seen.values() if each.carried),
+        )
+        notes = tuple(each for each in found.notes if each.kind is not Why.GATE_LAYOUT)
+        return replace(found, record=record, notes=notes)
+
+
+_SAID = {
+    CarryWord.CARRIES: Why.CARRIES,
+    CarryWord.SMALLER: Why.CARRIES_SMALLER,
+    CarryWord.LOST: Why.CARRY_LOST,
+    CarryWord.CANNOT_TELL: Why.CARRY_OPEN,
+}
+
+
+def _relative(found: Change) -> Change:
+    middle, low, high = map(relative, found)
+    return middle, low, high

@@ -425,3 +425,42 @@ def _critical(design: GateLayout) -> float:
     if design.stored:
         return bonferroni(design.arms, design.df, alpha=SWEEP_ALPHA)
     return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)
+
+
+_TAIL = 0.025  # of a 95 % interval, beyond either end
+
+
+def change_of(found: Comparison, *, family: int) -> Change:
+    """Return the change of a comparison with its interval, which 95 % of all `family` hold."""
+    reach = t_quantile(1 - _TAIL / family, found.df) * standard_error(found)
+    return found.estimate, found.estimate - reach, found.estimate + reach
+
+
+def change_in(verdict: Verdict, *, family: int) -> Change | None:
+    """Return the same of a decided verdict, as log ratios; None where it has no interval.
+
+    Of a winner of a tuning sweep the low end has the selection in it.
+    """
+    if verdict.delta is None or verdict.ci95 is None:
+        return None
+    # a verdict keeps no degrees of freedom
+    wider = t_quantile(1 - _TAIL / family, OWN_DF) / t_quantile(1 - _TAIL, OWN_DF)
+    middle, low, high = map(math.log1p, (verdict.delta, *verdict.ci95))
+    return middle, middle - wider * (middle - low), middle + wider * (high - middle)
+
+
+def carrying(small: Change, layout: GateLayout, *, sigma: float, least: float) -> int | None:
+    """Return how many blocks tell with 80 % power that `least` of a gain is in another cell.
+
+    If all of it is, and the noise of a job there is `sigma`. None: no reasonable number does.
+    """
+    for blocks in range(2, MOST_BLOCKS + 1):
+        larger = replace(layout, blocks=blocks)
+        if larger.df < MIN_DF:
+            continue
+        error = sigma * math.sqrt(larger.variance)
+        own = t_quantile(1 - _TAIL / layout.arms, larger.df) * error
+        reach = math.hypot(own, least * (small[2] - small[0]))
+        if (1 - least) * small[0] > reach + t_quantile(0.8, larger.df) * error:
+            return blocks
+    return None

@@ -1,9 +1,9 @@
 """Whether a gain that a small cell has carries to the cell of the sweep, which costs more.
 
-The gain is that of a report, as decided there, or it is measured first, in blocks of the small
-cell. Then profiles and baselines run in blocks here. They are looked at twice, and each profile is
-left out from where it is told on. The validity of what is measured is a gate's. Pure and
-deterministic. This module must not know of executors, ledgers, clocks or logs.
+The gain is that of a report, as decided there, or a gate in the small cell measures it first. Then
+profiles and baselines run in blocks here. They are looked at twice, and each profile is left out
+from where it is told on. Validity is a gate's. Pure and deterministic. This module must not know of
+executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, check_unique
+from pytest_xlatune.model.profile import BASELINE_ID, check_unique
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, written
 from pytest_xlatune.model.result import (
@@ -30,38 +30,24 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import BlockFit
-from pytest_xlatune.stats.compare import (
-    MOST_BLOCKS,
-    OWN_DF,
-    Change,
-    GateLayout,
-    NoComparison,
-    less,
-    standard_error,
-)
-from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, design_df, t_quantile
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.compare import Change, NoComparison, carrying, change_in, change_of, less
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, design_df
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.gate import Gate, GateStudy, GateWalk, conclusion
 from pytest_xlatune.studies.staged import Words, name_of
-from pytest_xlatune.studies.trials import Orders, Past, fitted, read
-from pytest_xlatune.studies.tuning.derived import settings_of
+from pytest_xlatune.studies.trials import Past, fitted
 from pytest_xlatune.studies.verdicts import (
-    acting,
     compared,
     lost_runs,
     straggler_veto,
     survivor_veto,
-    with_acting,
     with_comparison,
     with_effect,
 )
 
 KIND = "carry"
-SMALL = "small"  # the stage of blocks of the small cell
 LOOKS = 2  # each by 95 % intervals, so that either end is wrong in 5 % of all studies
-_TAIL = 0.025
 
 
 class CarryWord(Words):
@@ -164,7 +150,6 @@ class Carry(DeclaredStudy):
             cell=report.cell,
             digest=report.digest,
             source=PurePath(self.small).name,
-            written=report.written,
             verdicts=tuple(found),
             sigma=report.conclusion.noise.sigma,
         )
@@ -178,7 +163,6 @@ class SmallCell(Record):
         cell: as it is measured here; of a report without the values of its secrets.
         digest: its identity.
         source: the name of the report; "": the study measures the cell itself.
-        written: when the report was.
         verdicts: of the report on the profiles, by the ids that they have here.
         sigma: noise of its jobs by the report; None is unknown.
     """
@@ -186,7 +170,6 @@ class SmallCell(Record):
     cell: Cell
     digest: str
     source: str = ""
-    written: str = ""
     verdicts: tuple[Verdict, ...] = ()
     sigma: float | None = None
 
@@ -255,20 +238,16 @@ def told(small: Change, full: Change, *, least: float) -> CarryWord:
     return CarryWord.LOST if max(keeps[2], apart[2]) < 0 else CarryWord.CANNOT_TELL
 
 
-def needed(small: Change, layout: GateLayout, *, sigma: float, least: float) -> int | None:
-    """Return how many blocks tell with 80 % power that a gain carries, if all of it is here.
+@dataclass(frozen=True, kw_only=True)
+class SmallGate(GateStudy):
+    """The blocks of a small cell that is measured, which are those of the study that owns them."""
 
-    None: no reasonable number does.
-    """
-    for blocks in range(2, MOST_BLOCKS + 1):
-        larger = replace(layout, blocks=blocks)
-        if larger.df < MIN_DF:
-            continue
-        error = sigma * math.sqrt(larger.variance)
-        reach = math.hypot(t_quantile(1 - _TAIL, larger.df) * error, least * (small[2] - small[0]))
-        if (1 - least) * small[0] > reach + t_quantile(0.8, larger.df) * error:
-            return blocks
-    return None
+    owner: str
+
+    @cached_property
+    def name(self) -> str:
+        """The name of that study."""
+        return self.owner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,12 +273,12 @@ class CarryStudy(GateStudy):
                 f"{where}: the small cell is this very cell, so there is nothing to carry; name "
                 "another cell's report or config tag"
             )
-        if not self.looks:
+        if self.design.blocks < self.least_blocks:
             raise ConfigError(
                 f"{where}: {self.design.blocks} blocks leave {max(self.design.df, 0)} degrees of "
-                f"freedom, {MIN_DF} are needed; say blocks={self._least_blocks} or more"
+                f"freedom, {MIN_DF} are needed; say blocks={self.least_blocks} or more"
             )
-        jobs = self.design.trials + len(self.small_trials)
+        jobs = self.design.trials * len(self.cells)
         if jobs > self.budget:
             raise ConfigError(
                 f"{where} takes {jobs} jobs at most, the budget is {self.budget}; say "
@@ -307,16 +286,16 @@ class CarryStudy(GateStudy):
             )
 
     @property
-    def _least_blocks(self) -> int:
+    def least_blocks(self) -> int:
+        """The blocks of a first look."""
         arms, beside = self.design.arms, self.design.baselines
         return next(n for n in range(2, 9) if design_df(arms, beside, n) >= MIN_DF)
 
     @cached_property
     def looks(self) -> tuple[int, ...]:
-        """After how many blocks it looks: half of them and all; () where they are too few."""
-        least, most = self._least_blocks, self.design.blocks
-        first = max(least, math.ceil(most / LOOKS))
-        return () if most < least else tuple(dict.fromkeys((first, most)))
+        """After how many blocks it looks: half of them, and all."""
+        most = self.design.blocks
+        return tuple(dict.fromkeys((max(self.least_blocks, math.ceil(most / LOOKS)), most)))
 
     @cached_property
     def name(self) -> str:
@@ -337,42 +316,31 @@ class CarryStudy(GateStudy):
         return self.small.digest
 
     @cached_property
-    def small_trials(self) -> tuple[Trial, ...]:
-        """The trials of the small cell, in order; () where a report has them."""
+    def in_small(self) -> SmallGate | None:
+        """The gate of the small cell; None where a report has its verdicts."""
         if self.small.source:
-            return ()
-        planned = self._blocks(self.small.cell, self.profiles, 0, self.design.blocks)
-        return tuple(replace(each, stage=SMALL) for each in planned)
-
-    def full_trials(self, arms: Sequence[Profile], after: int, last: int) -> tuple[Trial, ...]:
-        """Return the blocks behind one look, up to the next."""
-        return self._blocks(self.cell, arms, after, last)
-
-    def _blocks(
-        self, cell: Cell, arms: Sequence[Profile], after: int, last: int
-    ) -> tuple[Trial, ...]:
-        of = self.design
-        design = ConfirmDesign(
-            looks=len(self.looks), arms=of.arms, blocks=of.blocks, baselines=of.baselines
+            return None
+        return SmallGate(
+            owner=self.name,
+            cell=self.small.cell,
+            profiles=self.profiles,
+            gate=self.gate,
+            budget=self.budget,
+            seed=self.seed,
+            loss_tolerance=self.loss_tolerance,
         )
-        orders = Orders(cell=cell, seed=self.seed, study=self.name)
-        return orders.blocks(arms, range(after + 1, last + 1), design=design)
-
-    @cached_property
-    def trials(self) -> tuple[Trial, ...]:
-        """All trials of this cell that it may take, in order."""
-        return self.full_trials(self.profiles, 0, self.design.blocks)
 
     def place(self, trial: Trial) -> Reason | None:
         """Return where a trial of the small cell stands."""
-        return Reason(Why.CARRY_PLACE, block=trial.block) if trial.stage == SMALL else None
+        is_small = trial.cell_digest != self.cell.digest
+        return Reason(Why.CARRY_PLACE, block=trial.block) if is_small else None
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: its trials, and how many would tell."""
         del history
         design, small = self.design, self.small
-        label = small.cell.label
-        said = [
+        label, source, known = small.cell.label, small.source, small.verdicts if small.sigma else ()
+        return (
             Reason(
                 Why.CARRY_PLAN,
                 trials=design.trials,
@@ -381,61 +349,28 @@ class CarryStudy(GateStudy):
                 baselines=design.baselines,
                 first=self.looks[0],
             ),
-            Reason(Why.CARRY_TAKES_SMALL, label=label, source=small.source)
-            if small.source
-            else Reason(Why.CARRY_MEASURES_SMALL, label=label, trials=len(self.small_trials)),
-        ]
-        known = small.verdicts if small.sigma else ()
-        return (
-            *said,
+            Reason(Why.CARRY_TAKES_SMALL, label=label, source=source)
+            if source
+            else Reason(Why.CARRY_MEASURES_SMALL, label=label, trials=design.trials),
             *(
-                self.blocks_for(
-                    each.arm, stored_change(each, family=design.arms), small.sigma or 0.0
-                )
+                self.blocks_for(each.arm, gain, small.sigma or 0.0)
                 for each in known
+                if (gain := change_in(each, family=design.arms)) is not None
             ),
         )
 
     def blocks_for(self, arm: str, gain: Change, sigma: float) -> Reason:
         """Say how many blocks tell that a gain carries, at a noise of a job."""
-        blocks = needed(gain, self.design, sigma=sigma, least=self.least)
+        blocks = carrying(gain, self.design, sigma=sigma, least=self.least)
         if blocks is None:
             return Reason(Why.CARRY_UNTOLD, arm=arm, sigma=sigma)
-        given = relative(gain[0])
-        return Reason(Why.CARRY_NEEDS, arm=arm, sigma=sigma, blocks=blocks, gain=given)
+        whole = relative(gain[0])
+        return Reason(Why.CARRY_NEEDS, arm=arm, sigma=sigma, blocks=blocks, gain=whole)
 
     def begin(self, history: History) -> CarryWalk:
         """Return the walk before the first block."""
-        small = None
-        if not self.small.source:
-            small = self._read(history, self.small.cell)
-        return CarryWalk(self, self._read(history, self.cell), small)
-
-    def _read(self, history: History, cell: Cell) -> Past:
-        return read(
-            history,
-            protocols={cell.digest: cell.protocol},
-            declared={each.id: each for each in self.profiles},
-            study=self.name,
-        )
-
-
-def stored_change(verdict: Verdict, *, family: int) -> Change:
-    """Return the change of a decided verdict as log ratios, its ends as sure as `family` asks.
-
-    Of a winner of a tuning sweep the low end has the selection in it.
-    """
-    low, high = verdict.ci95 or (math.nan, math.nan)
-    middle = math.log1p(verdict.delta or 0.0)
-    wider = t_quantile(1 - _TAIL / family, OWN_DF) / t_quantile(1 - _TAIL, OWN_DF)
-    low, high = (middle + wider * (math.log1p(end) - middle) for end in (low, high))
-    return middle, low, high
-
-
-def change_of(found: Comparison, *, family: int) -> Change:
-    """Return the change of a comparison with its interval, `family` of them 95 % together."""
-    reach = t_quantile(1 - _TAIL / family, found.df) * standard_error(found)
-    return found.estimate, found.estimate - reach, found.estimate + reach
+        in_small = self.in_small.walked(history) if self.in_small is not None else None
+        return CarryWalk(self, self.past_of(history, (self.cell,)), in_small)
 
 
 class Look(NamedTuple):
@@ -451,126 +386,104 @@ class CarryWalk(GateWalk):
     """The blocks of the small cell, if any, then those of this one, look by look.
 
     Attributes:
-        small: profile -> its change in the small cell, or the verdict where no gain is shown there.
+        gains: profile -> its gain in the small cell, where one is shown.
         seen: profile -> the last look at it.
     """
 
     study: CarryStudy
 
-    def __init__(self, study: CarryStudy, past: Past, small_past: Past | None) -> None:
+    def __init__(self, study: CarryStudy, past: Past, in_small: GateWalk | None) -> None:
         super().__init__(study, past)
-        self.small_past = small_past
-        self.small: dict[str, Change | Verdict] = {}
+        self.in_small = in_small
+        self.gains: dict[str, Change] = {}
         self.seen: dict[str, Look] = {}
         self.family = len(study.profiles)
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far, by the past of its cell."""
-        past = self.small_past if trial.stage == SMALL else self.past
-        return None if past is None else past.of(trial)
+        is_small = self.in_small is not None and trial.cell_digest != self.study.cell.digest
+        return self.in_small.result(trial) if self.in_small and is_small else self.past.of(trial)
 
     def walk(self) -> None:
         """Measure the small cell, then look twice at the profiles that gain there."""
         study, after = self.study, 0
-        self.run(study.small_trials, later=len(study.trials))
-        self.small = self._in_small()
-        gains = {name: each for name, each in self.small.items() if not isinstance(each, Verdict)}
+        if self.in_small is not None:
+            self.run(self.in_small.planned, later=study.design.trials)
+        for each in study.profiles:
+            there = self._in_small(each.id)
+            gain = change_in(there, family=self.family) if there and there.wins else None
+            if gain is not None:
+                self.gains[each.id] = gain
         for last in study.looks:
-            # one that cannot run stands in no later block, nor one that is told
-            arms = [each for each in study.profiles if each.id in gains and self._is_open(each.id)]
+            arms = [name for name in self.gains if self._is_open(name)]
             if not arms:
                 return
-            later = (len(arms) + study.design.baselines) * (study.design.blocks - last)
-            self.run(study.full_trials(arms, after, last), later=later)
+            wanted = {*arms, BASELINE_ID}
+            trials = [t for t in study.trials if after < t.block <= last and t.arm in wanted]
+            self.run(trials, later=len(wanted) * (study.design.blocks - last))
             fit, after = fitted(self.past.scored_in_blocks(until=last)), last
-            for each in arms:
-                self.seen[each.id] = self._look(each.id, gains[each.id], self._against(fit, each))
+            for name in arms:
+                found = compared(fit, name, family=self.family, alpha=SWEEP_ALPHA)
+                self.seen[name] = self._look(name, found)
 
     def _is_open(self, arm: str) -> bool:
-        if arm in self.dropped:
-            return False
-        return arm not in self.seen or self.seen[arm].word is CarryWord.CANNOT_TELL
+        """Whether an arm can run, and no look has told what becomes of its gain."""
+        is_told = arm in self.seen and self.seen[arm].word is not CarryWord.CANNOT_TELL
+        return not is_told and arm not in self.past.dropped
 
-    def _against(self, fit: BlockFit | None, profile: Profile) -> Comparison | NoComparison:
-        return compared(fit, profile.id, family=self.family, alpha=SWEEP_ALPHA)
+    def _in_small(self, arm: str) -> Verdict | None:
+        """Return the verdict of the small cell on an arm; None where there is none yet."""
+        if self.in_small is not None:
+            return self.in_small.verdict(arm)
+        return next((each for each in self.study.small.verdicts if each.arm == arm), None)
 
-    def _look(self, arm: str, small: Change, found: Comparison | NoComparison) -> Look:
+    def _look(self, arm: str, found: Comparison | NoComparison) -> Look:
         """Return what blocks show of the gain of an arm, unless its runs forbid to tell."""
         if isinstance(found, NoComparison):
             return Look(CarryWord.CANNOT_TELL, found)
-        past, trials = self.past, self.past.confirms_of(arm)
-        beside, full = past.confirms_of(past.reference), change_of(found, family=self.family)
-        word, doubts = told(small, full, least=self.study.least), [survivor_veto(trials, beside)]
+        small, full = self.gains[arm], change_of(found, family=self.family)
+        trials, beside = self.past.confirms_of(arm), self.past.confirms_of(BASELINE_ID)
+        word, least = told(small, full, least=self.study.least), self.study.least
+        doubts = [survivor_veto(trials, beside)]
         if word.kind is VerdictKind.FASTER:
-            spare = less(full, small, share=self.study.least)[1]
-            spare = spare if word is CarryWord.CARRIES else full[1]
+            kept = less(full, small, share=least)[1]
+            spare = kept if word is CarryWord.CARRIES else full[1]
             doubts.append(straggler_veto(found, trials, beside, spare=spare))
-        seen = with_effect(Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE), trials)
-        if seen.effect is Effect.NOT_SEEN:  # the small cell showed that it acts, if it arrives
-            doubts.append(Reason(Why.NOTHING_SHOWS, names=seen.unproved, effect=seen.effect))
+        shown = with_effect(Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE), trials)
+        if shown.effect is Effect.NOT_SEEN:  # the small cell showed that it acts, if it arrives
+            doubts.append(Reason(Why.NOTHING_SHOWS, names=shown.unproved, effect=shown.effect))
         forbids = tuple(filter(None, doubts))
         word = CarryWord.CANNOT_TELL if forbids else word
-        carried = Carried(
-            arm=arm,
-            word=str(word),
-            small=_relative(small),
-            full=_relative(full),
-            apart=_relative(less(full, small)),
-        )
-        return Look(word, found, forbids, carried)
-
-    def _in_small(self) -> dict[str, Change | Verdict]:
-        """Return what each profile gains in the small cell, by its report or by its blocks."""
-        past, study = self.small_past, self.study
-        if past is None:
-            stored = study.small.verdicts
-            return {each.arm: stored_change(each, family=self.family) for each in stored}
-        fit = fitted(past.scored_in_blocks())
-        return {e.id: self._measured(past, e, self._against(fit, e)) for e in study.profiles}
-
-    def _measured(
-        self, past: Past, profile: Profile, found: Comparison | NoComparison
-    ) -> Change | Verdict:
-        """Return what the blocks of the small cell show of a profile."""
-        arm, trials = profile.id, past.confirms_of(profile.id)
-        base = with_effect(Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE), trials)
-        if arm in past.dropped:
-            why = Reason(Why.CARRY_OF_SMALL, why=past.dropped[arm])
-            return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
-        why_not = self.study.losses.reason(past, arm)
-        why_not = why_not or survivor_veto(trials, past.confirms_of(past.reference))
-        if isinstance(found, NoComparison):
-            why_not = why_not or found.reason
-        else:
-            change = change_of(found, family=self.family)
-            shown = with_comparison(base, found, kind=base.kind, reasons=())
-            shown = with_acting(shown, {name for _, name in acting(shown, settings_of(profile))})
-            if change[1] <= 0:
-                why_not = why_not or Reason(Why.CARRY_NO_GAIN, small=_relative(change))
-            elif shown.unproved:
-                names, effect = shown.unproved, shown.effect
-                why_not = why_not or Reason(Why.NOTHING_SHOWS, names=names, effect=effect)
-            if why_not is None:
-                return change
-        return CarryWord.CANNOT_TELL.say(base, Reason(Why.CARRY_OF_SMALL, why=why_not))
+        three = {"small": small, "full": full, "apart": less(full, small)}
+        changes = {name: _relative(each) for name, each in three.items()}
+        return Look(word, found, forbids, Carried(arm=arm, word=str(word), **changes))
 
     def verdict(self, profile_id: str) -> Verdict:
         """Return the verdict on a profile: that of the small cell where no gain is shown there."""
-        small = self.small.get(profile_id)
-        return small if isinstance(small, Verdict) else super().verdict(profile_id)
+        there = self._in_small(profile_id) if self.is_over else None
+        if there is None or profile_id in self.gains:
+            return super().verdict(profile_id)
+        why = [Reason(Why.CARRY_OF_SMALL, why=each) for each in there.reasons[:1]]
+        if there.kind is VerdictKind.INVALID:
+            return replace(there, reasons=tuple(why), n=0)
+        none = Verdict(arm=profile_id, kind=there.kind, job_ids=there.job_ids)
+        if there.delta is not None and there.ci95 is not None:
+            why = [Reason(Why.CARRY_NO_GAIN, small=(there.delta, *there.ci95)), *why]
+        return CarryWord.CANNOT_TELL.say(none, *why)
 
     def judged(self, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         """Return what becomes of the gain of a profile that was measured and is valid."""
         word, found, doubts, carried = self.seen[base.arm]
-        small, base = self.small[base.arm], replace(base, lost=lost_runs(trials), unproved=())
-        if isinstance(found, NoComparison) or isinstance(small, Verdict) or carried is None:
+        # the small cell showed that its settings reach the trainer
+        base = replace(base, lost=lost_runs(trials), unproved=())
+        if isinstance(found, NoComparison) or carried is None:
             why = found.reason if isinstance(found, NoComparison) else None
             return word.say(base, Reason(Why.CANNOT_TELL_FOR, why=why))
         reasons = [*(doubts or (Reason(_SAID[word], least=self.study.least),)), carried.figures]
         if word is CarryWord.LOST and found.ci95[1] < 0:
             reasons.append(Reason(Why.CARRY_HARMS))
         if word is CarryWord.CANNOT_TELL and not doubts:
-            reasons.append(self.study.blocks_for(base.arm, small, found.sigma))
+            reasons.append(self.study.blocks_for(base.arm, self.gains[base.arm], found.sigma))
         decided = with_comparison(base, found, kind=base.kind, reasons=base.reasons)
         method = Reason(Why.CARRY_METHOD, looks=len(self.study.looks), method=found.method)
         return word.say(replace(decided, method=method), *reasons)

@@ -326,14 +326,18 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
             for each in planned
         )
 
-    def _past(self, history: History) -> Past:
-        past = read(
+    def past_of(self, history: History, cells: Sequence[Cell]) -> Past:
+        """Return the trials of a history that are its own, in these cells."""
+        return read(
             history,
-            protocols={each.digest: each.protocol for each in self.cells},
+            protocols={each.digest: each.protocol for each in cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
             is_one_window=True,
         )
+
+    def _past(self, history: History) -> Past:
+        past = self.past_of(history, self.cells)
         if self.stored is None:
             return past
         # a report has them in its own window; they are held beside the candidates in theirs

@@ -97,29 +97,27 @@ class World:
         }.get(word, False)
 
 
-@functools.cache
-def winners(gain: float, noise: float, seeds: int) -> tuple[SmallCell, ...]:
-    """Return what tuning sweeps say of their winners, where they have one."""
+WINNERS: dict[tuple[float, float], list[SmallCell]] = {}  # by gain and noise
+
+
+def winner(gain: float, noise: float, seed: int) -> SmallCell | None:
+    """Return what a tuning sweep says of its winner; None where it has no right one."""
     world = simcluster.World(name="small", effects=(gain,) * 3, sigma_job=noise, budget=50)
-    found = []
-    for seed in range(seeds):
-        conclusion, _ = simcluster.sweep(world, seed)
-        best = conclusion.winner
-        if best is not None and int(best.arm[1:]) < len(world.effects):
-            verdict = replace(best, arm="p0", reasons=(), job_ids=())
-            sigma = conclusion.noise.sigma
-            found.append(
-                SmallCell(cell=SMALL, digest="s", source="x", verdicts=(verdict,), sigma=sigma)
-            )
-    return tuple(found)
+    conclusion, _ = simcluster.sweep(world, seed)
+    best = conclusion.winner
+    if best is None or int(best.arm[1:]) >= len(world.effects):
+        return None
+    verdict = replace(best, arm="p0", reasons=(), job_ids=())
+    sigma = conclusion.noise.sigma
+    return SmallCell(cell=SMALL, digest="s", source="x", verdicts=(verdict,), sigma=sigma)
 
 
 @functools.cache
-def study_of(world: World, number: int, swept: int) -> CarryStudy:
+def study_of(world: World, number: int) -> CarryStudy:
     """Return the study as a sweep file declares it, by the winner of this number."""
     small = SmallCell(cell=SMALL, digest=SMALL.digest)
     if world.is_selected:
-        small = winners(world.gain, world.small, swept)[number]
+        small = WINNERS[world.gain, world.small][number]
     declared: tuple[Profile, ...] = tuple(
         profile(f"p{at}", f"--xla_gpu_simulated_knob={at}") for at in range(world.profiles)
     )
@@ -132,11 +130,11 @@ def study_of(world: World, number: int, swept: int) -> CarryStudy:
     )
 
 
-def study(world: World, seed: int, swept: int) -> Counter[str]:
+def study(world: World, seed: int) -> Counter[str]:
     """Run one study and count what came of it."""
     random = np.random.default_rng([seed, 20261127])
-    many = len(winners(world.gain, world.small, swept)) if world.is_selected else 1
-    asked = study_of(world, seed % many, swept)
+    many = len(WINNERS[world.gain, world.small]) if world.is_selected else 1
+    asked = study_of(world, seed % many)
     level: dict[tuple[str, int], float] = {}
 
     def run(trial: Trial) -> TrialResult:
@@ -173,10 +171,10 @@ def study(world: World, seed: int, swept: int) -> Counter[str]:
     return found
 
 
-def row(world: World, studies: int, swept: int) -> str:
+def row(world: World, studies: int) -> str:
     total: Counter[str] = Counter()
     for seed in range(studies):
-        total += study(world, seed, swept)
+        total += study(world, seed)
     arms = studies * world.profiles
     shares = (
         f"{100 * total[word] / arms:.1f}" for word in ("CARRIES", "SMALLER", "LOST", "CANNOT TELL")
@@ -222,8 +220,14 @@ def table(studies: int, swept: int, jobs: int, only: str) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     chosen = [each for each in worlds() if only in f"{each.source}/{each.truth}/{each.words}"]
-    one = functools.partial(row, studies=studies, swept=swept)
+    asked = dict.fromkeys((each.gain, each.small) for each in chosen if each.is_selected)
+    every = [(*each, seed) for each in asked for seed in range(swept)]
     with Pool(jobs) as pool:
+        for (gain, noise, _), found in zip(every, pool.starmap(winner, every), strict=True):
+            if found is not None:
+                WINNERS.setdefault((gain, noise), []).append(found)
+    one = functools.partial(row, studies=studies)
+    with Pool(jobs) as pool:  # forked, so that it has the winners
         for line in pool.imap(one, chosen):
             lines.append(line)
             print(line, flush=True)

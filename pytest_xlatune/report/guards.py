@@ -127,9 +127,9 @@ def _others(cell: Covered, cells: Sequence[Covered]) -> list[Covered]:
 
     One that a study of gains alone has measured is a cell of the model like the others.
     """
-    found = {each.cell_digest: each for each in cells if each is not cell}
-    for each in cell.carried if cell.recipe is not None else ():
-        if each.cell.model_tag != cell.cell.model_tag:
+    found, recipe = {each.cell_digest: each for each in cells if each is not cell}, cell.recipe
+    for each in cell.carried:
+        if recipe is None or each.cell.model_tag != cell.cell.model_tag:
             continue  # it reads files of its own
         bare = Covered(
             sweep=each.sweep,
@@ -145,7 +145,7 @@ def _others(cell: Covered, cells: Sequence[Covered]) -> list[Covered]:
         told = replace(each.verdict, arm=name)
         found[each.cell_digest] = replace(
             other,
-            profiles=(*other.profiles, replace(cell.recipe, id=name)),
+            profiles=(*other.profiles, replace(recipe, id=name)),
             conclusion=replace(other.conclusion, verdicts=(*other.conclusion.verdicts, told)),
         )
     return list(found.values())

@@ -466,12 +466,12 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[s
 def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
     """Name the configurations that the recipe is proved for, and those that it harms."""
     cell = literal(covered.cell.label)
-    for each in covered.carried:
+    for there in covered.carried:
         yield say.text(
-            _GAINS.get(each.verdict.word, _GAIN_UNTOLD),
-            cell=literal(each.label),
-            change=_promise(each.verdict),
-            file=literal(f"{each.sweep}/carry.md"),
+            _GAINS.get(there.verdict.word, _GAIN_UNTOLD),
+            cell=literal(there.label),
+            change=_promise(there.verdict),
+            file=literal(f"{there.sweep}/carry.md"),
         )
     if not covered.elsewhere and not covered.carried:
         yield say.text(

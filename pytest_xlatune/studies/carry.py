@@ -47,6 +47,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 KIND = "carry"
+SMALL = "small"  # the stage of trials of the small cell
 LOOKS = 2  # each by 95 % intervals, so that either end is wrong in 5 % of all studies
 
 
@@ -249,6 +250,12 @@ class SmallGate(GateStudy):
         """The name of that study."""
         return self.owner
 
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All that it plans, in order; lists of jobs tell them by their stage."""
+        planned = super().trials
+        return tuple(replace(each, stage=SMALL) for each in planned)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CarryStudy(GateStudy):
@@ -332,8 +339,7 @@ class CarryStudy(GateStudy):
 
     def place(self, trial: Trial) -> Reason | None:
         """Return where a trial of the small cell stands."""
-        is_small = trial.cell_digest != self.cell.digest
-        return Reason(Why.CARRY_PLACE, block=trial.block) if is_small else None
+        return Reason(Why.CARRY_PLACE, block=trial.block) if trial.stage == SMALL else None
 
     def outline(self, history: History) -> tuple[Reason, ...]:
         """Return what a plan says of it: its trials, and how many would tell."""
@@ -401,8 +407,9 @@ class CarryWalk(GateWalk):
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far, by the past of its cell."""
-        is_small = self.in_small is not None and trial.cell_digest != self.study.cell.digest
-        return self.in_small.result(trial) if self.in_small and is_small else self.past.of(trial)
+        if self.in_small is not None and trial.stage == SMALL:
+            return self.in_small.result(trial)
+        return self.past.of(trial)
 
     def walk(self) -> None:
         """Measure the small cell, then look twice at the profiles that gain there."""

@@ -192,14 +192,12 @@ NOISES = ((0.003, 0.003), (0.010, 0.010), (0.003, 0.010), (0.010, 0.003))
 
 
 def worlds() -> list[World]:
-    few = (1.0, 0.5, 0.0)
-    found = [World(share=share) for share in SHARES]
+    few, whole = (1.0, 0.5, 0.0), World()
+    found = [replace(whole, share=share) for share in SHARES]
     found += [World(small=small, full=full, share=s) for small, full in NOISES for s in few]
-    found += [World(share=share, is_selected=True) for share in SHARES]
-    noisy = World(small=0.010, is_selected=True)
-    found += [replace(noisy, full=full, share=s) for full in (0.003, 0.010) for s in few]
     others = (
-        World(gain=0.01, is_selected=True),
+        World(is_selected=True),
+        World(is_selected=True, small=0.010),
         World(blocks=16),
         World(profiles=3),
         World(bad_jobs=0.03),

@@ -480,6 +480,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),
     "rates of batch sizes": ("how-to/batch.md", _rates(BATCH_RATES, "batch-sizes")),
+    "rates of gains": ("how-to/carry.md", _rates(CARRY_RATES, "gains")),
     "rates of commits": ("how-to/commits.md", _rates(COMMIT_RATES, "commits")),
     "rates of nodes": ("how-to/nodes.md", _rates(NODE_RATES, "nodes")),
     "rates of a network": ("how-to/network_check.md", _rates(NETWORK_RATES, "network")),

@@ -141,7 +141,7 @@ def _others(cell: Covered, cells: Sequence[Covered]) -> list[Covered]:
             history=(),
         )
         other = found.get(each.cell_digest, bare)
-        name = f"{each.sweep}:{each.verdict.arm}"  # no profile's: its own may be called so
+        name = f"{each.verdict.arm[:_SLUG]}.carried"  # a profile there may have its own name
         told = replace(each.verdict, arm=name)
         found[each.cell_digest] = replace(
             other,
@@ -159,6 +159,7 @@ class _Reason:
 
 
 _WORST = tuple(Doubt)
+_SLUG = 56  # characters, with a word behind them
 
 
 def _reach(other: Covered, cells: Sequence[Covered]) -> dict[str, _Reason]:

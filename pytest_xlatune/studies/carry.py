@@ -375,7 +375,10 @@ class CarryStudy(GateStudy):
 
     def begin(self, history: History) -> CarryWalk:
         """Return the walk before the first block."""
-        in_small = self.in_small.walked(history) if self.in_small is not None else None
+        in_small = None
+        if self.in_small is not None:  # of its own trials alone, so that it is remembered
+            own = tuple(each for each in history if each.trial.stage == SMALL)
+            in_small = self.in_small.walked(own)
         return CarryWalk(self, self.past_of(history, (self.cell,)), in_small)
 
 

@@ -107,7 +107,7 @@ def said(found: Verdict) -> str:
         ),
         pytest.param(-0.03, 0.002, ("LOST", "SLOWER", 8), "slower here than the cell", id="harm"),
         pytest.param(
-            0.012, 0.008, ("CANNOT TELL", "INCONCLUSIVE", 16), "blocks tell with 80 % power", id="too noisy"
+            0.012, 0.008, ("CANNOT TELL", "INCONCLUSIVE", 16), "blocks tell with 80 %", id="noise"
         ),
     ],
 )

@@ -53,6 +53,7 @@ from pytest_xlatune.report.cell_documents import (  # noqa: E402
 )
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
+from pytest_xlatune.report.study_documents import CARRY_RATES  # noqa: E402
 from pytest_xlatune.report.words import WORDS  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,

@@ -382,7 +382,7 @@ class CarryStudy(GateStudy):
         return CarryWalk(self, self.past_of(history, (self.cell,)), in_small)
 
 
-class Look(NamedTuple):
+class SeenGain(NamedTuple):
     """What the last look at a profile shows."""
 
     word: CarryWord
@@ -405,7 +405,7 @@ class CarryWalk(GateWalk):
         super().__init__(study, past)
         self.in_small = in_small
         self.gains: dict[str, Change] = {}
-        self.seen: dict[str, Look] = {}
+        self.seen: dict[str, SeenGain] = {}
         self.family = len(study.profiles)
 
     def result(self, trial: Trial) -> TrialResult | None:
@@ -447,10 +447,10 @@ class CarryWalk(GateWalk):
             return self.in_small.verdict(arm)
         return next((each for each in self.study.small.verdicts if each.arm == arm), None)
 
-    def _look(self, arm: str, found: Comparison | NoComparison) -> Look:
+    def _look(self, arm: str, found: Comparison | NoComparison) -> SeenGain:
         """Return what blocks show of the gain of an arm, unless its runs forbid to tell."""
         if isinstance(found, NoComparison):
-            return Look(CarryWord.CANNOT_TELL, found)
+            return SeenGain(CarryWord.CANNOT_TELL, found)
         small, full = self.gains[arm], change_of(found, family=self.family)
         trials, beside = self.past.confirms_of(arm), self.past.confirms_of(BASELINE_ID)
         word, least = told(small, full, least=self.study.least), self.study.least
@@ -466,7 +466,7 @@ class CarryWalk(GateWalk):
         word = CarryWord.CANNOT_TELL if forbids else word
         three = {"small": small, "full": full, "apart": less(full, small)}
         changes = {name: _relative(each) for name, each in three.items()}
-        return Look(word, found, forbids, Carried(arm=arm, word=str(word), **changes))
+        return SeenGain(word, found, forbids, Carried(arm=arm, word=str(word), **changes))
 
     def verdict(self, profile_id: str) -> Verdict:
         """Return the verdict on a profile: that of the small cell where no gain is shown there."""

@@ -52,7 +52,7 @@ from pytest_xlatune.report.leaderboard import (
     settings_by_arm,
     tables,
 )
-from pytest_xlatune.report.lines import paragraph, speed, step, words
+from pytest_xlatune.report.lines import paragraph, speed, step
 from pytest_xlatune.report.words import joined, plainly
 from pytest_xlatune.studies.carry import CarryRecord
 
@@ -88,14 +88,18 @@ def gate(subject: Subject) -> Document:
 
 
 # tests/report/test_error_rates.py holds these figures to the measured table
-CARRY_RATES = "MEASURE"
+CARRY_RATES = (
+    "In simulated studies at most 4.4 % of a kind had a wrong word; a gain of 2 % that is all here "
+    "was called CARRIES in 31.7 to 97.8 %, one that is gone LOST in 32.1 to 96.9 %, by the noise "
+    "of a job (docs/reference/error_rates.md)."
+)
 
 
 def carry(subject: Subject) -> Document:
     """Return a study of gains as a document: what becomes of each, its changes in both cells."""
     conclusion = subject.conclusion
     record = conclusion.found(CarryRecord)
-    lines = [f"{words(each)}: {plain(paragraph(each))}" for each in conclusion.verdicts]
+    lines = [plain(paragraph(each)) for each in conclusion.verdicts]
     rows = tuple(
         (literal(each.arm), each.word, *(text for of in each.three for text in _change(of)))
         for each in record.changes

@@ -230,11 +230,6 @@ class Study(Record, ABC):
         del history
         return None
 
-    @property
-    def follows(self) -> str:
-        """The identity of the cell whose winners it measures again in its own; "" in most."""
-        return ""
-
     def work(self, history: History) -> JobWork | None:
         """Return what the trials to come have to do; None where they are alike, as in most."""
         del history

@@ -209,12 +209,19 @@ class CarryRecord(NoiseRecord):
 
     Attributes:
         small: how the small cell is called.
+        digest: its identity.
         changes: of the profiles that were measured in both cells.
     """
 
     kind: ClassVar[str] = "carry"
     small: str = ""
+    digest: str = ""
     changes: tuple[Carried, ...] = ()
+
+    @property
+    def follows(self) -> str:
+        """The identity of the small cell."""
+        return self.digest
 
     @property
     def summary(self) -> tuple[Reason, ...]:
@@ -316,11 +323,6 @@ class CarryStudy(GateStudy):
     def cells(self) -> tuple[Cell, ...]:
         """The one that costs, then the small one where that is measured."""
         return (self.cell,) if self.small.source else (self.cell, self.small.cell)
-
-    @property
-    def follows(self) -> str:
-        """The identity of the small cell."""
-        return self.small.digest
 
     @cached_property
     def in_small(self) -> SmallGate | None:
@@ -485,7 +487,8 @@ class CarryWalk(GateWalk):
         """Return what becomes of the gain of a profile that was measured and is valid."""
         word, found, doubts, carried = self.seen[base.arm]
         # the small cell showed that its settings reach the trainer
-        base = replace(base, lost=lost_runs(trials), unproved=())
+        against = Reason(Why.ARM, arm=BASELINE_ID)
+        base = replace(base, lost=lost_runs(trials), unproved=(), against=against)
         if isinstance(found, NoComparison) or carried is None:
             why = found.reason if isinstance(found, NoComparison) else None
             return word.say(base, Reason(Why.CANNOT_TELL_FOR, why=why))
@@ -505,6 +508,7 @@ class CarryWalk(GateWalk):
             sigma=found.noise.sigma,
             mde80=found.noise.mde80,
             small=self.study.small.cell.label,
+            digest=self.study.small.digest,
             changes=tuple(each.carried for each in self.seen.values() if each.carried),
         )
         notes = tuple(each for each in found.notes if each.kind is not Why.GATE_LAYOUT)

@@ -733,7 +733,7 @@ def publish(
             write_all(patched)
             written += tuple(patched)
             written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
-        if known.study.follows and known.conclusion.complete:
+        if known.conclusion.facts.follows and known.conclusion.complete:
             written += _told_of(reports, known)
         if has_pages():
             path = stem.with_name(f"{stem.name}.html")
@@ -768,7 +768,7 @@ def _told_of(reports: Path, known: Known) -> tuple[Path, ...]:
     settings, files = {each.id: each.shown for each in known.profiles}, dict[Path, None]()
     for data in sorted(reports.glob("*-tuning.json")):
         for each in read_cells(data.read_text("utf-8"), where=str(data)):
-            if each.cell_digest != known.study.follows or each.recipe is None:
+            if each.cell_digest != known.conclusion.facts.follows or each.recipe is None:
                 continue
             own = next((n for n, e in settings.items() if e.same_as(each.recipe)), "")
             verdict = known.conclusion.verdict(own)

@@ -74,7 +74,8 @@ def test_the_gain_of_a_report_is_asked_about_and_its_document_is_told(project: A
     done.stdout.fnmatch_lines(["*test_carry?fast?*CARRIES*"])
     assert submitted(project) == 8, "told after the first look"
     report = project.read("reports/wide/carry.md")
-    assert "CARRIES: fast CARRIES: at least 50 % of the gain is here" in report
+    assert "* fast CARRIES: at least 50 % of the gain is here" in report
+    assert "against baseline-deployed" in report
     assert CARRY_RATES in report
     record = json.loads(project.read("reports/wide/carry.json"))["conclusion"]["record"]
     assert [each["word"] for each in record["changes"]] == ["CARRIES"]

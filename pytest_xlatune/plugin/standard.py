@@ -65,8 +65,9 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
     if sweep.declared is not None:
         marker, aim = next(iter(KINDS[sweep.kind].markers)), sweep.traits.aim
+        gated = "test_no_regression" if marker == "gate" else f"test_{marker}"
         tests = (
-            {"test_no_regression": _copy(no_regression, marker)}
+            {gated: _copy(no_regression, marker)}
             if aim is Aim.GATES
             else {
                 "test_arm": _copy(each_value if aim is Aim.RANKS else each_arm, marker),

@@ -78,7 +78,9 @@ def no_regression(verdict: Verdict) -> Claim:
     enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
     head = _GATE[verdict.kind] if enough else _CANNOT_TELL
     why = "; ".join(map(sentence, verdict.reasons)) or _NO_REASON
-    text = f"{head}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
+    is_named = bool(verdict.word) and head != _HOLDS
+    said = verdict.word if is_named else head
+    text = f"{said}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
     return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
 
 

@@ -217,6 +217,13 @@ _UNTOLD = N_(
     "there ({files}). It is proved for {cell} alone."
 )
 
+_GAINS: Mapping[str, str] = {
+    "CARRIES": N_("Its gain carries to {cell}: {change} there ({file})."),
+    "SMALLER": N_("A part of its gain carries to {cell}: {change} there ({file})."),
+    "LOST": N_("Its gain does not carry to {cell}: {change} there ({file})."),
+}
+_GAIN_UNTOLD = N_("Whether its gain carries to {cell} is not told: {change} there ({file}).")
+
 
 def tuning(
     cells: Sequence[Covered], language: Language = Language.ENGLISH, *, rewrite: bool = False
@@ -438,7 +445,7 @@ def _deployment(cells: Sequence[Covered], say: Say, *, rewrite: bool) -> Iterato
             yield from _by_hand(each, each.recipe, patch.missing[each.cell_digest], say)
         yield from recipe_blocks(each.conclusion, say)
         for conflict in conflicts(each, cells):
-            other = called[conflict.other.cell_digest]
+            other = called.get(conflict.other.cell_digest, conflict.other.label)
             yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
         yield from _deployed_since(each, name, say)
         if best is not None:
@@ -459,7 +466,14 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[s
 def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
     """Name the configurations that the recipe is proved for, and those that it harms."""
     cell = literal(covered.cell.label)
-    if not covered.elsewhere:
+    for there in covered.carried:
+        yield say.text(
+            _GAINS.get(there.verdict.word, _GAIN_UNTOLD),
+            cell=literal(there.label),
+            change=_promise(there.verdict),
+            file=literal(f"{there.sweep}/carry.md"),
+        )
+    if not covered.elsewhere and not covered.carried:
         yield say.text(
             "The recipe was measured on {cell} only. Its effect may have the "
             "opposite sign on another parallelism or on another configuration of the "

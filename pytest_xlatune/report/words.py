@@ -13,6 +13,7 @@ A sentence names the fields of its reason, each with the way in which it is writ
     {change:percent or unknown}   other words where the field is None
     {arms:, }                     several fields, with what stands between them
     {arms:first 6}  {x:lines 3}   the first of several, and how many more
+    {full:change}                 a change and the ends of its interval
 
 A field that is itself a reason is its sentence. Nothing here decides anything.
 """
@@ -25,7 +26,16 @@ from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.text import at_most, counted, duration, fine, percent, points, size
+from pytest_xlatune.model.text import (
+    at_most,
+    counted,
+    duration,
+    fine,
+    interval,
+    percent,
+    points,
+    size,
+)
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 
@@ -654,6 +664,41 @@ WORDS: Mapping[Why, str] = {
         "check the deployed form; an equal candidate passes with 80 % power where a program "
         "differs by up to {noise:fine} between rotations"
     ),
+    # whether a gain carries to another cell
+    Why.CARRIES: N_("at least {least:share} of the gain is here"),
+    Why.CARRIES_SMALLER: N_("a part of the gain is here, and less than in the small cell"),
+    Why.CARRY_LOST: N_(
+        "less than {least:share} of the gain is here, and it is not shown that any of it is"
+    ),
+    Why.CARRY_HARMS: N_("it is slower here than the cell as deployed"),
+    Why.CARRY_OPEN: N_("neither shown that {least:share} of the gain is here, nor that less is"),
+    Why.CARRY_FIGURES: N_(
+        "{full:change} here, {small:change} in the small cell, a difference of {apart:change}"
+    ),
+    Why.CARRY_NO_GAIN: N_(
+        "no gain is shown in the small cell ({small:change}), so none is looked for here"
+    ),
+    Why.CARRY_OF_SMALL: N_("in the small cell: {why}"),
+    Why.CARRY_PLAN: N_(
+        "{trials:+trial} of this cell at most: {blocks} blocks of {profiles:+profile} + "
+        "{baselines:+baseline}, looked at after {first}: it stops where all is told"
+    ),
+    Why.CARRY_MEASURES_SMALL: N_(
+        "{trials:+trial} of the small cell ({label}) before them; a profile that gains nothing "
+        "there is not run here"
+    ),
+    Why.CARRY_TAKES_SMALL: N_("the gains in the small cell ({label}) are those of {source}"),
+    Why.CARRY_NEEDS: N_(
+        "{arm}: at a job noise of {sigma:fine} {blocks} blocks tell with 80 % power that it "
+        "carries, if all of {gain:percent} is here"
+    ),
+    Why.CARRY_UNTOLD: N_(
+        "{arm}: at a job noise of {sigma:fine} no number of blocks tells that it carries: "
+        "measure its gain in the small cell more often"
+    ),
+    Why.CARRY_PLACE: N_("small cell, block {block}"),
+    Why.CARRY_METHOD: N_("{looks:+look}, each by 95 % intervals (MOVER); {method}"),
+    Why.CARRY_TOLD: N_("{arm} {word}: {figures}"),
     # calibrations, evidence runs, imported tables
     Why.TRIALS_DEPLOYED: N_("{trials:+trial} of the cell as deployed"),
     Why.TRIALS_IN_ALLOCATIONS: N_(
@@ -1280,8 +1325,14 @@ def _share1(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
+def _change(found: Sequence[float]) -> str:
+    """Write a change and its interval, `+1.8 % [+0.9, +2.7]`."""
+    return f"{percent(found[0])} {interval((found[1], found[2]))}"
+
+
 _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "ceiling": at_most,
+    "change": _change,
     "fine": fine,
     "gib": _gib,
     "meaning": lambda cls: FailureClass(cls).meaning,
@@ -1313,10 +1364,10 @@ class _Sentence(Formatter):
             return otherwise
         if isinstance(value, Reason):
             return sentence(value, self._say)
-        if isinstance(value, tuple):
-            return self._several([self.format_field(each, "") for each in value], format_spec)
         if spec in _WRITERS:
             return _WRITERS[spec](value)
+        if isinstance(value, tuple):
+            return self._several([self.format_field(each, "") for each in value], format_spec)
         if spec[:1] == "+" and spec[1:2].isalpha():
             return counted(value, spec[1:])
         if "|" in spec:

@@ -453,15 +453,19 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
             for each in planned
         )
 
-    def past(self, history: History) -> Past:
-        """Return its own trials of a history; a stored baseline is among them."""
-        past = read(
+    def past_of(self, history: History, cells: Sequence[Cell]) -> Past:
+        """Return the trials of a history that are its own, in these cells."""
+        return read(
             history,
-            protocols={each.digest: each.protocol for each in self.cells},
+            protocols={each.digest: each.protocol for each in cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
             is_one_window=True,
         )
+
+    def past(self, history: History) -> Past:
+        """Return its own trials of a history; a stored baseline is among them."""
+        past = self.past_of(history, self.cells)
         if self.stored is None:
             return past
         # a report has them in its own window; they are held beside the candidates in theirs
@@ -562,6 +566,15 @@ class GateWalk(PastWalk[GateStudy]):
         ]
         arms = [*((arm, score) for _, arm, score in found), *((BASELINE_ID, s) for s in stored)]
         return [(0, arm, score) for arm, score in arms]
+
+    def verdict(self, profile_id: str) -> Verdict:
+        """Return the verdict on a candidate."""
+        return _verdict(self, profile_id)
+
+    def judged(self, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+        """Return the verdict on a candidate that was measured and is valid."""
+        del trials
+        return _compared(self, base)
 
     @cached_property
     def fit(self) -> BlockFit | None:
@@ -726,7 +739,7 @@ def _turns_of(study: GateStudy) -> Reason:
 def conclusion(gated: GateWalk) -> Conclusion:
     """Return the verdicts in declared order."""
     level = reference(gated.jobs)
-    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
+    verdicts = tuple(beside(gated.verdict(each.id), level) for each in gated.study.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
     window = gated.past.window
     return Conclusion(
@@ -763,12 +776,11 @@ def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
     if differs:
         return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
     if not gated.is_over:
-        planned = gated.design.trials
-        over = max(planned - gated.left, 0)
-        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=planned))
+        over = len(gated.planned) - len(gated.pending)
+        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=over + gated.left))
     if not base.n:
         return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
-    return _compared(gated, base)
+    return gated.judged(base, trials)
 
 
 def _compared(gated: GateWalk, base: Verdict) -> Verdict:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from pytest_xlatune.report.study_documents import CARRY_RATES
 from tests.helpers.ledger_lines import whole_lines
 from tests.helpers.sessions import run_inside
@@ -102,3 +104,13 @@ def test_a_gain_that_is_lost_ends_as_a_regression(project: Any) -> None:
     again = run(project)
     again.assert_outcomes(passed=1, failed=1)
     assert submitted(project) == 12 + 9
+
+
+def test_the_example_of_the_page_asks_about_the_committed_quickstart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert main(["plan", "sweeps/quickstart/carry.py"]) == 0
+    plan = " ".join(capsys.readouterr().out.split())
+    assert "16 trials of this cell at most: 8 blocks of 1 profile + 1 baseline" in plan
+    assert "opt-level-1: at a job noise of 12.56 % 4 blocks tell with 80 % power" in plan

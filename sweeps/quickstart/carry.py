@@ -1,6 +1,6 @@
 """Does the quickstart's gain carry to a wider model? On this machine, some minutes.
 
-    pytest sweeps/test_carry.py
+    pytest sweeps/quickstart/carry.py
 
 The small cell is the quickstart's own: its gain is that of the committed report. The cell here is
 the same trainer with a model of twice the width, which spends more of a step in library code that
@@ -10,10 +10,11 @@ no flag of the compiler changes.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pytest_xlatune import Carry, DesignSettings, Protocol, load_sweep, standard_tests
 
-QUICKSTART = load_sweep(f"{__file__.rpartition('/')[0]}/test_quickstart.py")
+QUICKSTART = load_sweep(Path(__file__).parents[1] / "test_quickstart.py")
 
 SWEEP = replace(
     QUICKSTART,

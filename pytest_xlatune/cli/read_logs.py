@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,18 +128,6 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
 _EXITS = (("failed", 1), ("unfinished", 3))
 
 
-@contextmanager
-def _without_cycles() -> Iterator[None]:
-    """Look for no cycles meanwhile: among 100,000 steps that takes a fifth of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 def _read_all(
     arguments: argparse.Namespace, *, has_ranks: bool = False
 ) -> tuple[list[Read], tuple[str, ...]]:
@@ -158,8 +144,7 @@ def _read_all(
             continue
         for log in logs:
             try:
-                with _without_cycles():
-                    read.append(read_log(log, has_ranks=has_ranks))
+                read.append(read_log(log, has_ranks=has_ranks))
             except ConfigError as error:
                 problems.append(str(error))
     return read, tuple(problems)

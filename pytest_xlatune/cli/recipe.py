@@ -20,7 +20,7 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_xlatune.tasks.recipe import Carried, MeasuredRecipe
+    from pytest_xlatune.tasks.recipe import Applied, MeasuredRecipe
 
 SCHEMA = 1
 
@@ -78,7 +78,7 @@ def _list(arguments: argparse.Namespace) -> Output:
 
 def _apply(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.document import brief, lines, plain
-    from pytest_xlatune.tasks.recipe import carried, differences, lint_recipe, recipe_of
+    from pytest_xlatune.tasks.recipe import applied, differences, lint_recipe, recipe_of
 
     recipe = recipe_of(arguments.file, cell=arguments.cell)
     options = options_of(arguments)
@@ -98,12 +98,12 @@ def _apply(arguments: argparse.Namespace) -> Output:
             f"{arguments.file}: measured elsewhere: {'; '.join(grave)}. Say --elsewhere to try it "
             "here all the same"
         )
-    made = carried(recipe, resolved, arguments.to, root=Path.cwd())
+    made = applied(recipe, resolved, arguments.to, root=Path.cwd())
     told += [*others.values(), *_next(made, recipe)]
     return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, told))),))
 
 
-def _next(made: Carried, recipe: MeasuredRecipe) -> Iterator[str]:
+def _next(made: Applied, recipe: MeasuredRecipe) -> Iterator[str]:
     if made.own_table:
         yield f"say [{made.own_table}-recipe] in xlatune.toml as [{made.own_table}]"
     yield f"1. pytest {made.gate}   (exit status 0: it is faster here too)"

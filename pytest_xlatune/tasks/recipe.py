@@ -371,7 +371,7 @@ def test_it_is_faster_here(measure, profile):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Applied:
     """What brings a recipe to a new place.
 
     Attributes:
@@ -389,9 +389,9 @@ class Carried:
     files: dict[Path, str]
 
 
-def carried(
+def applied(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path
-) -> Carried:
+) -> Applied:
     """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
 
     Raises:
@@ -433,7 +433,7 @@ def carried(
     )
     table = f"sweeps.{sweep.name}"
     is_own = any(table in place for place in resolved.settings.values())
-    return Carried(
+    return Applied(
         gate=gate,
         patch=patch,
         missing=missing,

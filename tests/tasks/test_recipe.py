@@ -35,7 +35,7 @@ def deciding(cell: dict[str, Any]) -> list[dict[str, Any]]:
 
 def profile(cell: dict[str, Any]) -> dict[str, Any]:
     """The settings of the recipe."""
-    return next(each for each in cell["profiles"] if each["id"] == "opt-level-1")
+    return next(each for each in cell["profiles"] if each["id"] == best(cell)["arm"])
 
 
 def edited(path: Path, edit: Edit) -> Path:

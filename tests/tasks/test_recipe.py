@@ -110,7 +110,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_whose_trials_do_not_support_its_recipe_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, said: str
 ) -> None:
-    assert recipe_of(EXAMPLE).profile.shown_text == f"--{FLAG}=1"
+    assert recipe_of(EXAMPLE).profile.shown_text == f"--{FLAG}=2"
     path = edited(tmp_path / "x-tuning.json", edit)
     assert main(["recipe", "apply", str(path)]) == 2
     out, err = capsys.readouterr()
@@ -155,10 +155,13 @@ def test_a_table_says_what_is_known_and_why_a_file_is_left_out(
     rows = json.loads(out)["recipes"]
     assert [each["device"] for each in rows] == ["NVIDIA H100 80GB HBM3", "cpu"]
     assert {each["jaxlib"] for each in rows} == {"0.10.2"}
-    assert rows[1]["settings"] == f"--{FLAG}=1"
+    assert rows[1]["settings"] == f"--{FLAG}=2"
     assert "c-tuning.json is not the data of a tuning document" in err
     assert main(["recipe", "list", str(tmp_path / "deep")]) == 0
-    assert "+148.3  [+115.1, +169.6]" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    gain = best(json.loads(EXAMPLE.read_text(encoding="utf-8"))["cells"][0])
+    assert f"{100 * gain['delta']:+.1f}" in shown
+    assert "[{:+.1f}, {:+.1f}]".format(*(100 * each for each in gain["ci95"])) in shown
 
 
 def test_another_place_needs_a_word_and_says_in_what_it_is_another(

@@ -296,13 +296,13 @@ class Shares(Record):
             `copies`' is the time in which nothing else ran; absent where no trace tells it.
         kinds: of the collectives in the compiled program; None where no dump tells them.
         ceilings: class of settings (communication, compute, copies, idle) -> the most that any of
-            them could win, 0.031 is 3.1 %; without those that are not known.
+            them could win, 0.031 is 3.1 %; without those that are not known. None: none is known.
         of_peak: of the device's peak, what computation reaches; None where it is not known.
     """
 
     of_step: dict[str, float]
     kinds: tuple[str, ...] | None = None
-    ceilings: dict[str, float] = field(default_factory=dict, hash=False, metadata=LATER)
+    ceilings: dict[str, float] | None = field(default=None, hash=False, metadata=LATER)
     of_peak: float | None = field(default=None, metadata=LATER)
 
     @property

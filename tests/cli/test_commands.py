@@ -167,7 +167,7 @@ def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[
     assert main(["plan", str(sweep)]) == 0
     shown = capsys.readouterr().out
     assert "the smallest gain that this sweep finds with 80 % power" in shown
-    assert "ici_fsdp_parallelism=4" in shown
+    assert "ici_fsdp_parallelism=2" in shown
     assert main(["plan", str(sweep), "--parallelism", "FSDP=8"]) == 2
     assert "multiply to 8, but the cell has 4 devices" in capsys.readouterr().err
 

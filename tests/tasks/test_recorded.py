@@ -86,7 +86,7 @@ def test_what_there_is_to_win_is_told_by_evidence_of_the_cell_s_baseline(
     def told(axes: str, of: Profile, gain: float | None) -> list[Event]:
         *first, event = recorded(axes, of)
         assert isinstance(event, EvidenceRecorded)
-        shares = Shares(of_step={}, ceilings={} if gain is None else {"idle": gain})
+        shares = Shares(of_step={}, ceilings=None if gain is None else {"idle": gain})
         return [*first, dataclasses.replace(event, shares=shares)]
 
     events = [

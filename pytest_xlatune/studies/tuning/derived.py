@@ -257,7 +257,7 @@ def _saved(part: str, share: float, shares: Shares) -> float | None:
 
     Of a kind of collectives its part of what all of them could.
     """
-    gain = shares.ceilings.get(_class(part))
+    gain = (shares.ceilings or {}).get(_class(part))
     if gain is None:
         return None
     whole = shares.of_step.get("communication", 0.0)
@@ -268,7 +268,8 @@ def _saved(part: str, share: float, shares: Shares) -> float | None:
 def _bounded(largest: str, saved: Mapping[str, float], shares: Shares) -> _Weight:
     """Weigh a profile by ceilings; that of a kind of collectives is that of all of them."""
     parts = sorted(saved, key=lambda each: -saved[each])
-    classes = {_class(each): shares.ceilings[_class(each)] for each in parts}
+    known = shares.ceilings or {}
+    classes = {_class(each): known[_class(each)] for each in parts}
     kept = 1 - sum(gain / (1 + gain) for gain in classes.values())
     ceiling = 1 / kept - 1 if kept > 0 else None
     value = sum((COMPUTE_COUNTS if each == "compute" else 1) * saved[each] for each in parts)

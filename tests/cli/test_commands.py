@@ -169,7 +169,7 @@ def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[
     assert "the smallest gain that this sweep finds with 80 % power" in shown
     assert "ici_fsdp_parallelism=2" in shown
     assert main(["plan", str(sweep), "--parallelism", "FSDP=8"]) == 2
-    assert "multiply to 8, but the cell has 4 devices" in capsys.readouterr().err
+    assert "multiply to 8, but the cell has 2 devices" in capsys.readouterr().err
 
 
 def test_an_option_is_named_as_it_is_typed(

@@ -5,12 +5,14 @@
 Before each run of a command `python -c pass` runs: printed is the median of the ratios of such
 pairs, beside the medians of seconds and of peak memory. On a machine that does other things too the
 ratio is the steadier figure. The modules are compiled in a folder of their own by a first run,
-which does not count. A command is to take at most 10 times the CPU of bare Python, its `--help` 5.
+which does not count; a command that this run refuses is told and not measured. A command is to take
+at most 10 times the CPU of bare Python, its `--help` 5.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -39,23 +41,24 @@ COMMANDS = (
     "flags lint --jaxlib 0.8.3 --xla_a=1",
     f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}",
     f"plan test_small.py {OF_CELL} --executor local",
-    f"study tuning test_small.py --plan {OF_CELL} --executor local",
     "jobs --workdir w",
     "report --workdir w",
     "history --workdir w",
     "watch --workdir w --once",
-    f"import jobs.csv {OF_CELL} --workdir w",
+    f"import jobs.csv {OF_CELL} --workdir w --name TABLE",  # a new one in each run
     *(f"{each} --help" for each in (*OURS, "network", "megascale", "cvs")),
     "--help",
 )
 TRACE = ROOT / "tests/data/evidence/jaxlib-0.11.2/launches.trace.json.gz"
 RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
-# CPU seconds of a process and its peak memory, from the process that waits for it alone
+TABLES = itertools.count()
+REFUSED = (2, 4)  # statuses of a command line or a setup that is no good
+# CPU seconds of a process, its peak memory and its exit status, from the process that waits for it
 MEASURE = """
 import resource, subprocess, sys
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss, done.returncode)
 """
 
 
@@ -76,28 +79,31 @@ def main() -> None:
             if said.only not in command:
                 continue
             argv = [sys.executable, "-c", RUN, *command.split()]
-            measured(argv, inputs, env)
+            if measured(argv, inputs, env)[2] in REFUSED:
+                print(f"{command}: refused")
+                continue
             bare, found = [], []
             for _ in range(said.runs):
                 bare.append(measured([sys.executable, "-c", "pass"], inputs, env)[0])
                 found.append(measured(argv, inputs, env))
-            ratio = median(cpu_s / of_s for (cpu_s, _), of_s in zip(found, bare, strict=True))
+            ratio = median(each[0] / of_s for each, of_s in zip(found, bare, strict=True))
             print(
-                f"{command.replace(OF_CELL, '...'):58} {median(each for each, _ in found):6.3f} s "
-                f"CPU {median(each for _, each in found):5.0f} MB {ratio:6.1f} times "
+                f"{command.replace(OF_CELL, '...'):58} {median(each[0] for each in found):6.3f} s "
+                f"CPU {median(each[1] for each in found):5.0f} MB {ratio:6.1f} times "
                 f"{median(bare):.3f} s",
                 flush=True,
             )
 
 
-def measured(argv: list[str], inputs: Path, env: dict[str, str]) -> tuple[float, float]:
-    """Return CPU seconds and peak in MB of one run."""
+def measured(argv: list[str], inputs: Path, env: dict[str, str]) -> tuple[float, float, int]:
+    """Return CPU seconds, peak in MB and exit status of one run."""
+    words = [f"table-{next(TABLES)}" if each == "TABLE" else each for each in argv]
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, *argv],
+        [sys.executable, "-c", MEASURE, *words],
         cwd=inputs, env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    cpu_s, peak = done.stdout.split()
-    return float(cpu_s), int(peak) / 1024
+    cpu_s, peak, status = done.stdout.split()
+    return float(cpu_s), int(peak) / 1024, int(status)
 
 
 if __name__ == "__main__":

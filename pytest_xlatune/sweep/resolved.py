@@ -452,8 +452,7 @@ _SPARE_S = 300  # of an allocation, beside its trials
 
 def _aimed(rule: Singles) -> Singles:
     """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
-    all_of_it = (*rule.candidates, *([rule.by_trace("")] if rule.pgle else ()))
-    known = {each.id: load().aims_of(each) for each in all_of_it}
+    known = {each.id: load().aims_of(each) for each in rule.every}
     bounded = (each.id for each in rule.candidates if load().is_bounded(each))
     return replace(
         rule,

@@ -170,10 +170,7 @@ def ways_of(sweep: TuningPlan) -> Ways | Refusal:
     found = {each.id: options_of(each, deployed) for each in sweep.profiles}
     options = {name: each for name, each in found.items() if not isinstance(each, Reason)}
     stays = {name: each for name, each in found.items() if isinstance(each, Reason)}
-    of_rules = {
-        each: _rotates((*each.candidates, *([each.by_trace("")] if each.pgle else ())), sweep)
-        for each in sweep.singles
-    }
+    of_rules = {each: _rotates(each.every, sweep) for each in sweep.singles}
     singles = tuple(each for each, rotates in of_rules.items() if rotates)
     slots = sum(
         each.slots for each in sweep.rules_beside if not isinstance(each, Singles) or of_rules[each]

@@ -74,7 +74,7 @@ class Singles(Record):
     kind: ClassVar[str] = "single"
     wave: str = "wave2"
     slots: int
-    candidates: tuple[Profile, ...]
+    candidates: tuple[Profile, ...] = ()
     evidence: bool = True
     aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     bounded: tuple[str, ...] = field(default=(), metadata=LATER)
@@ -90,13 +90,12 @@ class Singles(Record):
                 f"single settings in {self.wave}: pgle=True needs the trace of an evidence run; "
                 "leave evidence=False out"
             )
-        if not self.candidates and not self.pgle:
+        if not self.every:
             raise ConfigError(
                 f"single settings in {self.wave}: no candidate is given; name some, e.g. "
                 "candidates=catalog.profiles_for('PP')"
             )
-        own = (*self.candidates, *([self.by_trace("")] if self.pgle else ()))
-        check_unique(own, where=f"the candidates of {self.wave}")
+        check_unique(self.every, where=f"the candidates of {self.wave}")
 
     def __hash__(self) -> int:
         return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
@@ -105,7 +104,12 @@ class Singles(Record):
     def fills(self) -> Reason:
         """What fills the slots."""
         kind = Why.FILLS_SINGLES_BY_EVIDENCE if self.evidence else Why.FILLS_SINGLES
-        return Reason(kind, candidates=len(self.candidates) + self.pgle)
+        return Reason(kind, candidates=len(self.every))
+
+    @property
+    def every(self) -> tuple[Profile, ...]:
+        """The candidates, and the one by the trace, whose file is not known yet."""
+        return (*self.candidates, *([self.by_trace("")] if self.pgle else ()))
 
     def by_trace(self, path: str) -> Profile:
         """Return the profile by whose file XLA schedules."""

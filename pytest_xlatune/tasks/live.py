@@ -191,7 +191,8 @@ def _about(running: Running, now_s: float) -> object:
     if running.reason or running.state is State.PENDING:
         return _Waits(
             reason=running.reason,
-            is_held=running.is_held,
+            # one that was put back had run: ten minutes of silence would hide it
+            is_held=running.is_held or running.is_back,
             is_suspended=running.state is not State.PENDING,
             starts_s=running.starts_s,
         )
@@ -202,7 +203,7 @@ def _about(running: Running, now_s: float) -> object:
 
 
 def _is_held(about: object) -> bool:
-    """Whether a person keeps a job from running: one that waits, or that was stopped as it ran."""
+    """Whether a person keeps a job from running: it is held, was put back, or is stopped."""
     return isinstance(about, _Waits) and (about.is_held or about.is_suspended)
 
 

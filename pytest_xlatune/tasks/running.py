@@ -56,6 +56,7 @@ class Running:
         reason: why it waits or stands still, in the scheduler's words; "" while it runs.
         has_queue: whether what runs it has a queue.
         is_held: whether a person holds it in the queue.
+        is_back: whether it was put back into the queue after it had begun.
         starts_s: when the scheduler expects to start it, seconds since the epoch; None unknown.
         nodes: where it runs.
         since_s: when it was submitted, and once it runs when it began; seconds since the epoch.
@@ -72,6 +73,7 @@ class Running:
     reason: str = ""
     has_queue: bool = True
     is_held: bool = False
+    is_back: bool = False
     starts_s: float | None = None
     nodes: tuple[str, ...] = ()
     since_s: float = 0.0
@@ -256,6 +258,7 @@ class Flights:
             reason=said.reason if is_pending or said.is_suspended else "",
             has_queue=_has_queue(submission.executor),
             is_held=said.is_held,
+            is_back=is_pending and said.is_requeued,
             starts_s=said.start_s if is_pending else None,
             nodes=() if is_pending else said.nodes,
             since_s=began_s or submitted_s.get(submission.trial_id, 0.0),

@@ -190,7 +190,17 @@ def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> No
     (line,) = seen.after()  # it runs on: a person let it
     assert f"step 0/{STEPS} | " in line
     seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
-    (line,) = seen.after(61.0)
+    (line,) = seen.after()
+    assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
+
+
+def test_a_job_that_ran_for_a_moment_only_and_was_put_back_is_told_at_once(seen: Seen) -> None:
+    seen.executor.said = QUEUED
+    seen.after(61.0)
+    (waits,) = seen.after(61.0)
+    assert "PENDING (Priority)" in waits
+    seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
+    (line,) = seen.after(11.0)
     assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
 
 

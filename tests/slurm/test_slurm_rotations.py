@@ -31,6 +31,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
+from tests.helpers import waiting
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 
 NODES = ("node001", "node002")
@@ -271,10 +272,11 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
 @pytest.mark.parametrize("rank", [0, 1], ids=["the first process", "the second one"])
 def test_a_kill_of_real_jax_in_a_turn_blames_no_program(rotating: Rotating, rank: int) -> None:
     rotating.launcher, rotating.cell = real_jax()
-    rotating.spec = spec_of(*REAL, rounds=12, turn_steps=4)
+    rotating.spec = spec_of(*REAL, rounds=16, turn_steps=4)
     rotating.patience = Patience(before_memstats_s=120, compiling_s=120, training_s=60)
     campaign = rotating.session()
-    rotating.until(campaign, lambda: rotating.says('"turn", "pid"', rank=rank))
+    rotating.until(campaign, lambda: rotating.says('"compile", "pid"', rank=rank))
+    waiting.until(lambda: rotating.says('"turn", "pid"', rank=rank))
     (path,) = rotating.folder.glob(f"*/*/rotation.{rank}.jsonl")
     os.kill(json.loads(path.read_text(encoding="utf-8").splitlines()[0])["pid"], signal.SIGKILL)
     result = rotating.run(campaign)

@@ -159,7 +159,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 0.95)
 TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
     ("steps of three times the noise", {"step_sd": 0.015}),
     ("steps of ten times the noise", {"step_sd": 0.05}),
-    ("the same, 40 of them compile", {"step_sd": 0.05, "compile_steps": 40}),
+    ("the same, compiling takes 40 of them", {"step_sd": 0.05, "compile_steps": 40}),
     ("60 steps a job", {"job_steps": 60}),
     ("carry-over of 0.5 %", {"carry": 0.005}),
     ("one slows the next turn by 2 %", {"slows": 20}),

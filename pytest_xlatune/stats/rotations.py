@@ -227,8 +227,8 @@ class RotationPlan:
 
 
 # steps of a turn by the steps that a profile has in a rotation; two of each do not count. Rounds
-# first, as what disturbs a loaded machine outlasts a turn: of five rotations at a load of 9 to 17
-# three gave an interval of 1.16, a log, in 3 rounds of 4 steps, .73 in 4 of 8, and .32 in 6 of 4
+# first, as what disturbs a loaded machine outlasts a turn: between five rotations at a load of 9 to
+# 17 a program differed by .22, a log, in 4 rounds of 6 steps, by .12 in 6 of 4
 _TURN_STEPS = ((64, 8), (32, 6), (0, 4))
 _ROUNDS = (2, 16)
 

@@ -38,6 +38,7 @@ from pytest_xlatune.studies.batch_size._concluded import (
     PER_DEVICE,
     TARGET_LENGTH,
     BatchRecord,
+    Ceiling,
     SizeWord,
     conclusion,
     is_unfit,
@@ -62,6 +63,7 @@ __all__ = [
     "BatchRecord",
     "BatchSize",
     "BatchStudy",
+    "Ceiling",
     "SizeWord",
     "ceiling_by_compiled_memory",
     "ceiling_by_formula",
@@ -629,17 +631,6 @@ class BatchWalk(CellWalk[BatchStudy]):
         if not self.study.asks_compiler or self.stopped:
             return None
         return next(filter(None, (lane.next_compiled for lane in self.lanes)), None)
-
-    @cached_property
-    def is_compiler_right(self) -> bool:
-        """Whether a size at its compiled ceiling ran, and no job was out of memory.
-
-        Then that of another lane is tried at once; else each ceiling is approached from below.
-        """
-        tops = {
-            lane.first + lane.compiled.top for lane in self.lanes if lane.compiled.top is not None
-        }
-        return bool(tops.intersection(self.scores)) and not self.unfit_probes
 
     @cached_property
     def stopped(self) -> Reason | None:

@@ -157,9 +157,7 @@ class BatchRecord(CellsRecord):
     def ceiling(self) -> Reason | None:
         """The ceiling; None where memory does not grow along the values."""
         if not self.ceilings:
-            return Ceiling(
-                largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end
-            ).reason
+            return Ceiling(largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end).reason
         each = [
             Reason(Why.CEILING_WITH, second=of.second, ran=of.largest or "0", most=of.compiled)
             for of in self.ceilings

@@ -104,7 +104,8 @@ class Lane:
     @property
     def start(self) -> int:
         """The first job: below the compiled ceiling where no size was asked for."""
-        if self.compiled.top is None or self.study.asked.start is not None or self.top < 0:
+        is_said = self.study.asked.start is not None and not self.study.seconds
+        if self.compiled.top is None or is_said or self.top < 0:
             return min(self.study.start, self.top)
         wanted = START * self.study.numbers[self.top]
         return min(range(self.top + 1), key=lambda at: abs(self.study.numbers[at] - wanted))
@@ -121,7 +122,7 @@ class Lane:
             unfit=probed if grows else (),
             lost=lost if grows else {*lost, *probed},
             top=self._top_after(probed),
-            is_compiled=self.compiled.top is not None and not self.walk.is_compiler_right,
+            is_compiled=self.compiled.top is not None,
         )
 
     def _top_after(self, unfit: Collection[int]) -> int:
@@ -140,7 +141,9 @@ class Lane:
     def fitting(self) -> frozenset[int]:
         """Its sizes that fit, as far as runs and compiling tell."""
         end = min(self.known.end, max(self.compiled.fit, default=-1) + 1)
-        return frozenset({*range(end), *self.scores} - self._own((*self.walk.unfit, *self.walk.lost)))
+        return frozenset(
+            {*range(end), *self.scores} - self._own((*self.walk.unfit, *self.walk.lost))
+        )
 
     @cached_property
     def outdone(self) -> dict[int, int]:

@@ -280,8 +280,8 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
         sizes=tuple(range(1, math.floor(most) + 2)) if world.every else (),
         start=None if world.every else max(1.0, float(round(most * random.uniform(0.2, 0.8)))),
         largest=None if world.every else 48,
-        second_key="remat_policy",
-        second_values=POLICIES,
+        by="remat_policy",
+        by_values=POLICIES,
         later_is_faster=world.is_declared,
     )
     study = asked.study(replace(asked_of(CELL, world.budget), asks_compiler=True))

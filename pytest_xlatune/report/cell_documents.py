@@ -237,7 +237,7 @@ def batch(subject: Subject) -> Document:
     return _document(
         subject,
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size"
-        + (f" and {record.second_key}" if record.second_key else ""),
+        + (f" and {record.by}" if record.by else ""),
         noun="study",
         plot=(
             "The curve",
@@ -246,7 +246,7 @@ def batch(subject: Subject) -> Document:
                 key=record.key,
                 best=record.arm,
                 unfit=record.unfit,
-                second=record.second_key,
+                second=record.by,
             ),
         ),
         headline=_of_batch(conclusion, record),
@@ -263,7 +263,7 @@ def _pairs(subject: Subject, record: BatchRecord) -> tuple[Section, ...]:
     """Return the grid of all pairs that were tried, a column for each value of the second key."""
     if not record.ceilings:
         return ()
-    size_of, with_of = (values_in(subject, key) for key in (record.key, record.second_key))
+    size_of, with_of = (values_in(subject, key) for key in (record.key, record.by))
     told = {
         (size_of[each.arm], with_of[each.arm]): each
         for each in subject.conclusion.verdicts
@@ -273,18 +273,20 @@ def _pairs(subject: Subject, record: BatchRecord) -> tuple[Section, ...]:
     sizes = sorted({*(size for size, _ in told), *ends}, key=float)
 
     def entry(size: str, of: Ceiling) -> str:
-        found = told.get((size, of.second))
+        found = told.get((size, of.by_value))
         if found is not None:
             return f"{figure(found)} {words(found)}" if found.tgs else words(found)
         is_above = of.compiled and float(size) > float(of.compiled)
         return "too large" if is_above else "not run"
 
     grid = Table(
-        columns=columns(f">{record.key}", *(f"~{plain(each.second)}" for each in record.ceilings)),
+        columns=columns(
+            f">{record.key}", *(f"~{plain(each.by_value)}" for each in record.ceilings)
+        ),
         rows=tuple((size, *(entry(size, of) for of in record.ceilings)) for size in sizes),
     )
     how = (
-        f"Across: {plain(record.second_key)}. Too large: compiled memory says so, and no job was "
+        f"Across: {plain(record.by)}. Too large: compiled memory says so, and no job was "
         "spent. Not run: it fits, and the search had no use of it."
     )
     return (section("Pairs", grid, Text(text=how)),)

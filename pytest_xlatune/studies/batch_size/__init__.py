@@ -119,9 +119,9 @@ class BatchSize(DeclaredStudy):
         prefers_smaller: whether the smallest of the sizes that cannot be told apart is recommended.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key_of_study: what tells this study from the last one: runs of another key are not used.
-        second_key: another key whose values go with each size, e.g. `remat_policy`; compiled memory
+        by: another key whose values go with each size, e.g. `remat_policy`; compiled memory
             says which pairs fit. "" is none.
-        second_values: its values.
+        by_values: its values.
         later_is_faster: whether at the same size a later one of them is faster, where it fits: the
             same size is then not tried with an earlier one.
     """
@@ -142,8 +142,8 @@ class BatchSize(DeclaredStudy):
     prefers_smaller: bool = False
     peak_tflops: float | None = None
     key_of_study: str = ""
-    second_key: str = field(default="", metadata=LATER)
-    second_values: tuple[str, ...] = field(default=(), metadata=LATER)
+    by: str = field(default="", metadata=LATER)
+    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
     later_is_faster: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -172,35 +172,35 @@ class BatchSize(DeclaredStudy):
         )
         if any(not 0 < each < math.inf for each in self.sizes):
             raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
-        if "XLA_FLAGS" in (self.key, self.second_key):
+        if "XLA_FLAGS" in (self.key, self.by):
             raise ConfigError("batch size: flags of XLA are tuned by profiles; name another key")
         # 2048 and "2048" are one value
-        texts = (each if isinstance(each, str) else f"{each:.12g}" for each in self.second_values)
-        object.__setattr__(self, "second_values", tuple(texts))
+        texts = (each if isinstance(each, str) else f"{each:.12g}" for each in self.by_values)
+        object.__setattr__(self, "by_values", tuple(texts))
         self._check_second()
 
     def _check_second(self) -> None:
         """Refuse a second key that goes with no search, or that says nothing."""
-        name, listed = self.second_key, self.second_values
+        name, listed = self.by, self.by_values
         if not name:
             if listed or self.later_is_faster:
-                raise ConfigError("batch size: second_values and later_is_faster need second_key=")
+                raise ConfigError("batch size: by_values and later_is_faster need by=")
             return
         if name == self.key:
-            raise ConfigError(f"batch size: {name} is both keys; name another second_key")
+            raise ConfigError(f"batch size: {name} is both keys; name another by")
         if len(listed) < 2 or len(set(listed)) < len(listed):  # noqa: PLR2004
             raise ConfigError(
-                f"batch size: second_values are {listed}, expected two values of {name} or more, "
+                f"batch size: by_values are {listed}, expected two values of {name} or more, "
                 "each once"
             )
         if changes_loss(name):
             raise ConfigError(
                 f"batch size: {name} changes the computation, so its values are not ranked; leave "
-                "it out of second_key"
+                "it out of by"
             )
         if not self.can_be_compiled:
             raise ConfigError(
-                f"batch size: with second_key={name} compiled memory says which pairs fit: leave "
+                f"batch size: with by={name} compiled memory says which pairs fit: leave "
                 "out compiled_ceiling=, and values= or a variable as the first key"
             )
 
@@ -225,9 +225,9 @@ class BatchSize(DeclaredStudy):
                 f"a batch size study compares values of {self.key}, and the sweep has profiles "
                 f"({asked.profiles[0].id}); tune them in a sweep of their own"
             )
-        if self.second_key and not asked.asks_compiler:
+        if self.by and not asked.asks_compiler:
             raise ConfigError(
-                f"batch size: pairs with {self.second_key} are chosen by compiled memory, and the "
+                f"batch size: pairs with {self.by} are chosen by compiled memory, and the "
                 "sweep compiles nothing: give it Sweep(compile_check=CompileCheck(...)), or name "
                 "one key"
             )
@@ -235,18 +235,18 @@ class BatchSize(DeclaredStudy):
         if self.key == PER_DEVICE:
             _refuse_parts(asked.cell, texts)
         rows = [asked.cell]
-        if self.second_key:
-            rows = [_variant(asked.cell, self.second_key, each) for each in self.second_values]
+        if self.by:
+            rows = [_variant(asked.cell, self.by, each) for each in self.by_values]
         if len(texts) * len(rows) > _MOST_SIZES:
             raise ConfigError(
                 f"batch size: {len(texts)} sizes with each of {len(rows)} values of "
-                f"{self.second_key}, expected {_MOST_SIZES} pairs at most; change step=, smallest= "
+                f"{self.by}, expected {_MOST_SIZES} pairs at most; change step=, smallest= "
                 "or largest="
             )
         return BatchStudy(
             cells=tuple(_variant(row, self.key, text) for row in rows for text in texts),
             values=texts,
-            seconds=self.second_values,
+            by_values=self.by_values,
             start=start,
             asked=self,
             budget=asked.budget,
@@ -352,7 +352,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
         seed: of the random orders inside a block.
         loss_tolerance: relative distance of a loss at which two runs compute something else.
         asks_compiler: whether sizes are compiled before any is run.
-        seconds: values of the second key; () is no such key.
+        by_values: values of the second key; () is no such key.
     """
 
     traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
@@ -364,7 +364,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
     seed: int = 0
     loss_tolerance: float = 0.02
     asks_compiler: bool = False
-    seconds: tuple[str, ...] = field(default=(), metadata=LATER)
+    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) < len(self.ids):
@@ -382,7 +382,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
     def name(self) -> str:
         """The study's word, and which study it is: of another key, another name."""
         said = (self.asked.key, self.asked.key_of_study)
-        second = (self.asked.second_key,) if self.asked.second_key else ()
+        second = (self.asked.by,) if self.asked.by else ()
         return name_of(KIND, *(said if said != (PER_DEVICE, "") or second else ()), *second)
 
     @property
@@ -415,14 +415,14 @@ class BatchStudy(RankedCells["BatchWalk"]):
     def ids(self) -> Sequence[str]:
         """An id for each value that may be tried, or for each pair."""
         own = [f"{_short(self.asked.key)}-{_slug(text)}" for text in self.values]
-        head = _short(self.asked.second_key)
-        return [f"{each}-{head}-{_slug(text)}" for text in self.seconds for each in own] or own
+        head = _short(self.asked.by)
+        return [f"{each}-{head}-{_slug(text)}" for text in self.by_values for each in own] or own
 
     @cached_property
     def labels(self) -> Sequence[str]:
         """How a sentence names each value that may be tried: `8`, `8 remat_policy=full`."""
-        key = self.asked.second_key
-        pairs = [f"{each} {key}={text}" for text in self.seconds for each in self.values]
+        key = self.asked.by
+        pairs = [f"{each} {key}={text}" for text in self.by_values for each in self.values]
         return pairs or self.values
 
     @property
@@ -453,12 +453,12 @@ class BatchStudy(RankedCells["BatchWalk"]):
         else:
             ends = {"least": self.values[0], "most": self.values[-1]}
             how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
-        pairs = {"key": asked.second_key, "values": list(self.seconds)}
-        ordered = Reason(Why.LATER_IS_FASTER, key=asked.second_key)
+        pairs = {"key": asked.by, "values": list(self.by_values)}
+        ordered = Reason(Why.LATER_IS_FASTER, key=asked.by)
         return (
             *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
-            *([Reason(Why.WITH_EACH, **pairs)] if self.seconds else []),
+            *([Reason(Why.WITH_EACH, **pairs)] if self.by_values else []),
             *([ordered] if asked.later_is_faster else []),
             Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
@@ -575,7 +575,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
         """The sizes with each value of the second key; a single lane without one."""
-        return tuple(Lane(self, number) for number in range(max(len(self.study.seconds), 1)))
+        return tuple(Lane(self, number) for number in range(max(len(self.study.by_values), 1)))
 
     def lane_of(self, at: int) -> Lane:
         """Return the lane of a place."""
@@ -636,8 +636,8 @@ class BatchWalk(CellWalk[BatchStudy]):
     def stopped(self) -> Reason | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
         unknown = [each.said for each in self.answers.values() if each.fits is None]
-        if self.study.seconds and unknown:
-            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.second_key, why=unknown[0])
+        if self.study.by_values and unknown:
+            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=unknown[0])
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:

@@ -78,13 +78,13 @@ class Ceiling(Record):
     """How large a size fits, with one value of the second key where there is one.
 
     Attributes:
-        second: that value.
+        by_value: that value.
         compiled: the largest that fits by compiled memory; 0 is none, "" is unknown.
         largest, unfit: the largest that ran, the smallest that did not fit; "" is unknown.
         is_at_end: whether the largest that may be tried ran, so that the ceiling is above it.
     """
 
-    second: str = ""
+    by_value: str = ""
     compiled: str = ""
     largest: str = ""
     unfit: str = ""
@@ -115,7 +115,7 @@ class BatchRecord(CellsRecord):
         blocks: complete blocks behind the recommendation; 0 is a single run.
         answer: the recommendation, or why there is none.
         ranks: whether its values are ranked at all.
-        second_key, second: a second key whose values went with each size, and the recommended one;
+        by, by_value: a second key whose values went with each size, and the recommended one;
             then values are named with it, `8 remat_policy=full`, and `ceilings` tell each ceiling.
         ceilings: one for each value of the second key; () without one.
     """
@@ -132,8 +132,8 @@ class BatchRecord(CellsRecord):
     blocks: int = 0
     answer: Reason | None = None
     ranks: bool = True
-    second_key: str = field(default="", metadata=LATER)
-    second: str = field(default="", metadata=LATER)
+    by: str = field(default="", metadata=LATER)
+    by_value: str = field(default="", metadata=LATER)
     ceilings: tuple[Ceiling, ...] = field(default=(), metadata=LATER)
 
     @property
@@ -159,10 +159,10 @@ class BatchRecord(CellsRecord):
         if not self.ceilings:
             return Ceiling(largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end).reason
         each = [
-            Reason(Why.CEILING_WITH, second=of.second, ran=of.largest or "0", most=of.compiled)
+            Reason(Why.CEILING_WITH, second=of.by_value, ran=of.largest or "0", most=of.compiled)
             for of in self.ceilings
         ]
-        return Reason(Why.CEILINGS, key=self.second_key, each=each)
+        return Reason(Why.CEILINGS, key=self.by, each=each)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -187,7 +187,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
     verdicts = SizeWord.ordered(verdicts, lambda each: found.place_of[each.arm])
     chosen, labels = found.recommended, study.labels
     ceilings = tuple(_ceiling(lane) for lane in found.lanes)
-    one = Ceiling() if study.seconds or not study.asked.grows else ceilings[0]
+    one = Ceiling() if study.by_values or not study.asked.grows else ceilings[0]
     record = BatchRecord(
         sigma=found.noise,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
@@ -202,9 +202,9 @@ def conclusion(found: BatchWalk) -> Conclusion:
         answer=_answer(found, verdicts) if is_over else None,
         ranks=not study.changes_loss,
         peak_tflops=study.asked.peak_tflops,
-        second_key=study.asked.second_key,
-        second=ceilings[found.lane_of(chosen).number].second if chosen is not None else "",
-        ceilings=ceilings if study.seconds else (),
+        by=study.asked.by,
+        by_value=ceilings[found.lane_of(chosen).number].by_value if chosen is not None else "",
+        ceilings=ceilings if study.by_values else (),
     )
     return Conclusion(
         verdicts=tuple(_at_the_best(verdicts)),
@@ -224,7 +224,7 @@ def _ceiling(lane: Lane) -> Ceiling:
     most, largest = max(lane.compiled.fit, default=None), max(ran, default=None)
     is_compiled = bool(lane.answered) and lane.compiled.grows
     return Ceiling(
-        second=study.seconds[lane.number] if study.seconds else "",
+        by_value=study.by_values[lane.number] if study.by_values else "",
         compiled=(study.values[most] if most is not None else "0") if is_compiled else "",
         largest="" if largest is None else study.values[largest - lane.first],
         unfit="" if unfit is None else study.values[unfit - lane.first],
@@ -406,7 +406,7 @@ def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
         limit = study.numbers[lane.top] if lane.top >= 0 else 0.0
         why = Reason(Why.ABOVE_COMPILED, limit=study.asked.compiled_ceiling or limit)
     elif place in lane.outdone:
-        why = Reason(Why.SAME_SIZE_FITS, value=study.seconds[lane.outdone[place]])
+        why = Reason(Why.SAME_SIZE_FITS, value=study.by_values[lane.outdone[place]])
     else:
         why = found.stopped or Reason(Why.BUDGET_SPENT, budget=study.budget)
     return SizeWord.NOT_TRIED.say(base, why)
@@ -428,7 +428,7 @@ def _of_compiling(found: BatchWalk) -> list[Reason]:
     unknown = next((each.said for each in answers.values() if each.fits is None), "")
     if unknown:
         # pairs are not searched without it: why the study stopped says so
-        return [] if study.seconds else [Reason(Why.NO_COMPILED_MEMORY, why=unknown)]
+        return [] if study.by_values else [Reason(Why.NO_COMPILED_MEMORY, why=unknown)]
     return [_of_lane(found, lane) for lane in found.lanes if lane.answered]
 
 
@@ -459,21 +459,21 @@ def _of_lane(found: BatchWalk, lane: Lane) -> Reason:
 def _of_pairs(found: BatchWalk) -> list[Reason]:
     """Return which pairs were left out, and on whose word."""
     asked, notes = found.study.asked, []
-    if asked.second_key == TARGET_LENGTH:
-        notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.second_key))
+    if asked.by == TARGET_LENGTH:
+        notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
     if asked.later_is_faster:
-        notes.append(Reason(Why.LATER_IS_FASTER, key=asked.second_key))
+        notes.append(Reason(Why.LATER_IS_FASTER, key=asked.by))
     needed = [lane.compiled.needed for lane in found.lanes]
     if all(each.items() & needed[0].items() for each in needed[1:]):
-        notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.second_key))
-    if behind := [found.study.seconds[lane.number] for lane in found.given_up]:
-        notes.append(Reason(Why.GIVEN_UP, key=asked.second_key, values=behind, cut=LANE_CUT))
+        notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))
+    if behind := [found.study.by_values[lane.number] for lane in found.given_up]:
+        notes.append(Reason(Why.GIVEN_UP, key=asked.by, values=behind, cut=LANE_CUT))
     return notes
 
 
 def _notes(found: BatchWalk) -> list[Reason]:
     study, notes = found.study, _of_compiling(found)
-    if study.seconds:
+    if study.by_values:
         notes += _of_pairs(found)
     if found.stopped:
         notes.append(Reason(Why.STOPPED, why=found.stopped))

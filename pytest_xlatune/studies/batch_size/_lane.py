@@ -104,7 +104,7 @@ class Lane:
     @property
     def start(self) -> int:
         """The first job: below the compiled ceiling where no size was asked for."""
-        is_said = self.study.asked.start is not None and not self.study.seconds
+        is_said = self.study.asked.start is not None and not self.study.by_values
         if self.compiled.top is None or is_said or self.top < 0:
             return min(self.study.start, self.top)
         wanted = START * self.study.numbers[self.top]

@@ -255,13 +255,8 @@ PAIRS = (
     Pairs(),
     Pairs(is_declared=True),
     Pairs(**_NOISY),
-    Pairs(**_NOISY, is_declared=True),
-    Pairs(calibrated=False),
-    Pairs(calibrated=False, is_declared=True),
     Pairs(**_ANY),
-    Pairs(**_WRONG),
     Pairs(**_WRONG, is_declared=True),
-    Pairs(budget=16, is_declared=True),
 )
 
 

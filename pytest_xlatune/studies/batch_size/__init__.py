@@ -175,8 +175,7 @@ class BatchSize(DeclaredStudy):
         if "XLA_FLAGS" in (self.key, self.by):
             raise ConfigError("batch size: flags of XLA are tuned by profiles; name another key")
         # 2048 and "2048" are one value
-        texts = (each if isinstance(each, str) else f"{each:.12g}" for each in self.by_values)
-        object.__setattr__(self, "by_values", tuple(texts))
+        object.__setattr__(self, "by_values", tuple(map(str, self.by_values)))
         self._check_second()
 
     def _check_second(self) -> None:

@@ -38,7 +38,7 @@ from pytest_xlatune.report.study_plots import (
     values_in,
 )
 from pytest_xlatune.report.words import joined, plainly, sentence
-from pytest_xlatune.studies.batch_size import BatchRecord, Ceiling
+from pytest_xlatune.studies.batch_size import BatchRecord, SizeCeiling
 from pytest_xlatune.studies.commit_check import CommitsRecord
 
 # tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
@@ -272,7 +272,7 @@ def _pairs(subject: Subject, record: BatchRecord) -> tuple[Section, ...]:
     ends = {each.compiled for each in record.ceilings if each.compiled not in ("", "0")}
     sizes = sorted({*(size for size, _ in told), *ends}, key=float)
 
-    def entry(size: str, of: Ceiling) -> str:
+    def entry(size: str, of: SizeCeiling) -> str:
         found = told.get((size, of.by_value))
         if found is not None:
             return f"{figure(found)} {words(found)}" if found.tgs else words(found)

@@ -1033,7 +1033,10 @@ WORDS: Mapping[Why, str] = {
         "{key} from {start}, in steps of {step:g} between {least} and {most}: the ceiling "
         "first, then around the best; about 5 to 8 jobs"
     ),
-    Why.WITH_EACH: N_("with each of {values:, } of {key}: pairs that compiled memory lets fit"),
+    Why.WITH_EACH: N_(
+        "with each of {values:, } of {key}, where compiled memory lets the pair fit: about 3 jobs "
+        "more for each further value"
+    ),
     Why.LATER_IS_FASTER: N_(
         "taken as declared, not measured: at the same size a later value of {key} is faster, so a "
         "size runs with the last value that it fits with"

@@ -74,7 +74,7 @@ NO_FIT = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling(Record):
+class SizeCeiling(Record):
     """How large a size fits, with one value of the second key where there is one.
 
     Attributes:
@@ -134,7 +134,7 @@ class BatchRecord(CellsRecord):
     ranks: bool = True
     by: str = field(default="", metadata=LATER)
     by_value: str = field(default="", metadata=LATER)
-    ceilings: tuple[Ceiling, ...] = field(default=(), metadata=LATER)
+    ceilings: tuple[SizeCeiling, ...] = field(default=(), metadata=LATER)
 
     @property
     def setting(self) -> str:
@@ -157,7 +157,9 @@ class BatchRecord(CellsRecord):
     def ceiling(self) -> Reason | None:
         """The ceiling; None where memory does not grow along the values."""
         if not self.ceilings:
-            return Ceiling(largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end).reason
+            return SizeCeiling(
+                largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end
+            ).reason
         each = [
             Reason(Why.CEILING_WITH, second=of.by_value, ran=of.largest or "0", most=of.compiled)
             for of in self.ceilings
@@ -187,7 +189,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
     verdicts = SizeWord.ordered(verdicts, lambda each: found.place_of[each.arm])
     chosen, labels = found.recommended, study.labels
     ceilings = tuple(_ceiling(lane) for lane in found.lanes)
-    one = Ceiling() if study.by_values or not study.asked.grows else ceilings[0]
+    one = SizeCeiling() if study.by_values or not study.asked.grows else ceilings[0]
     record = BatchRecord(
         sigma=found.noise,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
@@ -215,7 +217,7 @@ def conclusion(found: BatchWalk) -> Conclusion:
     )
 
 
-def _ceiling(lane: Lane) -> Ceiling:
+def _ceiling(lane: Lane) -> SizeCeiling:
     """Return how large a size fits in a lane, by what ran and by compiled memory."""
     study, walk = lane.study, lane.walk
     own = range(lane.first, lane.first + len(study.values))
@@ -223,7 +225,7 @@ def _ceiling(lane: Lane) -> Ceiling:
     ran = [at for at in walk.scores if at in own and (unfit is None or at < unfit)]
     most, largest = max(lane.compiled.fit, default=None), max(ran, default=None)
     is_compiled = bool(lane.answered) and lane.compiled.grows
-    return Ceiling(
+    return SizeCeiling(
         by_value=study.by_values[lane.number] if study.by_values else "",
         compiled=(study.values[most] if most is not None else "0") if is_compiled else "",
         largest="" if largest is None else study.values[largest - lane.first],

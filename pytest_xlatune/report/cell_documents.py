@@ -73,6 +73,7 @@ BATCH_RATES = (
     "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.07 %, 1.6 % and 97.0 % "
     "(docs/reference/error_rates.md)."
 )
+_PAIR_RATES = "How often a study of pairs is wrong: docs/reference/error_rates.md, Pairs."
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
 _AGAINST_BEST = (
     "Arms that ran in blocks are compared with the best in the same blocks, the others with its "
@@ -250,7 +251,10 @@ def batch(subject: Subject) -> Document:
             ),
         ),
         headline=_of_batch(conclusion, record),
-        said=(*map(sentence, record.summary), _BATCH_WAY + BATCH_RATES),
+        said=(
+            *map(sentence, record.summary),
+            _BATCH_WAY + (_PAIR_RATES if record.by else BATCH_RATES),
+        ),
         middle=(
             *_pairs(subject, record),
             section("Sizes", rows, Text(text=_AGAINST_BEST)),

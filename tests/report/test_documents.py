@@ -223,6 +223,7 @@ def test_pairs_have_a_grid_with_what_is_too_large_and_what_was_not_run() -> None
     assert grid["9"][1] == f"{best.tgs:.1f} BEST"
     assert grid["9"][2] == grid["20"][1] == "too large", "by compiled memory"
     assert "not run" in shown
+    assert "error_rates.md, Pairs" in text, "and not the rates of sizes alone"
     tried = sum(word not in ("too large", "not run") for row in grid.values() for word in row)
     assert tried == len(subject.conclusion.verdicts)
 

@@ -112,7 +112,7 @@ class Lane:
 
     @cached_property
     def known(self) -> KnownSizes:
-        """What is known of its sizes, by runs and by compiling."""
+        """The knowledge of its sizes, by runs and by compiling."""
         grows, lost = self.study.asked.grows, self._own(self.walk.lost) | self.outdone.keys()
         # sizes that failed in a block were below the ceiling of the search
         probed = {at for at in self._own(self.walk.unfit) if at not in self.scores}

@@ -340,7 +340,7 @@ def pair_table(studies: int) -> str:
         *(
             "noise of one job",
             "later policies are",
-            "what is run",
+            "runs",
             "pairs that fit, mean",
             "compilations, mean",
         ),

@@ -947,6 +947,8 @@ WORDS: Mapping[Why, str] = {
     Why.CEILING: N_("ceiling: {ran} ran, {unfit} did not fit"),
     Why.CEILING_BELOW: N_("ceiling: none ran, {unfit} did not fit"),
     Why.CEILING_ABOVE: N_("ceiling: {ran} ran, and no larger one may be tried"),
+    Why.CEILINGS: N_("largest size that ran, of the largest that compiles, by {key}: {each:, }"),
+    Why.CEILING_WITH: N_("{second} {ran} of {most}"),
     Why.NO_VALUE_FOR: N_("no value of {key} is recommended: {why}"),
     Why.VALUES_NOT_RANKED: N_("{key} changes the computation: its values are not ranked by speed"),
     Why.NO_VALUE_FITS: N_("no value of {key} fits"),
@@ -990,6 +992,7 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.LARGER_THAN_UNFIT: N_("larger than {unfit}, which did not fit"),
     Why.ABOVE_COMPILED: N_("compiled memory says that no size above {limit:g} fits"),
+    Why.SAME_SIZE_FITS: N_("the same size fits with {value}, which is declared to be faster"),
     Why.BUDGET_SPENT: N_("the budget of {budget} jobs left no job"),
     Why.NO_COMPILER_ASKED: N_(
         "no compiler was asked, so jobs that did not fit found the ceiling: "
@@ -1029,6 +1032,28 @@ WORDS: Mapping[Why, str] = {
     Why.SIZES_FROM: N_(
         "{key} from {start}, in steps of {step:g} between {least} and {most}: the ceiling "
         "first, then around the best; about 5 to 8 jobs"
+    ),
+    Why.WITH_EACH: N_(
+        "with each of {values:, } of {key}, where compiled memory lets the pair fit: about 3 jobs "
+        "more for each further value"
+    ),
+    Why.LATER_IS_FASTER: N_(
+        "taken as declared, not measured: at the same size a later value of {key} is faster, so a "
+        "size runs with the last value that it fits with"
+    ),
+    Why.LENGTHS_DIFFER: N_(
+        "{key} changes the tokens of a step: TGS is comparable, the loss of different lengths is "
+        "not, and neither is what a model learns"
+    ),
+    Why.MEMORY_IS_SAME: N_(
+        "compiled memory is the same with each value of {key}: does the program take it?"
+    ),
+    Why.GIVEN_UP: N_(
+        "with {values:, } of {key} the best first run was more than {cut:size} behind: no further "
+        "size was tried"
+    ),
+    Why.PAIRS_NEED_MEMORY: N_(
+        "pairs with {key} are chosen by compiled memory, and there is none: {why}"
     ),
     Why.COMPILER_FIRST: N_("first a compiler says which sizes fit: it costs no job"),
     Why.BLOCKS_OF_LEADING: N_(

@@ -100,7 +100,12 @@ def look_at(
         cells = resolved.first_cells
     looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
-    keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
+    # what a study varies is in its own cells alone
+    overrides = {
+        key: value for each in resolved.study().cells for key, value in each.overrides.items()
+    }
+    keyed = dataclasses.replace(resolved.cell, overrides=overrides)
+    keys = look_at_keys(launcher, keyed, profiles, environ=os.environ)
     named = resolved.sweep.named_profiles
     rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
     files = deployed_files(

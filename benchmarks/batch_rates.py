@@ -232,18 +232,16 @@ POLICIES = ("full", "minimal", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(World):
-    """Pairs of a size and a remat policy, and what a user says of their order."""
+    """Pairs of a size and a remat policy."""
 
     steps: tuple[float, float] = (0.02, 0.12)  # log TGS that a later policy gains at a size
-    is_declared: bool = False  # whether the study is told that later ones are faster
     every: bool = False  # whether each pair that fits is run
     what: str = "faster"
 
     @property
     def how(self) -> str:
         """What the study does, as the table says it."""
-        how = "every pair" if self.every else "search"
-        return f"{how}, order declared" if self.is_declared else how
+        return "every pair" if self.every else "search"
 
 
 _ANY = {"steps": (-0.06, 0.08), "what": "in any order"}
@@ -251,12 +249,10 @@ _WRONG = {"steps": (-0.04, -0.01), "what": "slower"}
 _NOISY = {"sigma": 0.010, "bad_jobs": 0.03}
 PAIRS = (
     Pairs(every=True),
-    Pairs(every=True, is_declared=True),
     Pairs(),
-    Pairs(is_declared=True),
     Pairs(**_NOISY),
     Pairs(**_ANY),
-    Pairs(**_WRONG, is_declared=True),
+    Pairs(**_WRONG),
 )
 
 
@@ -277,7 +273,6 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
         largest=None if world.every else 48,
         by="remat_policy",
         by_values=POLICIES,
-        later_is_faster=world.is_declared,
     )
     study = asked.study(replace(asked_of(CELL, world.budget), asks_compiler=True))
     share, score = {}, {}

@@ -992,7 +992,6 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.LARGER_THAN_UNFIT: N_("larger than {unfit}, which did not fit"),
     Why.ABOVE_COMPILED: N_("compiled memory says that no size above {limit:g} fits"),
-    Why.SAME_SIZE_FITS: N_("the same size fits with {value}, which is declared to be faster"),
     Why.BUDGET_SPENT: N_("the budget of {budget} jobs left no job"),
     Why.NO_COMPILER_ASKED: N_(
         "no compiler was asked, so jobs that did not fit found the ceiling: "
@@ -1036,10 +1035,6 @@ WORDS: Mapping[Why, str] = {
     Why.WITH_EACH: N_(
         "with each of {values:, } of {key}, where compiled memory lets the pair fit: about 3 jobs "
         "more for each further value"
-    ),
-    Why.LATER_IS_FASTER: N_(
-        "taken as declared, not measured: at the same size a later value of {key} is faster, so a "
-        "size runs with the last value that it fits with"
     ),
     Why.LENGTHS_DIFFER: N_(
         "{key} changes the tokens of a step: TGS is comparable, the loss of different lengths is "

@@ -446,7 +446,6 @@ def test_the_other_estimates_of_a_ceiling() -> None:
         ({"key": "max_target_length", "sizes": (0.5, 1024)}, "expected whole numbers"),
         ({"key": "max_target_length"}, "needs to know where to begin"),
         ({"by_values": ("full", "none")}, "need by="),
-        ({"later_is_faster": True}, "need by="),
         ({**PAIRED, "by": "per_device_batch_size"}, "is both keys"),
         ({**PAIRED, "by_values": ("full",)}, "two values of remat_policy or more"),
         ({**PAIRED, "by_values": ("full", "full")}, "each once"),
@@ -807,40 +806,6 @@ def test_a_lane_far_behind_is_given_up_and_the_report_says_so() -> None:
     )
 
 
-def test_a_declared_order_leaves_out_what_fits_with_a_later_value_and_says_so() -> None:
-    sizes = (2, 4, 8, 9, 16, 20, 24)
-    study = asking_study(sizes=sizes, sigma=0.002, later_is_faster=True, **PAIRED)
-    concluded, history = drive(study, paired(study, gains=LATER))
-    _, jobs = split(history)
-    ran = {pair_in(study, each.trial) for each in jobs}
-    assert ran == {
-        (2, "none"), (4, "none"), (8, "minimal"), (9, "minimal"), (16, "full"), (20, "full")
-    }  # fmt: skip
-    left = verdict(concluded, "pdbs-4-remat-policy-full")
-    assert left.word == "NOT TRIED"
-    assert sentence(left.reasons[0]) == (
-        "the same size fits with none, which is declared to be faster"
-    )
-    above = verdict(concluded, "pdbs-24-remat-policy-full")
-    assert sentence(above.reasons[0]) == "compiled memory says that no size above 20 fits"
-    assert any("taken as declared, not measured" in sentence(each) for each in concluded.notes)
-    whole = asking_study(sizes=sizes, sigma=0.002, **PAIRED)
-    _, history = drive(whole, paired(whole, gains=LATER))
-    _, jobs = split(history)
-    assert len({pair_in(whole, each.trial) for each in jobs}) == 6 + 4 + 2, "without it each runs"
-
-
-def test_a_pair_that_compiles_and_does_not_run_leaves_its_size_to_an_earlier_value() -> None:
-    study = asking_study(sizes=(2, 4, 9, 20), sigma=0.002, later_is_faster=True, **PAIRED)
-    concluded, history = drive(study, paired(study, gains=LATER, beside=0.85))
-    said = words(concluded)
-    assert said["pdbs-4-remat-policy-none"] == "DOES NOT FIT"
-    assert said["pdbs-4-remat-policy-minimal"] in ("BEST", "SAME AS BEST", "WORSE", "CANNOT TELL")
-    assert said["pdbs-4-remat-policy-full"] == "NOT TRIED"
-    assert said["pdbs-9-remat-policy-full"] != "NOT TRIED"
-    assert all(len(each.trial.arm) for each in history)
-
-
 def test_pairs_without_compiled_memory_stop_before_any_job() -> None:
     study = asking_study(start=8, **PAIRED)
 
@@ -917,11 +882,10 @@ def test_a_length_as_by_says_what_is_comparable() -> None:
     assert "ANOTHER LOSS" not in words(concluded).values()
 
 
-def test_a_plan_says_what_pairs_and_what_is_taken_as_declared() -> None:
-    study = asking_study(start=8, later_is_faster=True, **PAIRED)
+def test_a_plan_says_what_pairs_are_tried() -> None:
+    study = asking_study(start=8, **PAIRED)
     text = " ".join(map(sentence, study.outline(())))
     assert "with each of full, minimal, none of remat_policy" in text
-    assert "taken as declared" in text
 
 
 @settings(max_examples=tried(30), deadline=None)
@@ -929,17 +893,15 @@ def test_a_plan_says_what_pairs_and_what_is_taken_as_declared() -> None:
     budget=st.integers(2, 30),
     beside=st.floats(0.7, 1.0),
     gains=st.fixed_dictionaries({each: st.floats(-0.2, 0.2) for each in CEILINGS}),
-    is_declared=st.booleans(),
     failures=st.dictionaries(st.integers(0, 39), st.sampled_from(list(FailureClass)), max_size=4),
 )
 def test_pairs_end_in_every_world_within_the_budget(
     budget: int,
     beside: float,
     gains: dict[str, float],
-    is_declared: bool,
     failures: dict[int, FailureClass],
 ) -> None:
-    study = asking_study(budget, start=6, later_is_faster=is_declared, **PAIRED)
+    study = asking_study(budget, start=6, **PAIRED)
     steady = paired(study, gains=gains, beside=beside)
     history: list[TrialResult] = []
     jobs = 0

@@ -122,8 +122,6 @@ class BatchSize(DeclaredStudy):
         by: another key whose values go with each size, e.g. `remat_policy`; compiled memory
             says which pairs fit. "" is none.
         by_values: its values.
-        later_is_faster: whether at the same size a later one of them is faster, where it fits: the
-            same size is then not tried with an earlier one.
     """
 
     kind: ClassVar[str] = KIND
@@ -144,7 +142,6 @@ class BatchSize(DeclaredStudy):
     key_of_study: str = ""
     by: str = field(default="", metadata=LATER)
     by_values: tuple[str, ...] = field(default=(), metadata=LATER)
-    later_is_faster: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.sizes and self.values:
@@ -182,8 +179,8 @@ class BatchSize(DeclaredStudy):
         """Refuse a second key that goes with no search, or that says nothing."""
         name, listed = self.by, self.by_values
         if not name:
-            if listed or self.later_is_faster:
-                raise ConfigError("batch size: by_values and later_is_faster need by=")
+            if listed:
+                raise ConfigError("batch size: by_values need by=")
             return
         if name == self.key:
             raise ConfigError(f"batch size: {name} is both keys; name another by")
@@ -453,12 +450,10 @@ class BatchStudy(RankedCells["BatchWalk"]):
             ends = {"least": self.values[0], "most": self.values[-1]}
             how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
         pairs = {"key": asked.by, "values": list(self.by_values)}
-        ordered = Reason(Why.LATER_IS_FASTER, key=asked.by)
         return (
             *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
             *([Reason(Why.WITH_EACH, **pairs)] if self.by_values else []),
-            *([ordered] if asked.later_is_faster else []),
             Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
 

@@ -407,8 +407,6 @@ def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     elif place > lane.top:
         limit = study.numbers[lane.top] if lane.top >= 0 else 0.0
         why = Reason(Why.ABOVE_COMPILED, limit=study.asked.compiled_ceiling or limit)
-    elif place in lane.outdone:
-        why = Reason(Why.SAME_SIZE_FITS, value=study.by_values[lane.outdone[place]])
     else:
         why = found.stopped or Reason(Why.BUDGET_SPENT, budget=study.budget)
     return SizeWord.NOT_TRIED.say(base, why)
@@ -463,8 +461,6 @@ def _of_pairs(found: BatchWalk) -> list[Reason]:
     asked, notes = found.study.asked, []
     if asked.by == TARGET_LENGTH:
         notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
-    if asked.later_is_faster:
-        notes.append(Reason(Why.LATER_IS_FASTER, key=asked.by))
     needed = [lane.compiled.needed for lane in found.lanes]
     if all(each.items() & needed[0].items() for each in needed[1:]):
         notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))

@@ -1,8 +1,7 @@
 """The sizes that go with one value of the second key; where there is none, all sizes.
 
 Each lane has a ceiling of its own, by its own compiled memory, and is searched as the only one
-would be. A size that fits with a later value need not be tried with an earlier one, but only where
-a person declares that later values are faster. This module must not know of blocks or verdicts.
+would be. This module must not know of blocks or verdicts.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Lane:
     @cached_property
     def known(self) -> KnownSizes:
         """The knowledge of its sizes, by runs and by compiling."""
-        grows, lost = self.study.asked.grows, self._own(self.walk.lost) | self.outdone.keys()
+        grows, lost = self.study.asked.grows, self._own(self.walk.lost)
         # sizes that failed in a block were below the ceiling of the search
         probed = {at for at in self._own(self.walk.unfit) if at not in self.scores}
         return KnownSizes(
@@ -136,22 +135,6 @@ class Lane:
         if failed is None or not ran or self.compiled.top is None:
             return self.top
         return max(ran)
-
-    @cached_property
-    def fitting(self) -> frozenset[int]:
-        """Its sizes that fit, as far as runs and compiling tell."""
-        end = min(self.known.end, max(self.compiled.fit, default=-1) + 1)
-        return frozenset(
-            {*range(end), *self.scores} - self._own((*self.walk.unfit, *self.walk.lost))
-        )
-
-    @cached_property
-    def outdone(self) -> dict[int, int]:
-        """Size -> the lane of the last value with which it fits too; {} where none is faster."""
-        if not self.study.asked.later_is_faster:
-            return {}
-        later = self.walk.lanes[self.number + 1 :]
-        return {at: lane.number for lane in later for at in lane.fitting}
 
     @property
     def wanted(self) -> int | None:

@@ -457,6 +457,8 @@ def _settings(
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
+            pgle_found=report.pgle_found,
+            pgle_unread=report.pgle_unread,
         ),
         deployed=append_flags(cell.deployed.get("XLA_FLAGS", ""), trial.pins),
         overrides={

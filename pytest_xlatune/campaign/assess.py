@@ -229,6 +229,8 @@ def assess(
     findings = (*findings, *_setting_findings(settings))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
+    if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:
+        decision = replace(decision, found=cause.why)  # which one, and what shows it
     scored = None
     turned = _Turned()
     if trial.rotation is not None:

@@ -367,7 +367,13 @@ class Known:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
-        return profiles_in(self.study, self.history)
+        return profiles_in(self.study, self.with_evidence)
+
+    @cached_property
+    def with_evidence(self) -> tuple[TrialResult, ...]:
+        """The history, with the evidence that the study reads behind it."""
+        reads = self.study.policy.reads_evidence
+        return self.state.history(self.study.name, with_evidence=reads)
 
     @cached_property
     def scored(self) -> tuple[TrialResult, ...]:

@@ -553,7 +553,11 @@ def compiled(
     outcome = run_in(folder, spec, lock=lock)
     said, cause = _said(folder, outcome)
     unused = _unused_pgle(folder, profile)
-    is_unread = unused is not None and unused.kind is Why.PGLE_UNREAD
+    is_unread = (
+        unused is not None
+        and unused.kind is Why.PGLE_UNREAD
+        and Path(str(unused.fields["file"])).is_file()  # else the nodes alone may see it
+    )
     said = said or sentence(unused)
     of_profile = secrets_of(spec.env, profile.env, profile.overrides)
     said = hide_quoted(said, of_profile | secrets_of_command(shlex.join(spec.argv)))

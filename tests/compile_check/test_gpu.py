@@ -148,6 +148,7 @@ def test_xla_takes_a_profile_of_this_program_alone_and_says_so(tmp_path: Path) -
         path = tmp_path / f"{name}.pbtxt"
         path.write_text(each, encoding="utf-8")
         profiles.append(profile(name, f"--{PGLE}={path}"))
+    profiles.append(profile("of-the-nodes", f"--{PGLE}=/nowhere/step.pbtxt"))
     judge = judge_of(program, memory_limit_bytes=None, is_away=True)
     made = {each.id: compiled(each, way(each), tmp_path / "m", lock=lock) for each in profiles}
     found = {name: judge.judge(each) for name, each in made.items()}
@@ -159,8 +160,10 @@ def test_xla_takes_a_profile_of_this_program_alone_and_says_so(tmp_path: Path) -
     # without the device kernels are not autotuned, so it may be of this very program: it is run
     assert found["of-another"].cls is CompileClass.UNSEEN
     assert "the profile is of another program" in found["of-another"].sentence
+    assert found["of-the-nodes"].cls is CompileClass.UNSEEN
     here = judge_of(program, memory_limit_bytes=None)
-    assert here.judge(made["of-another"]).cls is CompileClass.REFUSED
+    for name in ("of-another", "of-the-nodes"):
+        assert here.judge(made[name]).cls is CompileClass.REFUSED
     assert found["damaged"].cls is CompileClass.REFUSED
     assert found["damaged"].sentence.startswith(f"XLA could not read {tmp_path}/damaged.pbtxt")
 

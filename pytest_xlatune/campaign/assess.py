@@ -229,6 +229,8 @@ def assess(
     findings = (*findings, *_setting_findings(settings))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
+    if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:
+        decision = replace(decision, found=cause.why)  # which one, and what shows it
     scored = None
     turned = _Turned()
     if trial.rotation is not None:
@@ -457,6 +459,8 @@ def _settings(
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
+            pgle_found=report.pgle_found,
+            pgle_unread=report.pgle_unread,
         ),
         deployed=append_flags(cell.deployed.get("XLA_FLAGS", ""), trial.pins),
         overrides={

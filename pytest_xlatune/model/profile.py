@@ -28,6 +28,7 @@ NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back 
 # a flag whose value is a file: how long each operation of a program takes, for XLA's scheduler
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
+PGLE_SUFFIX = ".pbtxt"  # by which XLA reads such a file as text
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never
 # undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).

@@ -57,6 +57,8 @@ class Why(StrEnum):
     CUT_OFF = auto()
     OPTION_LEFT_OUT = auto()
     OPTION_AT_DEFAULT = auto()
+    PGLE_UNREAD = auto()
+    PGLE_OF_ANOTHER = auto()
     ONLY_ASKED = auto()
     NOT_SEEN = auto()
     OTHER_LOSS = auto()

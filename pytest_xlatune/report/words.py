@@ -79,6 +79,14 @@ WORDS: Mapping[Why, str] = {
     Why.CUT_OFF: N_("{seen:or not set}, for XLA stops reading at {at!r}"),
     Why.OPTION_LEFT_OUT: N_("left out"),
     Why.OPTION_AT_DEFAULT: N_("at its default"),
+    Why.PGLE_UNREAD: N_(
+        "XLA could not read {file}, the profile for its scheduler, and scheduled without it"
+    ),
+    Why.PGLE_OF_ANOTHER: N_(
+        "XLA found no operation of {file} in any program, and scheduled without it: the profile is "
+        "of another program. Where autotuning chooses other kernels it is another one, too; "
+        "Protocol(autotune_cache=...) pins them"
+    ),
     Why.ONLY_ASKED: N_("asked, and nothing that reads it says that it is in effect: {names:, }"),
     Why.NOT_SEEN: N_("not seen, although what reads it was asked to say so: {names:, }"),
     Why.OTHER_LOSS: N_(

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from pytest_xlatune import owned
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptEnded,
@@ -37,10 +38,16 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, DeployedFile
-from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import (
+    BASELINE_ID,
+    PGLE,
+    PGLE_SUFFIX,
+    Profile,
+    effective_values,
+)
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
@@ -360,7 +367,13 @@ class Known:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
-        return profiles_in(self.study, self.history)
+        return profiles_in(self.study, self.with_evidence)
+
+    @cached_property
+    def with_evidence(self) -> tuple[TrialResult, ...]:
+        """The history, with the evidence that the study reads behind it."""
+        reads = self.study.policy.reads_evidence
+        return self.state.history(self.study.name, with_evidence=reads)
 
     @cached_property
     def scored(self) -> tuple[TrialResult, ...]:
@@ -623,6 +636,7 @@ def covered_by(known: Known) -> Covered:
             covered,
             explanation=explain(known.state, known.folder, best.arm),
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
+            pgle=_pgle_of(recipe) if recipe else "",
         )
     data = covered.to_json()
     text = json.dumps(data)
@@ -632,6 +646,17 @@ def covered_by(known: Known) -> Covered:
         # `shown` has hidden all that such a trial has: its record says the same
         return replace(Covered.from_json(data | {"history": []}), history=covered.history)
     return Covered.from_json(json.loads(hidden))
+
+
+def _pgle_of(recipe: Profile) -> str:
+    """Return the text of the file by which a recipe lets XLA schedule; "" of none, or no text."""
+    path = Path(effective_values(recipe.flags).get(PGLE, ""))
+    if path.suffix != PGLE_SUFFIX:
+        return ""
+    try:
+        return owned.read_bytes(path).decode()
+    except (OSError, XlatuneError, UnicodeDecodeError):
+        return ""
 
 
 def page_text(

@@ -457,7 +457,7 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
     best = known.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        found = profiles_in(resolved.tuning(), known.history)
+        found = profiles_in(resolved.tuning(), known.with_evidence)
         derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
     ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
     return [derived.get(each, each) for each in ids]

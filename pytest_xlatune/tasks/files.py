@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import itertools
 import os
-import socket
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +30,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
             path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+        aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
         try:
             aside.write_text(text, encoding="utf-8")
             aside.replace(path)

@@ -34,7 +34,6 @@ from pytest_xlatune.campaign.jobs import (
 )
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
 from pytest_xlatune.ledger import (
     LEDGER,
@@ -50,6 +49,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
     ConfigError,

@@ -44,6 +44,7 @@ def has_pages() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
+INDEX = "index.html"  # of a folder of reports
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 _GZIP = b"\x1f\x8b"

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError

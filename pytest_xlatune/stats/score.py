@@ -17,7 +17,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from statistics import median
 from typing import TypeGuard, overload
 
 from pytest_xlatune.model.cell import Protocol
@@ -143,7 +142,7 @@ def _at_rate(
         for figure, rate in printed
         if figure is not None and 0 < figure < math.inf and rate
     ]
-    return tgs * median(ratios) if ratios and tgs else None
+    return tgs * _median(ratios) if ratios and tgs else None
 
 
 def _of_figure(
@@ -172,7 +171,7 @@ def _of_figure(
                 )
             )
     kept = [value for _, value in of_steps or values]
-    figure = median(kept)
+    figure = _median(kept)
     if not _is_measure(figure):
         return NoScore(reason=Reason(Why.NO_MEASURE, figure=metric.title, value=figure))
     losses = [r.loss for r in records if r.loss is not None]
@@ -415,7 +414,7 @@ def _products(records: Iterable[StepRecord]) -> list[tuple[float, float]]:
 
 def _tokens(products: Sequence[tuple[float, float]], declared: float | None) -> float | None:
     """Return the tokens of a step: as the log's own two figures say, else as declared."""
-    return median([product for product, _ in products]) if products else declared
+    return _median([product for product, _ in products]) if products else declared
 
 
 def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
@@ -441,8 +440,8 @@ def _violates(products: Iterable[tuple[float, float]], tokens: float) -> bool:
 def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
     """Skip first steps that are still slower than the end of the job."""
     tail = [math.log(s) for _, s in timed[-GUARD_TAIL:]]
-    level = median(tail)
-    limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), LEAST_OUTLIER)
+    level = _median(tail)
+    limit = level + max(GUARD_MADS * _median(abs(x - level) for x in tail), LEAST_OUTLIER)
     at = 0
     last_skipped = timed[0][0] + GUARD_STEPS
     while (
@@ -461,8 +460,8 @@ def _screened(timed: Sequence[_Timed], logs: Sequence[float]) -> tuple[set[int],
     would pass: half the limit is enough to betray it. `logs` are those of the seconds.
     """
     ordered = sorted(logs)  # the distances from its middle are two runs, which merge in no time
-    level = median(ordered)
-    limit = max(OUTLIER_MADS * median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
+    level = _median(ordered)
+    limit = max(OUTLIER_MADS * _median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_at = -1
@@ -482,9 +481,16 @@ def _is_unsteady(logs: Sequence[float]) -> bool:
     """Whether the medians of the window's halves differ by more than their scatter explains."""
     half = len(logs) // 2
     parts = (sorted(logs[:half]), sorted(logs[-half:]))
-    levels = [median(part) for part in parts]
-    scatter = 1.4826 * median(
+    levels = [_median(part) for part in parts]
+    scatter = 1.4826 * _median(
         [abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part]
     )
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
     return abs(levels[0] - levels[1]) > limit
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median, as `statistics` does, which loads random, fractions and decimal."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

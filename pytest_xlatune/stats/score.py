@@ -33,6 +33,7 @@ from pytest_xlatune.model.metric import (
 )
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.text import whole
+from pytest_xlatune.stats import median
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
@@ -142,7 +143,7 @@ def _at_rate(
         for figure, rate in printed
         if figure is not None and 0 < figure < math.inf and rate
     ]
-    return tgs * _median(ratios) if ratios and tgs else None
+    return tgs * median(ratios) if ratios and tgs else None
 
 
 def _of_figure(
@@ -171,7 +172,7 @@ def _of_figure(
                 )
             )
     kept = [value for _, value in of_steps or values]
-    figure = _median(kept)
+    figure = median(kept)
     if not _is_measure(figure):
         return NoScore(reason=Reason(Why.NO_MEASURE, figure=metric.title, value=figure))
     losses = [r.loss for r in records if r.loss is not None]
@@ -414,7 +415,7 @@ def _products(records: Iterable[StepRecord]) -> list[tuple[float, float]]:
 
 def _tokens(products: Sequence[tuple[float, float]], declared: float | None) -> float | None:
     """Return the tokens of a step: as the log's own two figures say, else as declared."""
-    return _median([product for product, _ in products]) if products else declared
+    return median([product for product, _ in products]) if products else declared
 
 
 def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
@@ -440,8 +441,8 @@ def _violates(products: Iterable[tuple[float, float]], tokens: float) -> bool:
 def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
     """Skip first steps that are still slower than the end of the job."""
     tail = [math.log(s) for _, s in timed[-GUARD_TAIL:]]
-    level = _median(tail)
-    limit = level + max(GUARD_MADS * _median(abs(x - level) for x in tail), LEAST_OUTLIER)
+    level = median(tail)
+    limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), LEAST_OUTLIER)
     at = 0
     last_skipped = timed[0][0] + GUARD_STEPS
     while (
@@ -460,8 +461,8 @@ def _screened(timed: Sequence[_Timed], logs: Sequence[float]) -> tuple[set[int],
     would pass: half the limit is enough to betray it. `logs` are those of the seconds.
     """
     ordered = sorted(logs)  # the distances from its middle are two runs, which merge in no time
-    level = _median(ordered)
-    limit = max(OUTLIER_MADS * _median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
+    level = median(ordered)
+    limit = max(OUTLIER_MADS * median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_at = -1
@@ -481,16 +482,9 @@ def _is_unsteady(logs: Sequence[float]) -> bool:
     """Whether the medians of the window's halves differ by more than their scatter explains."""
     half = len(logs) // 2
     parts = (sorted(logs[:half]), sorted(logs[-half:]))
-    levels = [_median(part) for part in parts]
-    scatter = 1.4826 * _median(
+    levels = [median(part) for part in parts]
+    scatter = 1.4826 * median(
         [abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part]
     )
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
     return abs(levels[0] - levels[1]) > limit
-
-
-def _median(values: Iterable[float]) -> float:
-    """Return the median, as `statistics` does, which loads random, fractions and decimal."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

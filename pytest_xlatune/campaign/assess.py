@@ -27,10 +27,10 @@ from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
-from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
-from pytest_xlatune.model.profile import append_flags
+from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy

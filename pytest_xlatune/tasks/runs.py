@@ -24,11 +24,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of, versions
+from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.ledger import LEDGER, Event, Ledger
+from pytest_xlatune.ledger import LEDGER, Event, Ledger, versions
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError

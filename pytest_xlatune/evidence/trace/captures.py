@@ -33,7 +33,6 @@ from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Ints, Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
-from pytest_xlatune.evidence.trace.xplane import read_paths, read_xplane_file
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
 XPLANE = ".xplane.pb"
@@ -89,6 +88,8 @@ def _read_one(path: str) -> Trace | ParseError:
     try:
         if path.endswith(JSON):
             return read_trace_json(Path(path).read_bytes(), path)
+        from pytest_xlatune.evidence.trace.xplane import read_xplane_file
+
         return read_xplane_file(path)
     except OSError as error:
         return ParseError(unreadable(path, error))
@@ -208,6 +209,8 @@ def operation_paths(paths: Sequence[Path]) -> dict[str, str]:
 
     A capture that cannot be read has none; a trace.json holds no HLO.
     """
+    from pytest_xlatune.evidence.trace.xplane import read_paths
+
     found: dict[str, str] = {}
     for capture in choose_captures(file for path in paths for file in _files(path)):
         if capture.endswith(XPLANE):

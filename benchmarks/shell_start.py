@@ -72,8 +72,6 @@ finally:
 """
 LOAD = """
 import importlib, sys
-from pytest_xlatune.cli import _make_methods_late
-_make_methods_late()
 for name in open("loaded").read().split("\\n"):
     try:
         importlib.import_module(name)

@@ -345,7 +345,7 @@ class LogReader:
         self._tail = whole[-_TAIL_BYTES:]
         end = piece.rfind(b"\n") + 1
         if end:
-            block = bytes(self._held) + piece[:end] if self._held else piece[:end]
+            block = bytes(self._held) + memoryview(piece)[:end]
             self._held.clear()
             # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
             if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):

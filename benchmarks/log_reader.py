@@ -1,6 +1,6 @@
 """How fast is a log read? Prints MB/s of CPU time, peak memory and ratios, in one run.
 
-    python benchmarks/log_reader.py [MEGABYTES]          default 1000
+    python benchmarks/log_reader.py [MEGABYTES ...]          default 1000; 10 100 1000 show memory
 
 The log: NCCL INFO spam (half), XLA warnings, progress bars, a step of eight ranks for each 0.8 MB,
 lines of a megabyte, harmless warnings that read like failures; numbers and addresses differ from
@@ -192,17 +192,17 @@ def compare(title: str, path: Path) -> None:
 
 
 def main() -> None:
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    with tempfile.TemporaryDirectory() as folder:
-        for title, write, size in (
-            ("realistic", write_log, megabytes),
-            ("step lines only", write_steps, max(megabytes // 20, 1)),
-            ("step lines of one rank", write_steps_of_one, max(megabytes // 20, 1)),
-            ("text that never repeats", write_prose, max(megabytes // 50, 1)),
-        ):
-            path = Path(folder) / "job.log"
-            in_own_process(write, path, size)
-            compare(title, path)
+    for megabytes in map(int, sys.argv[1:] or ["1000"]):
+        with tempfile.TemporaryDirectory() as folder:
+            for title, write, size in (
+                ("realistic", write_log, megabytes),
+                ("step lines only", write_steps, max(megabytes // 20, 1)),
+                ("step lines of one rank", write_steps_of_one, max(megabytes // 20, 1)),
+                ("text that never repeats", write_prose, max(megabytes // 50, 1)),
+            ):
+                path = Path(folder) / "job.log"
+                in_own_process(write, path, size)
+                compare(title, path)
 
 
 if __name__ == "__main__":

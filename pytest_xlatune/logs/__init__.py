@@ -40,7 +40,7 @@ from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
-from pytest_xlatune.model.metric import StepRecord
+from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.text import begun
 
@@ -129,7 +129,7 @@ class LogReport(Record):
         pgle_unread: such a file that XLA could not read.
     """
 
-    steps: tuple[StepRecord, ...] = ()
+    steps: Steps = field(default_factory=Steps)
     findings: tuple[Finding, ...] = ()
     xla_flags: str | None = None
     env: dict[str, str] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class LogReport(Record):
     @property
     def last_step(self) -> int | None:
         """The highest step id of the last start, None before its first step."""
-        return max((each.step for each in self.steps), default=None)
+        return max(self.steps.step, default=None)
 
 
 @dataclass(slots=True)
@@ -311,7 +311,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         start = self._start
-        steps = start.steps.records()
+        steps = start.steps.last(_MOST_STEPS)
         env = start.env.plain()
         told = self._told()
         troubled = [steps for each, steps in told if each.action is not Action.NONE]
@@ -321,7 +321,7 @@ class LogReader:
             if each.cls == FailureClass.CANCELLED and steps <= start.count
         ]
         return LogReport(
-            steps=tuple(steps[-_MOST_STEPS:]),
+            steps=steps,
             findings=self.findings,
             xla_flags=env.pop("XLA_FLAGS", None),
             env=env,
@@ -354,7 +354,7 @@ class LogReader:
         self._tail = whole[-_TAIL_BYTES:]
         end = piece.rfind(b"\n") + 1
         if end:
-            block = bytes(self._held) + piece[:end] if self._held else piece[:end]
+            block = bytes(self._held) + memoryview(piece)[:end]
             self._held.clear()
             # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
             if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):
@@ -429,12 +429,12 @@ class LogReader:
         fills = len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS
         if fills and run.count > _MORE_STEPS:
             return False
-        origins = {said: seen.origin_of(*said) for said in {*run.writers} or {(b"", b"")}}
+        origins = {said: seen.origin_of(said) for said in {*run.writers()}}
         if not all(each == start.home or each in start.others for each in origins.values()):
             return False
         if start.others and not start.others.isdisjoint(origins.values()):
             at_home = {said for said, each in origins.items() if each == start.home}
-            run = run.chosen([*map(at_home.__contains__, run.writers)])
+            run = run.chosen(map(at_home.__contains__, run.writers()))
         steps = run.steps
         if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
             first = None if fills else self._first_of_each(steps, figures=len(layout.fields))
@@ -820,11 +820,11 @@ class LogReader:
         ]
         return tuple(texts[-_TAIL_LINES:])
 
-    def _notes(self, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    def _notes(self, steps: Steps) -> tuple[str, ...]:
         start = self._start
         dropped = start.dropped_steps + max(len(start.steps) - _MOST_STEPS, 0)
         whose = (start.home.label if start.home else "") or "the one without a label"
-        timeless = [each for each in steps if each.step_s is not None and each.step_s <= 0.0]
+        timeless = steps.chosen([each is not None and each <= 0.0 for each in steps.step_s])
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),

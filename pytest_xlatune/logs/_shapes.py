@@ -12,12 +12,11 @@ import operator
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.grammar import Origin, StepLayout
-from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.metric import StepRecord, Steps
 
 _LOWER = bytes(range(256)).lower()
 _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
@@ -40,8 +39,8 @@ _NUMBERS = re.compile(r"[0-9]+")
 _MOST_FRONTS, _MOST_HEADS, _MOST_LINES = 8, 64, 4096
 _LEAST_LINES, _RANK_DIGITS = 3, 6
 _MOST_DIGITS = 15  # of an integer that is exact as a float
-_MOST_NUMBERS = 1 << 12  # of one field that are kept
-_Numbers = dict[tuple[str, float], dict[bytes, float]]  # by field and what divides its integers
+_FEW_DIGITS = 9  # of an integer below 2^32
+_DIGIT_VALUES = bytes(max(byte - ord("0"), 0) % 10 for byte in range(256))
 _LEAST_RUN = 4  # lines: fewer are read faster one by one
 
 
@@ -141,9 +140,8 @@ class StepLines:
     def __init__(self, fronts: Fronts) -> None:
         self._fronts = fronts
         self._layouts: dict[bytes, StepLayout | None] = {}
-        self._origins: dict[tuple[bytes, bytes], Origin] = {}
+        self._origins: dict[Writer, Origin] = {}
         self._labels: dict[Origin, str] = {}
-        self._numbers: _Numbers = {}
 
     def forget(self) -> None:
         """Read each shape anew: what stands in front of the lines was learnt."""
@@ -181,27 +179,29 @@ class StepLines:
             if layout is not None and (parts := _parts(layout, shape)) is not None:
                 if begin > done:
                     yield None, block[done:begin]
-                run = StepRun(layout, parts, block[begin:at], count, known=self._numbers)
-                yield run, block[begin:at]
+                part = block[begin:at]
+                yield StepRun(layout, parts, part), part
                 done = at
         if done < len(block):
             yield None, block[done:]
 
     def origin(self, line: bytes, layout: StepLayout) -> Origin:
         """Return who printed the line; the same one for the same text."""
-        return self.origin_of(line[layout.rank], line[layout.actor])
+        rank = line[layout.rank]
+        return self.origin_of((int(rank) if rank else None, line[layout.actor]))
 
-    def origin_of(self, *said: *tuple[bytes, bytes]) -> Origin:
-        """Return the origin of the texts of a rank and an actor; the same one for the same."""
+    def origin_of(self, said: Writer) -> Origin:
+        """Return the origin of a rank and the text of an actor; the same one for the same."""
         try:
             return self._origins[said]
         except KeyError:
             if len(self._origins) >= _MOST_ORIGINS:
                 self._origins.clear()
                 self._labels.clear()
-            rank, actor = (each.decode() for each in said)
-            origin = self._origins[said] = Origin(str(int(rank)) if rank else "", actor)
+            rank, actor = said if isinstance(said, tuple) else (said, b"")
+            origin = Origin("" if rank is None else str(rank), actor.decode())
             self._labels[origin] = origin.label
+            self._origins[said] = origin
             return origin
 
     def label(self, origin: Origin) -> str:
@@ -217,21 +217,22 @@ def record(line: bytes, layout: StepLayout, label: str, *, start: int) -> StepRe
 
 
 class _Parts(NamedTuple):
-    """How lines of one shape are cut.
+    """Where the parts of lines of one shape stand.
 
     Attributes:
-        head: the texts of `names` (rank, actor, step; those that a line has) in their order.
-        figures: once their dots are taken out, so that the numbers are integers.
-        seconds: of these the seconds alone; None where the lines tell none.
-        per: by what each figure is divided. Both are exact below 2^53, and so the quotient is the
-            float nearest to the text, as `float` gives it in twice the time.
+        size: of a line, its end included.
+        digits: of the rank, the step and each figure, those that the lines have, without dots.
+        per: by what the integer of each figure is divided. Both are exact below 2^53, and so the
+            quotient is the float nearest to the text, as `float` gives it in more time.
     """
 
-    head: struct.Struct
-    names: tuple[str, ...]
-    figures: struct.Struct
-    seconds: struct.Struct | None
+    size: int
+    digits: dict[str, tuple[int, ...]]
     per: dict[str, float]
+
+
+# the rank that a line names, and with it the text of the actor where its shape has one
+Writer = int | tuple[int | None, bytes] | None
 
 
 class StepRun:
@@ -241,88 +242,76 @@ class StepRun:
     log most are never.
     """
 
-    def __init__(
-        self, layout: StepLayout, parts: _Parts, lines: bytes, count: int, *, known: _Numbers
-    ) -> None:
+    def __init__(self, layout: StepLayout, parts: _Parts, lines: bytes) -> None:
         self.layout = layout
-        self.count = count
-        self._parts, self._lines, self._known = parts, lines, known
-        # no row outlives the next one, and the garbage collector has nothing to look through
-        texts = [*itertools.chain.from_iterable(parts.head.iter_unpack(lines))]
-        width = len(parts.names)
-        columns = {name: texts[at::width] for at, name in enumerate(parts.names)}
-        self.steps: Sequence[int] = [*map(int, columns.pop("step"))]
-        none = [b""] * count if columns else []
-        rank, actor = (columns.get(name, none) for name in ("rank", "actor"))
-        # the texts of rank and actor of each line; none where no line says them
-        self.writers: Sequence[tuple[bytes, bytes]] = [*zip(rank, actor, strict=True)]
+        self._parts, self._lines = parts, lines
+        self.steps = self._integers("step")
+        self.count = len(self.steps)
+        # the rank that each line names; none where the lines name none
+        self.ranks = self._integers("rank") if "rank" in parts.digits else ()
+        self.label, self.start = "", 0  # of the records, as who keeps them says
+        self._told: Steps | None = None
 
-    @property
-    def has_rank(self) -> bool:
-        """Whether the lines name the rank that printed them."""
-        return "rank" in self._parts.names
+    def writers(self) -> Sequence[Writer]:
+        """Return who printed each line."""
+        ranks = self.ranks or (None,) * self.count
+        where, lines = self.layout.actor, self._lines
+        if where.start == where.stop:
+            return ranks
+        begins = range(0, len(lines), self._parts.size)
+        actors = (lines[at + where.start : at + where.stop] for at in begins)
+        return [*zip(ranks, actors, strict=True)]
 
-    def chosen(self, which: Sequence[bool]) -> StepRun:
+    def chosen(self, which: Iterable[bool]) -> StepRun:
         """Return the run of the lines that are chosen."""
-        size = len(self._lines) // self.count if self.count else 0
-        found: StepRun = object.__new__(StepRun)
-        found.layout, found._parts, found._known = self.layout, self._parts, self._known
-        at = itertools.compress(range(0, len(self._lines), size or 1), which)
-        found._lines = b"".join([self._lines[begin : begin + size] for begin in at])
-        found.steps = [*itertools.compress(self.steps, which)]
-        found.writers = [*itertools.compress(self.writers, which)]
-        found.count = len(found.steps)
-        return found
+        lines, size = self._lines, self._parts.size
+        begins = itertools.compress(range(0, len(lines), size), which)
+        kept = b"".join([lines[begin : begin + size] for begin in begins])
+        return self if len(kept) == len(lines) else StepRun(self.layout, self._parts, kept)
 
-    def seconds(self) -> Sequence[float | None]:
-        """Return the seconds that each line tells, None where it tells none."""
-        cut, per = self._parts.seconds, self._parts.per.get("step_s")
-        if cut is None or per is None:
-            return [None] * self.count
-        texts = [*itertools.chain.from_iterable(cut.iter_unpack(self._lines.replace(b".", b"")))]
-        return _floats(texts, per, self._known.setdefault(("step_s", per), {}))
+    def figures(self, name: str) -> tuple[float | None, ...]:
+        """Return a figure of each line, None where they tell none."""
+        per = self._parts.per.get(name)
+        if per is None:
+            return (None,) * self.count
+        return tuple(map(operator.truediv, self._integers(name), itertools.repeat(per)))
 
-    def records(self, label: str, *, start: int) -> list[StepRecord]:
-        """Return what `record` returns for each line."""
-        told: dict[str, Iterable[float | None]] = dict.fromkeys(_FIGURES, itertools.repeat(None))
-        told |= self._figures()
-        kind, made = self.layout.kind, list[StepRecord]()
-        for row in zip(self.steps, *told.values(), strict=False):
-            # a frozen class sets its fields one by one through a function, which takes longer than
-            # all the rest: this one sets them itself, and is then what it looks like
-            each = _Thawed()
-            each.step, each.step_s, each.tgs, each.tflops, each.mfu, each.loss = row
-            each.label, each.start, each.kind = label, start, kind
-            each.__class__ = StepRecord  # type: ignore[assignment]
-            made.append(each)  # type: ignore[arg-type]
-        return made
+    def told(self) -> Steps:
+        """Return the steps, as `record` tells each line."""
+        if self._told is None:
+            figures: dict[str, Any] = {name: self.figures(name) for name in _FIGURES}
+            self._told = Steps(
+                step=self.steps,
+                label=(self.label,) * self.count,
+                start=(self.start,) * self.count,
+                kind=(self.layout.kind,) * self.count,
+                **figures,
+            )
+            self._lines = b""
+        return self._told
 
-    def _figures(self) -> dict[str, list[float]]:
-        parts = self._parts
-        rows = parts.figures.iter_unpack(self._lines.replace(b".", b""))
-        texts = [*itertools.chain.from_iterable(rows)]
-        return {
-            name: _floats(texts[at :: len(parts.per)], per, self._known.setdefault((name, per), {}))
-            for at, (name, per) in enumerate(parts.per.items())
-        }
+    def _integers(self, name: str) -> tuple[int, ...]:
+        """Return a number of each line.
 
-
-def _floats(column: Sequence[bytes], per: float, known: dict[bytes, float]) -> list[float]:
-    """Return the numbers of a column; most logs tell the same ones again and again."""
-    try:
-        return [*map(known.__getitem__, column)]
-    except KeyError:
-        found = [*map(operator.truediv, map(int, column), itertools.repeat(per))]
-        if len(known) < _MOST_NUMBERS:
-            known.update(zip(column, found, strict=True))
-        return found
+        Python's long integers do it for all lines at once: a lane of 32 or 64 bits holds the number
+        of one line, and a digit is added to all by one product and one sum.
+        """
+        lines, size, digits = self._lines, *self._parts[:2]
+        count, code = len(lines) // size, "I" if len(digits[name]) <= _FEW_DIGITS else "Q"
+        width = struct.calcsize(f"<{code}")
+        total = 0
+        for at in digits[name]:
+            lanes = bytearray(width * count)
+            lanes[::width] = lines[at::size].translate(_DIGIT_VALUES)
+            total = 10 * total + int.from_bytes(lanes, "little")
+        return struct.unpack(f"<{count}{code}", total.to_bytes(width * count, "little"))
 
 
 class KeptSteps:
     """Step id -> its record, in the order printed; those of a run are made when they are read."""
 
     def __init__(self) -> None:
-        self._found: dict[int, StepRecord | _Waiting] = {}
+        self._found: dict[int, StepRecord | StepRun] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -336,21 +325,19 @@ class KeptSteps:
     def get(self, step: int) -> StepRecord | None:
         """Return the record of a step; None where it is not kept."""
         found = self._found.get(step)
-        if isinstance(found, _Waiting):
-            self._make(found)
-            found = self._found[step]
-        return found if isinstance(found, StepRecord) else None
+        return found.told()[found.steps.index(step)] if isinstance(found, StepRun) else found
 
     def told(self, step: int) -> int:
         """Return how many figures the line of a step told; 0 where it is not kept."""
         found = self._found.get(step)
-        if isinstance(found, _Waiting):
-            return len(found.run.layout.fields)
+        if isinstance(found, StepRun):
+            return len(found.layout.fields)
         return 0 if found is None else grammar.told(found)
 
     def add(self, run: StepRun, label: str, *, start: int) -> None:
         """Keep a run of steps, none of which is kept yet."""
-        self._found.update(dict.fromkeys(run.steps, _Waiting(run, label, start)))
+        run.label, run.start = label, start
+        self._found.update(dict.fromkeys(run.steps, run))
 
     def drop(self, count: int) -> None:
         """Leave out so many of the first."""
@@ -361,80 +348,47 @@ class KeptSteps:
         """Leave out all."""
         self._found.clear()
 
-    def records(self) -> list[StepRecord]:
-        """Return the record of each step."""
-        waiting = {id(each): each for each in self._found.values() if isinstance(each, _Waiting)}
-        for each in waiting.values():
-            self._make(each)
-        return [each for each in self._found.values() if isinstance(each, StepRecord)]
+    def last(self, most: int) -> Steps:
+        """Return the last steps, so many at most."""
+        ids, found = [*self._found][-most:], [*self._found.values()][-most:]
+        parts, at = list[Steps](), 0
+        for _, group in itertools.groupby(found, _run_of):
+            same = [*group]
+            run, at = same[0], at + len(same)
+            if not isinstance(run, StepRun):
+                part = Steps.of(each for each in same if isinstance(each, StepRecord))
+            elif len(same) == run.count:
+                part = run.told()
+            else:
+                kept = {*ids[at - len(same) : at]}
+                part = run.told().chosen(map(kept.__contains__, run.steps))
+            parts.append(part)
+        return Steps.joined(parts)
 
-    def _make(self, of: _Waiting) -> None:
-        found = self._found
-        for step, made in zip(of.run.steps, of.run.records(of.label, start=of.start), strict=True):
-            if found.get(step) is of:  # not left out since
-                found[step] = made
 
-
-class _Waiting(NamedTuple):
-    """A run whose records are not made."""
-
-    run: StepRun
-    label: str
-    start: int
+def _run_of(kept: StepRecord | StepRun) -> StepRun | None:
+    return kept if isinstance(kept, StepRun) else None
 
 
 _FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")  # of a step that a line may tell
 
 
-class _Thawed(Record):
-    """A step record while it is made: the same slots, and no `__init__`."""
-
-    __slots__ = StepRecord.__slots__
-    step: int
-    step_s: float | None
-    tgs: float | None
-    tflops: float | None
-    mfu: float | None
-    loss: float | None
-    label: str
-    start: int
-    kind: str
-
-
 @functools.lru_cache(maxsize=64)
 def _parts(layout: StepLayout, shape: bytes) -> _Parts | None:
     """Return how lines of a shape are cut; None where a number has a sign or many digits."""
-    per, spans = dict[str, float](), list[tuple[str, int, int]]()
-    for name, where in sorted(layout.fields, key=lambda each: each[1].start):
-        digits, _, decimals = shape[where].partition(b".")
-        if not digits.isdigit() or len(digits + decimals) > _MOST_DIGITS:
+    said = {"rank": layout.rank, "step": layout.step, **dict(layout.fields)}
+    digits, per = dict[str, tuple[int, ...]](), dict[str, float]()
+    for name, where in said.items():
+        whole, _, decimals = shape[where].partition(b".")
+        if len(whole + decimals) > _MOST_DIGITS or (name in _FIGURES and not whole.isdigit()):
             return None
-        begin = where.start - shape.count(b".", 0, where.start)
-        spans.append((name, begin, begin + len(digits + decimals)))
-        per[name] = float(10 ** len(decimals))
-    said = (("rank", layout.rank), ("actor", layout.actor), ("step", layout.step))
-    heads = sorted((each.start, each.stop, name) for name, each in said if each.stop > each.start)
-    if any(stop > begin for (_, stop, _), (begin, _, _) in itertools.pairwise(heads)):
-        return None
-    size = len(shape) + 1
-    short = size - shape.count(b".")
-    seconds = [(begin, stop) for name, begin, stop in spans if name == "step_s"]
-    return _Parts(
-        head=_cut([(begin, stop) for begin, stop, _ in heads], size),
-        names=tuple(name for _, _, name in heads),
-        figures=_cut([(begin, stop) for _, begin, stop in spans], short),
-        seconds=_cut(seconds, short) if seconds else None,
-        per=per,
-    )
-
-
-def _cut(spans: Iterable[tuple[int, int]], size: int) -> struct.Struct:
-    """Return what takes the texts between some positions out of lines of a size."""
-    at, said = 0, list[str]()
-    for begin, stop in spans:
-        said.append(f"{begin - at}x{stop - begin}s")
-        at = stop
-    return struct.Struct("".join((*said, f"{size - at}x")))
+        places = range(where.start, where.stop)
+        digits[name] = tuple(at for at in places if shape[at : at + 1] != b".")
+        if name in _FIGURES:
+            per[name] = float(10 ** len(decimals))
+    if not digits["rank"]:
+        del digits["rank"]
+    return _Parts(size=len(shape) + 1, digits=digits, per=per)
 
 
 class Sieve:

@@ -7,10 +7,9 @@ they run, which is slower. It keeps the last steps of each.
 
 from __future__ import annotations
 
-import itertools
 import operator
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -271,19 +270,17 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
-        if rank is None and not run.has_rank:
+        if rank is None and not run.ranks:
             return
-        steps, seconds = run.steps, run.seconds()
+        steps, seconds = run.steps, run.figures("step_s")
         if rank is not None:
             self._take(rank, steps, seconds)
             return
-        said = [text for text, _ in run.writers]
-        order = sorted(range(len(said)), key=said.__getitem__)  # lines of one rank stay in order
-        for text, lines in itertools.groupby(order, said.__getitem__):
-            whose = _whose(text.decode(), None)
-            if whose is not None:
-                at = [*lines]
-                self._take(whose, [steps[each] for each in at], [seconds[each] for each in at])
+        of = defaultdict[int, list[int]](list)
+        for whose, at in zip(run.ranks, range(run.count), strict=True):
+            of[whose].append(at)
+        for whose, places in of.items():
+            self._take(whose, [steps[at] for at in places], [seconds[at] for at in places])
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):

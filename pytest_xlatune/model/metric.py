@@ -6,8 +6,12 @@ always the better one, so that FASTER and SLOWER keep their meaning. Pure values
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Self, overload
 
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record
@@ -103,6 +107,77 @@ class StepRecord(Record):
     label: str = ""
     start: int = 0
     kind: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Steps(Record, Sequence[StepRecord]):
+    """Steps as columns, each as long as the others: what `StepRecord` says, of all of them.
+
+    A step's record is made where it is asked for: to make those of 100,000 steps takes longer than
+    to read their log.
+    """
+
+    step: tuple[int, ...] = ()
+    step_s: tuple[float | None, ...] = ()
+    tgs: tuple[float | None, ...] = ()
+    tflops: tuple[float | None, ...] = ()
+    mfu: tuple[float | None, ...] = ()
+    loss: tuple[float | None, ...] = ()
+    label: tuple[str, ...] = ()
+    start: tuple[int, ...] = ()
+    kind: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[StepRecord]) -> Steps:
+        """Return the columns of records."""
+        if isinstance(records, Steps):
+            return records
+        rows = [*map(_row_of, records)]
+        return cls(**dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))) if rows else cls()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the steps of all parts, in their order."""
+        chain = itertools.chain.from_iterable
+        return cls(**{name: tuple(chain(getattr(e, name) for e in parts)) for name in _COLUMNS})
+
+    def chosen(self, which: Iterable[object]) -> Steps:
+        """Return the steps that are chosen, by one truth value for each."""
+        said = [*which]
+        if all(said):
+            return self
+        columns = ((name, itertools.compress(getattr(self, name), said)) for name in _COLUMNS)
+        return Steps(**{name: tuple(column) for name, column in columns})
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        for row in zip(*_row_of(self), strict=True):
+            yield StepRecord(**dict(zip(_COLUMNS, row, strict=True)))
+
+    @overload
+    def __getitem__(self, at: int) -> StepRecord: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Steps: ...
+
+    def __getitem__(self, at: int | slice) -> StepRecord | Steps:
+        kind = Steps if isinstance(at, slice) else StepRecord
+        return kind(**{name: getattr(self, name)[at] for name in _COLUMNS})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+_COLUMNS = tuple(each.name for each in fields(StepRecord))
+_row_of = operator.attrgetter(*_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.failure import Action, Finding
-from pytest_xlatune.model.metric import NoScore, Score, StepRecord
+from pytest_xlatune.model.metric import NoScore, Score, StepRecord, Steps
 from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
     Code,
@@ -40,7 +39,7 @@ _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
 def steps_of_log(
     path: str,
     *,
-    steps: Sequence[StepRecord],
+    steps: Steps,
     score: Score | NoScore,
     notes: Sequence[str],
     shows_all: bool = False,
@@ -59,11 +58,10 @@ def steps_of_log(
         ]
     else:
         figures = [f"no score: {plainly(score.reason)}"]
-    marked = {*score.window, *score.dropped} if isinstance(score, Score) else set[int]()
-    differs = partial(_differs, score=score, marked=marked)
-    shown = shortened(steps, differs, shows_all=shows_all)
+    differs = _differing(steps, score).__contains__
+    shown = shortened(range(len(steps)), differs, shows_all=shows_all)
     gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
-    rows = tuple(gap if each is None else _step_row(each, score) for each in shown)
+    rows = tuple(gap if at is None else _step_row(steps[at], score) for at in shown)
     return Document(
         title=path,
         header=(*figures, *map(plain, notes), *left_out(shown, steps, "step")),
@@ -145,15 +143,18 @@ def _shown(lines: str) -> str:
 _FAR = 0.2  # of the score's seconds of a step
 
 
-def _differs(step: StepRecord, *, score: Score | NoScore, marked: Collection[int]) -> bool:
-    """Whether a step is not like the others: what it did, its loss, or its time."""
-    if step.kind != "step" or (step.loss is not None and not math.isfinite(step.loss)):
-        return True
-    if not isinstance(score, Score):
-        return False
-    usual, own = score.step_s, step.step_s
-    is_far = usual is not None and own is not None and not abs(own - usual) <= _FAR * usual
-    return is_far or step.step in marked
+def _differing(steps: Steps, score: Score | NoScore) -> Collection[int]:
+    """Return which steps are not like the others: in what they did, their loss, or their time."""
+    losses = enumerate(steps.loss)
+    found = {at for at, kind in enumerate(steps.kind) if kind != "step"}
+    found |= {at for at, loss in losses if loss is not None and not math.isfinite(loss)}
+    if isinstance(score, Score):
+        marked = {*score.window, *score.dropped}
+        found |= {at for at, step in enumerate(steps.step) if step in marked}
+        if (usual := score.step_s) is not None:
+            own, far = enumerate(steps.step_s), _FAR * usual
+            found |= {at for at, s in own if s is not None and not abs(s - usual) <= far}
+    return found
 
 
 def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

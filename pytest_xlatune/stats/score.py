@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TypeGuard, overload
+from itertools import compress, islice
+from typing import TypeGuard, cast, overload
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import (
@@ -30,6 +30,7 @@ from pytest_xlatune.model.metric import (
     NoScore,
     Score,
     StepRecord,
+    Steps,
 )
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.text import whole
@@ -52,11 +53,11 @@ UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
 
+_MANY, _SAMPLE = 1 << 12, 1 << 9  # values whose median a sample of them helps to find
 _FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
 _OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
 
-# step id and seconds: what the arithmetic below works on
-_Timed = tuple[int, float]
+_Figures = Sequence[float | None]  # a column of steps
 
 
 def score(
@@ -76,46 +77,47 @@ def score(
     """
     if not steps and protocol.needs_steps:
         return NoScore(reason=Reason(Why.NO_STEP))
+    known = Steps.of(steps)
     # MaxText 0.1 ends a run whose loss is NaN with exit 0
-    bad = sorted({r.step for r in steps if r.loss is not None and not math.isfinite(r.loss)})
-    if bad:
-        return NoScore(reason=Reason(Why.LOSS_NOT_FINITE, step=bad[0]))
-    records = _one_rank(steps)
+    if not all(math.isfinite(loss) for loss in known.loss if loss is not None):
+        losses = zip(known.step, known.loss, strict=True)
+        bad = min(step for step, loss in losses if loss is not None and not math.isfinite(loss))
+        return NoScore(reason=Reason(Why.LOSS_NOT_FINITE, step=bad))
+    known = _one_rank(known)
     if protocol.scored_by is not TGS:
-        return _of_figure(records, logged or Logged(), protocol)
-    wanted = window_steps(protocol, resumed_at=records[0].step)
+        return _of_figure(known, logged or Logged(), protocol)
+    first, last = known.step[0], known.step[-1]
+    wanted = window_steps(protocol, resumed_at=first)
     if len(wanted) < protocol.min_steps:
-        return NoScore(reason=_too_short(protocol, wanted, resumed_at=records[0].step))
-    own = [r for r in records if r.kind == "step"]
-    among = wanted.among([r.step for r in own])
-    inside = own if len(among) == len(own) else [r for r in own if r.step in among]
-    products = _products(inside)
+        return NoScore(reason=_too_short(protocol, wanted, resumed_at=first))
+    own = known.chosen(map("step".__eq__, known.kind))
+    inside = own.chosen(wanted.has(own.step))
+    products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
-    is_rate = tokens is None and any(_is_measure(r.tgs) for r in inside)
+    is_rate = tokens is None and any(map(_is_measure, inside.tgs))
     if is_rate:  # no step prints its seconds; what a mean of rates is needs no tokens
-        own = [r for r in own if _is_measure(r.tgs)]
+        own = own.chosen(map(_is_measure, own.tgs))
         tokens = 1.0
     if tokens is None and inside:
         return NoScore(reason=Reason(Why.NO_TOKENS))
     tokens = tokens or 0.0  # of no step: there is nothing to time
-    timed = _timed(own, tokens) if inside else []
-    found = _scored(timed, tokens, wanted, protocol, seen=records[-1].step)
+    timed = _timed(own, tokens) if inside else ((), ())
+    found = _scored(*timed, tokens, wanted, protocol, seen=last)
     if isinstance(found, NoScore):
         return found
     if is_rate:
         found = replace(found, step_s=None, timings=())
     flags = {
-        "invariant-violated": _violates(products, tokens_per_device_step or tokens),
-        "resumed": records[0].step > _FIRST_STEP,
+        "invariant-violated": _violates(products, step_s, tokens_per_device_step or tokens),
+        "resumed": first > _FIRST_STEP,
     }
-    losses = [r.loss for r in records if r.loss is not None]
-    rates = [r for r in own if r.tgs is not None and 0 < r.tgs < math.inf]
+    loss = [each for each in known.loss if each is not None]
     return replace(
         found,
-        loss=losses[-1] if losses else None,
-        first_loss=losses[0] if losses else None,
-        tflops=_at_rate(found.tgs, [(r.tflops, r.tgs) for r in rates]),
-        mfu=_at_rate(found.tgs, [(r.mfu, r.tgs) for r in rates]),
+        loss=loss[-1] if loss else None,
+        first_loss=loss[0] if loss else None,
+        tflops=_at_rate(found.tgs, own.tflops, own.tgs),
+        mfu=_at_rate(found.tgs, own.mfu, own.tgs),
         flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
     )
 
@@ -128,34 +130,26 @@ def timed_steps(
     TGS has more digits than the printed seconds: of a step of 12 ms these say 0.012. Where neither
     is printed the seconds are None; where nothing tells the tokens they are right to a factor.
     """
-    records = _one_rank(steps)
-    tokens = tokens_per_device_step or _tokens(_products(records), None) or 1.0
-    exact = dict(_timed(records, tokens))
-    return tuple(replace(each, step_s=exact.get(each.step)) for each in records)
+    known = _one_rank(Steps.of(steps))
+    tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
+    exact = dict(zip(*_timed(known, tokens), strict=True))
+    return tuple(replace(each, step_s=exact.get(each.step)) for each in known)
 
 
-def _at_rate(
-    tgs: float | None, printed: Sequence[tuple[float | None, float | None]]
-) -> float | None:
+def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:
     """Return a figure that goes with the rate as it is at `tgs`; None where no step prints it."""
-    ratios = [
-        figure / rate
-        for figure, rate in printed
-        if figure is not None and 0 < figure < math.inf and rate
-    ]
-    return tgs * median(ratios) if ratios and tgs else None
+    ratios = [*map(operator.truediv, *_measured(figures, rates))]
+    return tgs * _median(ratios) if ratios and tgs else None
 
 
-def _of_figure(
-    records: Sequence[StepRecord], logged: Logged, protocol: Protocol
-) -> Score | NoScore:
+def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoScore:
     """Score the median of the metric's figures: those of the window, or all that are no step's."""
     metric, values = protocol.scored_by, logged.values
-    resumed_at = records[0].step if records else 0
+    resumed_at = steps.step[0] if steps else 0
     if logged.problem:
         return NoScore(reason=logged.problem)
     if metric is FIRST_STEP:
-        first = records[0]
+        first = steps[0]
         values = () if first.step_s is None else ((first.step, first.step_s),)
     if not values:
         absent = Reason(Why.NO_FIGURE, field=metric.field)
@@ -175,7 +169,7 @@ def _of_figure(
     figure = median(kept)
     if not _is_measure(figure):
         return NoScore(reason=Reason(Why.NO_MEASURE, figure=metric.title, value=figure))
-    losses = [r.loss for r in records if r.loss is not None]
+    losses = [each for each in steps.loss if each is not None]
     return Score(
         value=metric.score(figure),
         n_steps=len(kept),
@@ -206,7 +200,8 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=resumed_at))
     tokens = scored.tgs * scored.step_s
     seen = scored.timings[-1][0]
-    found = _scored(scored.timings, tokens, wanted, protocol, seen=seen)
+    ids, seconds = zip(*scored.timings, strict=True)
+    found = _scored(ids, seconds, tokens, wanted, protocol, seen=seen)
     if isinstance(found, NoScore):
         return found
     kept = (name for name in _OF_THE_LOG if name in scored.flags)
@@ -222,7 +217,8 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
 
 
 def _scored(
-    every: Sequence[_Timed],
+    ids: Sequence[int],
+    seconds: Sequence[float],
     tokens: float,
     wanted: StepWindow,
     protocol: Protocol,
@@ -230,42 +226,47 @@ def _scored(
     seen: int,
 ) -> Score | NoScore:
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
-    among = wanted.among([step for step, _ in every])
-    timed = [*every] if len(among) == len(every) else [e for e in every if e[0] in among]
-    if len(timed) < protocol.min_steps:
+    timings = tuple(zip(ids, seconds, strict=True))
+    inside = wanted.has(ids)
+    if not all(inside):
+        ids, seconds = [*compress(ids, inside)], [*compress(seconds, inside)]
+    if len(ids) < protocol.min_steps:
         window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
             reason=Reason(
-                Why.FEW_STEPS, steps=len(timed), needed=protocol.min_steps, seen=seen, **window
+                Why.FEW_STEPS, steps=len(ids), needed=protocol.min_steps, seen=seen, **window
             )
         )
-    late = _guarded(timed, protocol)
-    logs = [math.log(s) for _, s in timed]
-    dropped, stragglers, limit = _screened(late, logs[len(timed) - len(late) :])
-    kept = [each for each in late if each[0] not in dropped] if dropped else late
+    logs = [*map(math.log, seconds)]
+    late = _guarded(ids, logs, protocol)
+    dropped, stragglers, limit = _screened(ids[late:], logs[late:])
+    kept = seconds[late:]
+    if dropped:
+        kept = [s for step, s in zip(ids[late:], kept, strict=True) if step not in dropped]
     if len(kept) < protocol.min_steps:
-        window = {"first": late[0][0], "last": late[-1][0]}
+        window = {"first": ids[late], "last": ids[-1]}
         counts = {"steps": len(kept), "outliers": len(dropped)}
         return NoScore(reason=Reason(Why.FEW_LEFT, needed=protocol.min_steps, **counts, **window))
+    total_s = math.fsum(kept)
     # of five runs on a loaded machine: tokens over time vary by 0.8 %, the mean of rates by 6.2 %
-    tgs = tokens * len(kept) / math.fsum(s for _, s in kept)
+    tgs = tokens * len(kept) / total_s
     flags = {
         "not-steady": _is_unsteady(logs),
         "scattered-steps": limit > SCATTER,
         "stragglers": stragglers > 0,
-        "incomplete": timed[-1][0] < wanted[-1],
+        "incomplete": ids[-1] < wanted[-1],
     }
     return Score(
         value=math.log(tgs),
         tgs=tgs,
-        step_s=math.fsum(s for _, s in kept) / len(kept),
+        step_s=total_s / len(kept),
         n_steps=len(kept),
-        window=(late[0][0], late[-1][0]),
+        window=(ids[late], ids[-1]),
         dropped=tuple(sorted(dropped)),
         stragglers=stragglers,
-        window_tgs=tokens * len(timed) / math.fsum(s for _, s in timed),
+        window_tgs=tokens * len(ids) / math.fsum(seconds),
         flags=tuple(name for name, is_set in flags.items() if is_set),
-        timings=tuple(every),
+        timings=timings,
     )
 
 
@@ -292,11 +293,13 @@ class StepWindow(Sequence[int]):
             and (not self.every or (step + 1) % self.every >= min(_EVALUATED, self.every))
         )
 
-    def among(self, steps: Sequence[int]) -> set[int]:
+    def has(self, steps: Sequence[int]) -> list[bool]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
-        ends = [(piece.start, piece.stop) for piece in self.pieces]
-        found = {step for first, end in ends for step in steps if first <= step < end}
-        return {step for step in found if step in self} if self.every else found
+        found = [False] * len(steps)
+        for piece in self.pieces:
+            first, end = piece.start, piece.stop
+            found = [is_in or first <= s < end for is_in, s in zip(found, steps, strict=True)]
+        return [*map(self.__contains__, steps)] if self.every else found
 
     def __iter__(self) -> Iterator[int]:
         return (step for each in self.pieces for step in each if step in self)
@@ -363,18 +366,17 @@ def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Re
     return Reason(Why.TOO_SHORT_FOR, why=causes, **counts)
 
 
-def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return one record per step id, of the last start and one rank, by step; [] without steps.
+def _one_rank(steps: Steps) -> Steps:
+    """Return one record per step id, of the last start and one rank, by step.
 
     Rank 0 if its label is there, else the lowest. Where unlabelled ranks print the same step the
     slowest counts: the step is over when its last rank is.
     """
-    if not steps:
-        return []
-    ids = [r.step for r in steps]
-    if len({(r.start, r.label) for r in steps}) == 1 and all(map(operator.lt, ids, ids[1:])):
-        return [*steps]  # as a log has them
-    start = max(r.start for r in steps)
+    ids = steps.step
+    is_one = len({*steps.start}) == len({*steps.label}) == 1
+    if not steps or (is_one and all(map(operator.lt, ids, ids[1:]))):
+        return steps  # as a log has them
+    start = max(steps.start)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
     chosen: dict[int, StepRecord] = {}
     for record in steps:
@@ -382,7 +384,7 @@ def _one_rank(steps: Sequence[StepRecord]) -> list[StepRecord]:
             other = chosen.get(record.step)
             if other is None or _slowness(record) > _slowness(other):
                 chosen[record.step] = record
-    return [chosen[step] for step in sorted(chosen)]
+    return Steps.of(chosen[step] for step in sorted(chosen))
 
 
 def _rank_order(label: str) -> tuple[bool, int, str]:
@@ -403,72 +405,92 @@ def _is_measure(value: float | None) -> TypeGuard[float]:
     return value is not None and 0 < value < math.inf
 
 
-def _products(records: Iterable[StepRecord]) -> list[tuple[float, float]]:
-    """Return (TGS x seconds, seconds) of the records that have both."""
+def _measured(ones: _Figures, others: _Figures) -> tuple[Sequence[float], Sequence[float]]:
+    """Return two figures of the steps that have both, in columns."""
     # the rule of `_is_measure`, written out: a call for each figure of 100,000 steps took longer
-    return [
-        (tgs * step_s, step_s)
-        for tgs, step_s in ((r.tgs, r.step_s) for r in records)
-        if tgs is not None and step_s is not None and 0 < tgs < math.inf and 0 < step_s < math.inf
+    which = [
+        one is not None and other is not None and 0 < one < math.inf and 0 < other < math.inf
+        for one, other in zip(ones, others, strict=True)
     ]
+    found = ([*compress(ones, which)], [*compress(others, which)])
+    return cast("tuple[list[float], list[float]]", found)
 
 
-def _tokens(products: Sequence[tuple[float, float]], declared: float | None) -> float | None:
+def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
+    """Return TGS x seconds and the seconds of the steps that have both."""
+    tgs, step_s = _measured(steps.tgs, steps.step_s)
+    return [*map(operator.mul, tgs, step_s)], step_s
+
+
+def _tokens(products: Sequence[float], declared: float | None) -> float | None:
     """Return the tokens of a step: as the log's own two figures say, else as declared."""
-    return median([product for product, _ in products]) if products else declared
+    return _median(products) if products else declared
 
 
-def _timed(records: Iterable[StepRecord], tokens: float) -> list[_Timed]:
-    """Return (step, seconds); from TGS where printed: it has more digits than the seconds."""
-    timed = []
-    for record in records:
-        tgs = record.tgs
-        if tgs is not None and 0 < tgs < math.inf:
-            timed.append((record.step, tokens / tgs))
-        elif _is_measure(record.step_s):
-            timed.append((record.step, record.step_s))
-    return timed
+def _median(values: Sequence[float]) -> float:
+    """Return the median; of many values faster than by sorting all of them.
+
+    A sample tells between which two values it lies.
+    """
+    sample = sorted(values[:: len(values) // _SAMPLE]) if len(values) > _MANY else ()
+    if not sample:
+        return median(values)
+    low, high = sample[len(sample) * 9 // 20], sample[len(sample) * 11 // 20]
+    middle = sorted([each for each in values if low <= each <= high])
+    at = (len(values) - 1) // 2 - len([each for each in values if each < low])
+    upper = at + 1 - len(values) % 2
+    return (middle[at] + middle[upper]) / 2 if 0 <= at <= upper < len(middle) else median(values)
 
 
-def _violates(products: Iterable[tuple[float, float]], tokens: float) -> bool:
+def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]:
+    """Return steps and seconds; from TGS where printed: it has more digits than the seconds."""
+    figures = zip(steps.tgs, steps.step_s, strict=True)
+    seconds = [
+        tokens / tgs
+        if tgs is not None and 0 < tgs < math.inf
+        else step_s
+        if step_s is not None and 0 < step_s < math.inf
+        else None
+        for tgs, step_s in figures
+    ]
+    is_told = [each is not None for each in seconds]
+    return [*compress(steps.step, is_told)], [e for e in seconds if e is not None]
+
+
+def _violates(products: Sequence[float], step_s: Sequence[float], tokens: float) -> bool:
     """Whether TGS x seconds of any step differs from `tokens` by more than rounding explains."""
     return any(
-        abs(product / tokens - 1) > INVARIANT_TOLERANCE + PRINTED_RESOLUTION_S / step_s
-        for product, step_s in products
+        abs(product / tokens - 1) > INVARIANT_TOLERANCE + PRINTED_RESOLUTION_S / seconds
+        for product, seconds in zip(products, step_s, strict=True)
     )
 
 
-def _guarded(timed: list[_Timed], protocol: Protocol) -> list[_Timed]:
-    """Skip first steps that are still slower than the end of the job."""
-    tail = [math.log(s) for _, s in timed[-GUARD_TAIL:]]
+def _guarded(ids: Sequence[int], logs: Sequence[float], protocol: Protocol) -> int:
+    """Return how many first steps are still slower than the end of the job."""
+    tail = logs[-GUARD_TAIL:]
     level = median(tail)
     limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), LEAST_OUTLIER)
     at = 0
-    last_skipped = timed[0][0] + GUARD_STEPS
-    while (
-        len(timed) - at > protocol.min_steps
-        and timed[at][0] < last_skipped
-        and math.log(timed[at][1]) > limit
-    ):
+    last_skipped = ids[0] + GUARD_STEPS
+    while len(ids) - at > protocol.min_steps and ids[at] < last_skipped and logs[at] > limit:
         at += 1
-    return timed[at:]
+    return at
 
 
-def _screened(timed: Sequence[_Timed], logs: Sequence[float]) -> tuple[set[int], int, float]:
+def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int, float]:
     """Return the step ids to drop, how many of them were slow, and the limit used.
 
     Two-sided. A slow step takes the fast one that pays it back along, even where that one alone
     would pass: half the limit is enough to betray it. `logs` are those of the seconds.
     """
-    ordered = sorted(logs)  # the distances from its middle are two runs, which merge in no time
-    level = median(ordered)
-    limit = max(OUTLIER_MADS * median([abs(x - level) for x in ordered]), LEAST_OUTLIER)
+    level = _median(logs)
+    limit = max(OUTLIER_MADS * _median([abs(x - level) for x in logs]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_at = -1
     half = limit / 2
     for at, x in [(at, x) for at, x in enumerate(logs) if abs(x - level) > half]:
-        step = timed[at][0]
+        step = ids[at]
         if x - level > limit:
             stragglers += 1
             slow_at = step
@@ -481,9 +503,9 @@ def _screened(timed: Sequence[_Timed], logs: Sequence[float]) -> tuple[set[int],
 def _is_unsteady(logs: Sequence[float]) -> bool:
     """Whether the medians of the window's halves differ by more than their scatter explains."""
     half = len(logs) // 2
-    parts = (sorted(logs[:half]), sorted(logs[-half:]))
-    levels = [median(part) for part in parts]
-    scatter = 1.4826 * median(
+    parts = (logs[:half], logs[-half:])
+    levels = [*map(_median, parts)]
+    scatter = 1.4826 * _median(
         [abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part]
     )
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))

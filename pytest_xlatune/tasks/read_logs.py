@@ -41,6 +41,7 @@ SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
 _BEGIN_BYTES = 1 << 20  # of a log that is tried against other trainers' formats
+_STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _QUIET = (Action.NONE, Action.SUCCESS)
 
 
@@ -134,6 +135,9 @@ class Read:
     def to_json(self) -> Json:
         """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
         scored = self.score if isinstance(self.score, Score) else None
+        of = self.report.steps
+        figures = (map(_finite, each) for each in (of.step_s, of.tgs, of.tflops, of.mfu, of.loss))
+        rows = zip(of.step, *figures, strict=True)
         return {
             "path": str(self.path),
             "status": self.status,
@@ -143,17 +147,7 @@ class Read:
             "steps_wanted": steps_wanted(self.report),
             "ended_by": ended_by(self.outcome, self.findings) or None,
             "exit_code": self.outcome.exit_code,
-            "steps": [
-                {
-                    "step": each.step,
-                    "seconds": _finite(each.step_s),
-                    "tgs": _finite(each.tgs),
-                    "tflops": _finite(each.tflops),
-                    "mfu": _finite(each.mfu),
-                    "loss": _finite(each.loss),
-                }
-                for each in self.report.steps
-            ],
+            "steps": [dict(zip(_STEP_KEYS, row, strict=True)) for row in rows],
             "score": scored
             and {
                 "tgs": scored.tgs,

@@ -27,8 +27,9 @@ from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.metric import Steps
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.result import Outcome, State, StepRecord, Submission
+from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
@@ -247,7 +248,7 @@ class Flights:
             said = Outcome(state=State.PENDING if reader is None else State.RUNNING)
         is_pending = said.state is State.PENDING
         began_s = None if is_pending else said.start_s
-        steps = () if reader is None else reader.report().steps
+        steps = Steps() if reader is None else reader.report().steps
         tgs, step_s = _speed(trial, steps)
         last = reader.last_step if reader is not None else None
         ahead = 0 if last is None else max(trial.protocol.steps - 1 - last, 0)
@@ -305,7 +306,7 @@ def _has_queue(executor: str) -> bool:
         return True
 
 
-def _speed(trial: Trial, steps: tuple[StepRecord, ...]) -> tuple[float | None, float | None]:
+def _speed(trial: Trial, steps: Steps) -> tuple[float | None, float | None]:
     """Return tokens over time and seconds per step of the window's steps; None before two."""
     pairs = list(_timed(trial.protocol.first_step, steps))
     if len(pairs) < 2:  # noqa: PLR2004 - one step is no speed
@@ -314,7 +315,7 @@ def _speed(trial: Trial, steps: tuple[StepRecord, ...]) -> tuple[float | None, f
     return sum(step_s * tgs for step_s, tgs in pairs) / total_s, total_s / len(pairs)
 
 
-def _timed(first_step: int, steps: tuple[StepRecord, ...]) -> Iterator[tuple[float, float]]:
-    for each in steps:
-        if each.step >= first_step and each.step_s and each.tgs:
-            yield each.step_s, each.tgs
+def _timed(first_step: int, steps: Steps) -> Iterator[tuple[float, float]]:
+    for step, step_s, tgs in zip(steps.step, steps.step_s, steps.tgs, strict=True):
+        if step >= first_step and step_s and tgs:
+            yield step_s, tgs

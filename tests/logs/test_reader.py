@@ -7,6 +7,7 @@ import pytest
 from pytest_xlatune.logs import LogReader, LogReport, Phase, read_log
 from pytest_xlatune.logs._shapes import Sieve
 from pytest_xlatune.logs._signatures import table
+from pytest_xlatune.model.metric import Steps
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
 
 
@@ -108,6 +109,18 @@ def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
 def test_a_report_goes_to_json_and_back() -> None:
     report = read_log([text_of(["0: XLA_FLAGS=--xla_a", step(0, loss="inf"), "Killed"])])
     assert LogReport.from_json(report.to_json()) == report
+
+
+def test_the_steps_of_a_report_are_read_as_a_sequence_of_records() -> None:
+    steps = read_log(
+        [text_of(f"{each % 2}: {step(each // 2, 9.0 + each)}" for each in range(20))]
+    ).steps
+    records = [*steps]
+    assert [each.tgs for each in records] == [9.0 + each for each in range(0, 20, 2)]
+    assert (steps[3], steps[-1], steps == records) == (records[3], records[-1], True)
+    assert (steps[2:5] == records[2:5], steps == records[1:]) == (True, False)
+    assert Steps.of(iter(records)) == steps
+    assert Steps.of([]) == Steps()
 
 
 def test_the_sieve_lets_every_word_through_in_any_case() -> None:

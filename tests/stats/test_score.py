@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats.score import _median as middle_of
 from pytest_xlatune.stats.score import rescore, score, window_steps
 
 TOKENS = 28672.0
@@ -416,3 +418,21 @@ def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:
     assert again.mfu == pytest.approx(again.tgs / 40)
     assert again.memory_gb == 3.5
     assert scored(steady()).mfu is None
+
+
+@pytest.mark.parametrize("count", [4_097, 5_000, 20_001])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda at: at * 7919 % 10_007 / 7, id="values in no order"),
+        pytest.param(lambda at: float(-at), id="values that fall"),
+        pytest.param(lambda at: float(at % 2), id="two values"),
+        pytest.param(lambda at: 1.0 if at % 9 else 1e9, id="a sample of outliers alone"),
+        pytest.param(lambda _: 3.5, id="one value"),
+    ],
+)
+def test_the_median_of_many_is_the_one_that_sorting_finds(
+    value: Callable[[int], float], count: int
+) -> None:
+    values = [value(at) for at in range(count)]
+    assert middle_of(values) == median(values)

@@ -149,7 +149,7 @@ def _at_once(
     return table[:count][kept], int(at[count - 1])
 
 
-BLOCK = 1 << 15  # events per turn: fewer cost more turns, more leave the cache
+BLOCK = 1 << 14  # events per turn: fewer cost more turns, more leave the cache
 IDS = 1 << 20  # stat ids beyond it are looked for one by one
 LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
 

@@ -198,6 +198,9 @@ class _File:
         # as large as the file, but only as much of it takes memory as is loaded at once
         self._map = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size else None
         self._space = memoryview(b"" if self._map is None else self._map)
+        if self._map is not None and sys.platform == "linux":
+            with suppress(OSError):  # a kernel without them
+                self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
 
     def part(self, begin: int, end: int) -> Bytes:
         self.fill(0, begin, end - begin)

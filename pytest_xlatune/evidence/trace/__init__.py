@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +138,7 @@ class Trace:
 
 def narrow(column: Ints) -> Ints:
     """Return a column in half the memory where its numbers fit."""
-    kept = column.astype(np.int32)
+    kept = cast("Ints", column.astype(np.int32))
     return kept if (kept == column).all() else column
 
 

@@ -20,7 +20,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,16 +196,16 @@ class Columns:
         if len(parts) == 1:
             return parts[0]
 
-        def column(of: Callable[[Columns], Ints]) -> Ints:
-            return np.concatenate([np.zeros(0, np.int64), *map(of, parts)])
+        def column(found: Iterable[Ints]) -> Ints:
+            return np.concatenate([np.zeros(0, np.int64), *found])
 
         return cls(
-            name=column(lambda part: part.name),
-            offset_ps=column(lambda part: part.offset_ps),
-            duration_ps=column(lambda part: part.duration_ps),
+            name=column(each.name for each in parts),
+            offset_ps=column(each.offset_ps for each in parts),
+            duration_ps=column(each.duration_ps for each in parts),
             stats={
-                each: column(lambda part, each=each: part.stats[each])
-                for each in (parts[0].stats if parts else ())
+                stat: column(each.stats[stat] for each in parts)
+                for stat in (parts[0].stats if parts else ())
             },
         )
 

@@ -701,7 +701,8 @@ class _Labels:
     def __init__(self, table: NameTable, names: Names) -> None:
         self._table = table
         self._names = names
-        self._indices = np.full(len(table.ids) + 1, ABSENT, np.int32)  # the last: not in the table
+        # the last: not in the table
+        self._indices = narrow(np.full(len(table.ids) + 1, ABSENT, np.int64))
 
     def wanted(self, **columns: str) -> dict[str, int]:
         """Return column -> id of a name, for those names that the table has."""

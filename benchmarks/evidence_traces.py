@@ -1,6 +1,10 @@
 """How fast a capture is drilled: 600,000 kernels on 8 GPUs, and what other ways cost on it.
 
     python benchmarks/evidence_traces.py [--kernels 25000] [--files 8] [--runs 5] [--command]
+    python benchmarks/evidence_traces.py --command --kernels 142000 --files 1    one of 469 MB
+    python benchmarks/evidence_traces.py --command --kernels 12000               ranks of 46 MB
+
+`of cores` is the wall time over the CPU time that each core would have: 1 is as fast as can be.
 
 Every way runs in a process of its own, one after the other; CPU seconds and peak memory are the
 operating system's, with the interpreter's start and imports. On a shared machine compare the ratios
@@ -162,7 +166,7 @@ def prepare(kernels: int, files: list[Path], twin: Path) -> None:
 def show_command(inputs: list[list[Path]], runs: int) -> None:
     """Run the command itself on captures, a large one, a small one and many, so many times each."""
     said = f"the command, {runs} runs"
-    print(f"{said:40} {'least CPU s':>11} {'median':>7} {'wall s':>7} {'MB':>5}")
+    print(f"{said:40} {'least CPU s':>11} {'median':>7} {'wall s':>7} {'of cores':>8} {'MB':>5}")
     for paths in inputs:
         run(COMMAND, *paths)  # compiles the modules
         found = [run(COMMAND, *paths) for _ in range(runs)]
@@ -170,7 +174,12 @@ def show_command(inputs: list[list[Path]], runs: int) -> None:
         size = sum(path.stat().st_size for path in paths) / 1e6
         said = f"xlatune drill, {len(paths)} of {size:.1f} MB in all"
         peak = max(each[2] for each in found)
-        print(f"{said:40} {cpu[0]:11.2f} {cpu[runs // 2]:7.2f} {wall[runs // 2]:7.2f} {peak:5.0f}")
+        cores = min(len(paths), len(os.sched_getaffinity(0)))
+        middle_cpu, middle_wall = cpu[runs // 2], wall[runs // 2]
+        print(
+            f"{said:40} {cpu[0]:11.2f} {middle_cpu:7.2f} {middle_wall:7.2f} "
+            f"{middle_wall * cores / middle_cpu:8.2f} {peak:5.0f}"
+        )
     print()
 
 
@@ -195,7 +204,7 @@ def main() -> None:
             f"MB, JSON of the kernels alone {twin.stat().st_size / 1e6:.0f} MB packed\n"
         )
         small = files[0].with_name("small.xplane.pb")
-        show_command([files[:1], [small], files], options.runs)
+        show_command([files[:1], [small], *([files] if files[1:] else [])], options.runs)
         if options.command:
             return
         print(f"{'way':58} {'CPU s':>7} {'wall s':>7} {'MB':>6} {'CPU ratio':>9}")

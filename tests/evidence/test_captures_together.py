@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane, read_xplane_file
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import Space, msg, named, node, num, reconciles
+from tests.helpers.waiting import until
 
 
 def task(start_ns: int, stop_ns: int) -> bytes:
@@ -386,3 +389,31 @@ def test_where_a_process_is_killed_the_rest_is_read_one_by_one(
     assert [Path(each).name for each in found.sources] == [
         f"node{number}.xplane.pb" for number in (0, 1, 2, 4)
     ]
+
+
+def _is_running(process: int) -> bool:
+    try:
+        # 4711 (python) S 1 4711 ...
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> None:
+    _many(tmp_path)
+    code = f"""if True:
+        import os, sys, time
+        from pathlib import Path
+        from pytest_xlatune.evidence.trace import captures
+        def waits(path):
+            Path({str(tmp_path)!r}, f"{{os.getpid()}}.pid").touch()
+            time.sleep(3600 if "node1" in path else 0)
+        captures._SIDE_BY_SIDE_BYTES, captures._cores, captures._read_one = 0, lambda: 2, waits
+        list(captures._side_by_side(sys.argv[1:]))
+    """
+    paths = sorted(map(str, tmp_path.glob("*.pb")))
+    with subprocess.Popen([sys.executable, "-c", code, *paths]) as command:
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+        command.kill()
+    processes = [int(each.stem) for each in tmp_path.glob("*.pid")]
+    until(lambda: not any(map(_is_running, processes)))

@@ -465,7 +465,7 @@ class _Work:
             inside = slice(None) if known.all() else np.flatnonzero(known)
             sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
             columns = [column[inside] for column in sums]
-            name, op = each.name[inside], each.op[inside]
+            name, op = each.name[inside], each.op[inside].astype(np.int64)
             names.append(grouped(name, columns))
             ops.append(grouped((op + 1) * len(self._families) + family[name], columns))
         self._rows(trace, _merged(names), _merged(ops), family)

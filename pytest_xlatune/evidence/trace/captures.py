@@ -124,7 +124,7 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
 
     count = min(len(paths), _cores(), _MOST_PROCESSES)
     ahead: deque[Future[tuple[Trace | ParseError, list[list[int]]]]] = deque()
-    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(count, get_context("fork"), _end_with_parent) as pool:
         for place in range(len(paths)):
             try:
                 ahead += [
@@ -138,6 +138,18 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
         else:
             return
     yield from map(_read_one, paths[place:])
+
+
+def _end_with_parent() -> None:
+    """End this process when the command is killed: it would wait for work for ever."""
+    from multiprocessing import parent_process
+
+    def wait() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _packed(path: str) -> tuple[Trace | ParseError, list[list[int]]]:

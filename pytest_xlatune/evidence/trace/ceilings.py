@@ -321,7 +321,7 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
     """Return of each kernel, in a column a kind, how much kernels of another kind may slow it."""
     slowed = np.zeros_like(beside)
     # in a CUDA graph all kernels have the graph in the place of their operation
-    label = events.op * (1 + events.name.max(initial=0)) + events.name
+    label = events.op.astype(np.int64) * (1 + events.name.max(initial=0)) + events.name
     _, which = np.unique(label, return_inverse=True)
     # of collectives the shortest run may hold a wait
     alone = (beside.sum(axis=1) == beside[np.arange(len(kind)), kind]) & (kind != _COMMUNICATION)

@@ -20,7 +20,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ from pytest_xlatune.evidence.trace import ABSENT
 TAG = 4 << 3 | 2  # of an event in a line, and of a stat in an event
 OPENING = 1 << 3  # the tag of the id with which both begin, unless it is 0
 TABLES = 4 << 3 | 2, 5 << 3 | 2  # of an entry in a plane's tables of names: of events, of stats
-PARTS = 1024
+PARTS = 2048
 SHORT = 1 << 16  # bytes; below, one by one is quicker
 STRETCH = 1 << 26  # bytes at a time; the positions kept of them take up to half as many
 TRIES = 16  # a file whose chains never meet is no profiler's
@@ -149,7 +149,7 @@ def _at_once(
     return table[:count][kept], int(at[count - 1])
 
 
-BLOCK = 1 << 13  # events per turn: the temporaries stay in the cache
+BLOCK = 1 << 14  # events per turn: fewer cost more turns, more leave the cache
 IDS = 1 << 20  # stat ids beyond it are looked for one by one
 LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
 
@@ -189,6 +189,25 @@ class Columns:
         """Return a column of stats; ABSENT everywhere when the plane has no such stat."""
         found = self.stats.get(column)
         return np.full(len(self.name), ABSENT, np.int64) if found is None else found
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the events of all parts, which have the same stats, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def column(found: Iterable[Ints]) -> Ints:
+            return np.concatenate([np.zeros(0, np.int64), *found])
+
+        return cls(
+            name=column(each.name for each in parts),
+            offset_ps=column(each.offset_ps for each in parts),
+            duration_ps=column(each.duration_ps for each in parts),
+            stats={
+                stat: column(each.stats[stat] for each in parts)
+                for stat in (parts[0].stats if parts else ())
+            },
+        )
 
     def where(self, mask: NDArray[np.bool_]) -> Columns:
         """Return the events that the mask chooses."""
@@ -247,7 +266,7 @@ def read_line(data: Bytes, start: int, end: int) -> TraceLine:
 
 
 def decode(
-    line: TraceLine, wanted: Mapping[str, int], *, intern: Callable[[str], int], first: bool = False
+    line: TraceLine, wanted: Mapping[str, int], intern: Callable[[str], int], *, first: bool = False
 ) -> Iterator[Columns]:
     """Decode the timed events of a line, block by block; aggregates are left out.
 
@@ -266,17 +285,6 @@ def decode(
         yield part.columns(wanted)
 
 
-def decode_whole(
-    line: TraceLine, wanted: Mapping[str, int], *, intern: Callable[[str], int]
-) -> Columns:
-    """Decode the timed events of a line, all of which are kept: as `decode`, in one piece."""
-    rows = _Rows(len(wanted), len(line.tags))
-    for begin in range(0, len(line.tags), BLOCK):
-        part = rows.part(begin, begin + BLOCK)
-        _fill(part, line, begin, tuple(wanted.values()), intern, first=False)
-    return rows.columns(wanted)
-
-
 class _Rows:
     """Columns under way."""
 
@@ -288,13 +296,6 @@ class _Rows:
         self.duration_ps = np.zeros(size, np.int64)
         self.timed = np.ones(size, bool)
         self.stats = np.full((wanted, size), ABSENT, np.int64)
-
-    def part(self, begin: int, end: int) -> _Rows:
-        """Return some of them, in the same memory."""
-        found = object.__new__(_Rows)
-        for column in _Rows.__slots__:
-            setattr(found, column, getattr(self, column)[..., begin:end])
-        return found
 
     def columns(self, wanted: Mapping[str, int]) -> Columns:
         found = Columns(

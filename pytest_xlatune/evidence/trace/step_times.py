@@ -244,7 +244,7 @@ def _runs(events: Events, main: int, steps: int | None) -> Ints | None:
     mine = np.flatnonzero(_of_module(ordered, main))
     if main == ABSENT or not mine.size:
         return None
-    keys = (ordered.op[mine] << 32) + ordered.name[mine]
+    keys = (ordered.op[mine].astype(np.int64) << 32) + ordered.name[mine]
     _, pair, count = np.unique(keys, return_inverse=True, return_counts=True)
     runs = steps or math.gcd(*(int(each) for each in count))
     once = np.flatnonzero(count[pair] == runs)

@@ -605,7 +605,7 @@ def covered_by(known: Known) -> Covered:
         cell=shown_cell(known.cell),
         profiles=tuple(each.shown for each in known.profiles),
         conclusion=known.conclusion,
-        history=tuple(map(shown, (*known.scored, *known.evidence))),
+        history=tuple(map(_without_steps, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
         remarks=known.remarks,
         files=known.files,
@@ -632,6 +632,12 @@ def covered_by(known: Known) -> Covered:
         # `shown` has hidden all that such a trial has: its record says the same
         return replace(Covered.from_json(data | {"history": []}), history=covered.history)
     return Covered.from_json(json.loads(hidden))
+
+
+def _without_steps(result: TrialResult) -> TrialResult:
+    """Return a result as the document keeps it: the times of its steps are in the sweep's JSON."""
+    found, score = shown(result), result.score
+    return found if score is None else replace(found, score=replace(score, timings=()))
 
 
 def page_text(

@@ -615,22 +615,19 @@ def covered_by(known: Known) -> Covered:
         to_win=known.subject.to_win,
     )
     best = covered.best
-    if best is not None:
+    if best is not None and known.state.recorded:
         from pytest_xlatune.tasks.artifacts import explain
 
+        covered = replace(covered, explanation=explain(known.state, known.folder, best.arm))
+    if best is not None:
         recipe = next((each for each in known.profiles if each.id == best.arm), None)
-        covered = replace(
-            covered,
-            explanation=explain(known.state, known.folder, best.arm),
-            elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
-        )
-    data = covered.to_json()
-    text = json.dumps(data)
+        others = elsewhere(known.folder, known.study.cells[0], recipe) if recipe else ()
+        covered = replace(covered, elsewhere=others)
+    text = json.dumps(covered.to_json())
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):
-        # `shown` has hidden all that such a trial has: its record says the same
-        return replace(Covered.from_json(data | {"history": []}), history=covered.history)
+        return covered  # `shown` has hidden all that such a trial has: its record says the same
     return Covered.from_json(json.loads(hidden))
 
 

@@ -9,6 +9,10 @@ k = U(.4, .95); in half of them odd sizes lose U(0, .02). The estimate of the ce
 M exp(N(0, .45)). Where the study asks a compiler itself, memory is a line through the sizes whose
 ceiling is M / U(.95, 1): a job takes up to 5 % that no compiler sees. In worlds with bad jobs 3 %
 of all jobs are 2 to 5 % slow. Everything follows from the random seeds.
+
+`--pairs` has studies of a size and one of three remat policies. The largest ceiling is log-uniform
+in 4 .. 40, and each later policy divides it by U(1.3, 3); the other curves are as above, with c by
+the second ceiling. A compiler sees the share U(.95, 1) of what a job takes.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import argparse
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -139,23 +143,38 @@ def compiled(trial: Trial, needed: float) -> TrialResult:
     )
 
 
-def run_one(world: World, number: int) -> Counter[str]:
-    """Run one study to its end and count what came of it."""
-    random = np.random.default_rng([number, 20261123])
-    truth = curve(random)
-    study = study_of(world, truth)
-    size_of = {cell.digest: cell.per_device_batch_size or 0.0 for cell in study.cells}
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What is true of every arm of one study, by the digest of its cell.
+
+    Attributes:
+        share: of the memory that there is.
+        score: log TGS of it.
+        names: how the study names its value.
+        seen: share of the memory that a compiler sees.
+    """
+
+    share: Mapping[str, float]
+    score: Mapping[str, float]
+    names: Mapping[str, str]
+    seen: float = 1.0
+
+
+def run_to_end(
+    world: World, study: BatchStudy, truth: Truth, random: np.random.Generator
+) -> tuple[Counter[str], BatchRecord]:
+    """Run one study to its end; return what came of it, counted, and its record."""
     found: Counter[str] = Counter()
-    seen = random.uniform(0.95, 1.0) if world.estimate == "asked" else 1.0
 
     def run(trial: Trial) -> TrialResult:
-        size = size_of[trial.cell_digest]
+        digest = trial.cell_digest
         if trial.stage == study.policy.compiled_stage:
-            return compiled(trial, seen * size / truth.ceiling)
-        if size > truth.ceiling:
+            found["compiled"] += 1
+            return compiled(trial, truth.seen * truth.share[digest])
+        if truth.share[digest] > 1:
             found["oom"] += 1
             return out_of_memory(trial)
-        value = 7.5 + truth.score(size) + random.normal(0, world.sigma)
+        value = 7.5 + truth.score[digest] + random.normal(0, world.sigma)
         if random.random() < world.bad_jobs:
             value += math.log1p(-random.uniform(0.02, 0.05))
         value = float(value)
@@ -168,26 +187,109 @@ def run_one(world: World, number: int) -> Counter[str]:
     record = study.conclude(history).record
     if not isinstance(record, BatchRecord):
         raise TypeError(record)
-    fitting = range(1, math.floor(truth.ceiling) + 1)
-    best = max(fitting, key=truth.score)
+    fitting = [each for each, share in truth.share.items() if share <= 1]
+    best = max(fitting, key=truth.score.__getitem__)
     jobs = [each for each in history if each.memory is None]
     found["jobs"] = len(jobs)
+    found["fitting"] = len(fitting)
     found["over budget"] = int(len(jobs) > world.budget)
     found["most oom"] = found["oom"]
     if not record.value:
         found["none"] = 1
-        return found
-    loss = -math.expm1(truth.score(float(record.value)) - truth.score(best))
+        return found, record
+    (chosen,) = (each for each, name in truth.names.items() if name == record.value)
+    loss = -math.expm1(truth.score[chosen] - truth.score[best])
     found["loss millionths"] = round(1e6 * loss)
     found["above 1"] = int(loss > 0.01)
     found["above 3"] = int(loss > 0.03)
-    found["held"] = int(f"{best}" in record.same)
+    found["held"] = int(truth.names[best] in record.same)
     found["set"] = len(record.same)
+    return found, record
+
+
+def run_one(world: World, number: int) -> Counter[str]:
+    """Run one study to its end and count what came of it."""
+    random = np.random.default_rng([number, 20261123])
+    curved = curve(random)
+    study = study_of(world, curved)
+    sizes = {cell.digest: cell.per_device_batch_size or 0.0 for cell in study.cells}
+    truth = Truth(
+        share={each: size / curved.ceiling for each, size in sizes.items()},
+        score={each: curved.score(size) for each, size in sizes.items()},
+        names={cell.digest: name for cell, name in zip(study.cells, study.labels, strict=True)},
+        seen=random.uniform(0.95, 1.0) if world.estimate == "asked" else 1.0,
+    )
+    found, record = run_to_end(world, study, truth, random)
     if record.largest and record.unfit and world.estimate not in ("compiled", "asked"):
         low, high = float(record.largest), float(record.unfit)
         found["ceilings"] = 1
-        found["ceiling held"] = int(low <= truth.ceiling < high)
+        found["ceiling held"] = int(low <= curved.ceiling < high)
     return found
+
+
+POLICIES = ("full", "minimal", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(World):
+    """Pairs of a size and a remat policy."""
+
+    steps: tuple[float, float] = (0.02, 0.12)  # log TGS that a later policy gains at a size
+    every: bool = False  # whether each pair that fits is run
+    what: str = "faster"
+
+    @property
+    def how(self) -> str:
+        """What the study does, as the table says it."""
+        return "every pair" if self.every else "search"
+
+
+_ANY = {"steps": (-0.06, 0.08), "what": "in any order"}
+_WRONG = {"steps": (-0.04, -0.01), "what": "slower"}
+_NOISY = {"sigma": 0.010, "bad_jobs": 0.03}
+PAIRS = (
+    Pairs(every=True),
+    Pairs(),
+    Pairs(**_NOISY),
+    Pairs(**_ANY),
+    Pairs(**_WRONG),
+)
+
+
+def run_pairs(world: Pairs, number: int) -> Counter[str]:
+    """Run one study of pairs to its end and count what came of it."""
+    random = np.random.default_rng([number, 20261127])
+    most = math.exp(random.uniform(math.log(4), math.log(40)))
+    ceilings = most / np.cumprod([1.0, *random.uniform(1.3, 3, 2)])
+    gains = np.cumsum([0.0, *random.uniform(*world.steps, 2)])
+    c = ceilings[1] * random.uniform(0.05, 0.6)
+    falls = random.uniform(0.02, 0.15) if random.random() < 0.55 else 0.0
+    k = random.uniform(0.4, 0.95)
+    odd = random.uniform(0, 0.02) if random.random() < 0.5 else 0.0
+    asked = BatchSize(
+        sigma=world.sigma if world.calibrated else None,
+        sizes=tuple(range(1, math.floor(most) + 2)) if world.every else (),
+        start=None if world.every else max(1.0, float(round(most * random.uniform(0.2, 0.8)))),
+        largest=None if world.every else 48,
+        by="remat_policy",
+        by_values=POLICIES,
+    )
+    study = asked.study(replace(asked_of(CELL, world.budget), asks_compiler=True))
+    share, score = {}, {}
+    for cell in study.cells:
+        lane, size = POLICIES.index(cell.overrides["remat_policy"]), cell.per_device_batch_size or 0
+        beyond = max(0.0, (size - k * ceilings[lane]) / (ceilings[lane] / 2))
+        share[cell.digest] = size / ceilings[lane]
+        score[cell.digest] = float(
+            math.log(size / (size + c)) + gains[lane] - falls * beyond**1.5 - odd * (size % 2)
+        )
+    truth = Truth(
+        share=share,
+        score=score,
+        names={cell.digest: name for cell, name in zip(study.cells, study.labels, strict=True)},
+        seen=random.uniform(0.95, 1.0),
+    )
+    return run_to_end(world, study, truth, random)[0]
 
 
 def rates(world: World, studies: int) -> Counter[str]:
@@ -195,7 +297,7 @@ def rates(world: World, studies: int) -> Counter[str]:
     total: Counter[str] = Counter()
     most = 0
     for number in range(studies):
-        one = run_one(world, number)
+        one = run_pairs(world, number) if isinstance(world, Pairs) else run_one(world, number)
         most = max(most, one.pop("most oom"))
         total += one
     total["most oom"] = most
@@ -217,6 +319,40 @@ def row(world: World, studies: int) -> str:
     )
 
 
+def pair_row(world: Pairs, studies: int) -> str:
+    """Return a line of the table of pairs."""
+    total = rates(world, studies)
+    means = [f"{total[name] / studies:.1f}" for name in ("fitting", "compiled", "jobs", "oom")]
+    shares = [f"{100 * total[name] / studies:.1f}" for name in ("above 1", "above 3", "held")]
+    lost = f"{total['loss millionths'] / studies / 1e4:.2f}"
+    cells = (world.words, world.what, world.how, *means, lost, *shares)
+    return f"| {' | '.join(cells)} |"
+
+
+def pair_table(studies: int) -> str:
+    """Return the whole table of pairs."""
+    heads = (
+        *(
+            "noise of one job",
+            "later policies are",
+            "runs",
+            "pairs that fit, mean",
+            "compilations, mean",
+        ),
+        *("jobs, mean", "of them out of memory, mean", "TGS lost against the best pair, mean"),
+        *("studies that lose more than 1 %", "more than 3 %"),
+        "the best pair is recommended or in the set",
+    )
+    lines = [
+        f"{studies} studies a row; rates in percent.",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *(pair_row(world, studies) for world in PAIRS),
+    ]
+    return "\n".join(lines)
+
+
 def table(studies: int) -> str:
     """Return the whole table."""
     lines = [
@@ -236,14 +372,15 @@ def table(studies: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=int, default=1000)
+    parser.add_argument("--pairs", action="store_true", help="of a size and a second key")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
     began = time.process_time()
-    text = table(arguments.studies)
+    text = (pair_table if arguments.pairs else table)(arguments.studies)
     print(text)
     print(f"{time.process_time() - began:.0f} s of processor time")
     if arguments.write:
-        pages.rewrite(arguments.write, text, "batch sizes")
+        pages.rewrite(arguments.write, text, "pairs" if arguments.pairs else "batch sizes")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, cop
 from pytest_xlatune.stats.rotations import (
     JOBS,
     LOOK,
+    JobPace,
     RotationDecision,
     RotationPlan,
     best_of,
@@ -114,6 +115,7 @@ class World:
         noisy: times the own part by profile index.
         kept: the programs are not compiled anew: their own part is the same in each rotation.
         job_steps: of an ordinary job, which give the turns.
+        compile_steps: how many steps take as long as a program compiles.
         slow_jobs: share of the jobs that are 3 % slow, with all that runs in them.
         points: of which kind the truth of a search is, see `Cluster.point`; "" searches nothing.
         sampler: that chooses what a search measures.
@@ -138,6 +140,7 @@ class World:
     noisy: dict[int, float] = field(default_factory=dict)
     kept: bool = False
     job_steps: int = JOB_STEPS
+    compile_steps: float = 1.0
     slow_jobs: float = 0.0
     points: str = ""
     sampler: str = "ours"
@@ -155,6 +158,8 @@ WEAK = replace(NULL, effects=(0.01,) * 3)
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.95)
 TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
     ("steps of three times the noise", {"step_sd": 0.015}),
+    ("steps of ten times the noise", {"step_sd": 0.05}),
+    ("the same, compiling takes 40 of them", {"step_sd": 0.05, "compile_steps": 40}),
     ("60 steps a job", {"job_steps": 60}),
     ("carry-over of 0.5 %", {"carry": 0.005}),
     ("one slows the next turn by 2 %", {"slows": 20}),
@@ -286,10 +291,15 @@ class Cluster:
             return -0.01 * (one or other)
         return 0.0
 
-    def rotation(self, plan: RotationPlan, arms: Sequence[str]) -> RotationScore:
-        """Return what a rotation of these profiles measures."""
+    def rotation(
+        self, plan: RotationPlan, arms: Sequence[str], ranked: RotationScore | None = None
+    ) -> RotationScore:
+        """Return what a rotation of these profiles measures: one that decides, behind `ranked`."""
         world, names = self.world, (*copies(plan.copies), *arms)
         turns = plan.turns(job_steps=world.job_steps, jobs=OLD_JOBS)
+        if ranked is not None:
+            pace = JobPace(start_s=0.0, step_s=1.0, compile_s=world.compile_steps)
+            turns = turns.sharpened(ranked, pace)
         drawn = order_of(len(names), turns.rounds, (self.seed * 7 + self.jobs) % ORDERS)
         return self.turned(names, drawn, turns.turn_steps)
 
@@ -436,7 +446,7 @@ def decided(
 ) -> Counter[str]:
     """Decide on the best, check what won, and count; `before` are the rotations that ranked."""
     world, seed = cluster.world, cluster.seed
-    deciding = [cluster.rotation(plan, arms) for _ in range(plan.deciding)]
+    deciding = [cluster.rotation(plan, arms, before[0]) for _ in range(plan.deciding)]
     fit = fit_rotations(deciding)
     found: Counter[str] = Counter(sweeps=1, winners=sum(each > 0 for each in world.effects))
     won = []

@@ -7,6 +7,10 @@ pairs, beside the medians of seconds and of peak memory. On a machine that does 
 ratio is the steadier figure. The modules are compiled in a folder of their own by a first run,
 which does not count; a command that this run refuses is told and not measured. A command is to take
 at most 10 times the CPU of bare Python, its `--help` 5.
+
+`loading` is the ratio of a process that only imports the modules that the command had at its end:
+the start. The rest is work on the input. `w` is an imported table of 8 jobs, `measured` a sweep of
+20 profiles by a simulated cluster.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from report_cost import ledger_of  # noqa: E402
+
 from pytest_xlatune.cli import COMMANDS as OURS  # noqa: E402
-from tests.cli.test_imports import OF_CELL, prepare  # noqa: E402
+from tests.cli.test_imports import OF_CELL, SWEEP, prepare  # noqa: E402
 
 COMMANDS = (
     "steps one/0.log",
@@ -41,16 +47,39 @@ COMMANDS = (
     "flags lint --jaxlib 0.8.3 --xla_a=1",
     f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}",
     f"plan test_small.py {OF_CELL} --executor local",
-    "jobs --workdir w",
-    "report --workdir w",
-    "history --workdir w",
-    "watch --workdir w --once",
+    f"study nodes test_nodes.py --plan {OF_CELL},n2,n3,n4 --executor local",
+    *(
+        f"{each} --workdir {folder}{' --once' if each == 'watch' else ''}"
+        for folder in ("w", "measured/.xlatune")
+        for each in ("jobs", "report", "history", "watch")
+    ),
     f"import jobs.csv {OF_CELL} --workdir w --name TABLE",  # a new one in each run
     *(f"{each} --help" for each in (*OURS, "network", "megascale", "cvs")),
     "--help",
 )
 TRACE = ROOT / "tests/data/evidence/jaxlib-0.11.2/launches.trace.json.gz"
-RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
+NODES = SWEEP.replace("import Sweep,", "import Nodes, Sweep,").replace(
+    SWEEP[SWEEP.index("    profiles=") :], "    study=Nodes(),\n)\n"
+)
+RUN = """
+import sys
+from pytest_xlatune.cli import main
+try:
+    sys.exit(main())
+finally:
+    if "SHELL_START" in __import__("os").environ:
+        open(__import__("os").environ["SHELL_START"], "w").write("\\n".join(sys.modules))
+"""
+LOAD = """
+import importlib, sys
+from pytest_xlatune.cli import _make_methods_late
+_make_methods_late()
+for name in open("loaded").read().split("\\n"):
+    try:
+        importlib.import_module(name)
+    except ImportError:  # a sweep file, what another library made
+        pass
+"""
 TABLES = itertools.count()
 REFUSED = (2, 4)  # statuses of a command line or a setup that is no good
 # CPU seconds of a process, its peak memory and its exit status, from the process that waits for it
@@ -70,6 +99,9 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         inputs = Path(folder)
         prepare(inputs)
+        (inputs / "test_nodes.py").write_text(NODES, encoding="utf-8")
+        (inputs / "measured").mkdir()
+        ledger_of(20, inputs / "measured")
         (inputs / "steps.trace.json.gz").symlink_to(TRACE)
         env = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         env |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(inputs / "compiled")}
@@ -79,18 +111,20 @@ def main() -> None:
             if said.only not in command:
                 continue
             argv = [sys.executable, "-c", RUN, *command.split()]
-            if measured(argv, inputs, env)[2] in REFUSED:
+            if measured(argv, inputs, env | {"SHELL_START": "loaded"})[2] in REFUSED:
                 print(f"{command}: refused")
                 continue
-            bare, found = [], []
+            bare, found, loading = [], [], []
             for _ in range(said.runs):
                 bare.append(measured([sys.executable, "-c", "pass"], inputs, env)[0])
                 found.append(measured(argv, inputs, env))
+                loading.append(measured([sys.executable, "-c", LOAD], inputs, env)[0])
             ratio = median(each[0] / of_s for each, of_s in zip(found, bare, strict=True))
+            start = median(each_s / of_s for each_s, of_s in zip(loading, bare, strict=True))
             print(
                 f"{command.replace(OF_CELL, '...'):58} {median(each[0] for each in found):6.3f} s "
                 f"CPU {median(each[1] for each in found):5.0f} MB {ratio:6.1f} times "
-                f"{median(bare):.3f} s",
+                f"{median(bare):.3f} s, loading {start:5.1f}",
                 flush=True,
             )
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import importlib.metadata
 import logging
-import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,7 +31,6 @@ from pytest_xlatune.campaign.jobs import (
 )
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
 from pytest_xlatune.ledger import (
     LEDGER,
@@ -50,6 +46,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
     ConfigError,
@@ -104,17 +101,6 @@ _UNREAD = Reason(Why.LEDGER_UNREAD, names=OWN_JOBS)
 def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
     """Return the results that a study proposes and concludes from, in plan order."""
     return state.history(study.name, with_evidence=study.policy.reads_evidence)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what takes part, by name."""
-    found = {"python": platform.python_version(), "platform": sys.platform}
-    for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            found[package] = "absent"
-    return found
 
 
 def _refuse_words(trial: Trial) -> None:

@@ -27,10 +27,10 @@ from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
-from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
-from pytest_xlatune.model.profile import append_flags
+from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
@@ -229,6 +229,8 @@ def assess(
     findings = (*findings, *_setting_findings(settings))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
+    if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:
+        decision = replace(decision, found=cause.why)  # which one, and what shows it
     scored = None
     turned = _Turned()
     if trial.rotation is not None:
@@ -457,6 +459,8 @@ def _settings(
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
+            pgle_found=report.pgle_found,
+            pgle_unread=report.pgle_unread,
         ),
         deployed=append_flags(cell.deployed.get("XLA_FLAGS", ""), trial.pins),
         overrides={

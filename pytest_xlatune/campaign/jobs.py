@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import HELD, read_outcomes
 from pytest_xlatune.executors.named import executor_in, release
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import ConfigError, LedgerError, shown
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Next

@@ -48,6 +48,21 @@ class Event(Record):
     kind: ClassVar[str]
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part, by name."""
+    import importlib.metadata
+    import platform
+    import sys
+
+    found = {"python": platform.python_version(), "platform": sys.platform}
+    for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            found[package] = "absent"
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOpened(Event):
     """A session began or resumed work on the cells of a study.

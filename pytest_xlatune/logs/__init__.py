@@ -79,7 +79,7 @@ _OWN_WORDS = (
     *(_STEP_WORD, *_ENVIRONMENT_WORDS, _CONFIG_WORD, _MEMSTATS_WORD, _COMPILED_WORD),
     *grammar.END_WORDS,
     *(*grammar.LIBRARY_WORDS, grammar.LISTED_WORD, *grammar.DEVICE_WORDS),
-    *grammar.ASKED_WORDS,
+    *(*grammar.ASKED_WORDS, *grammar.PGLE_WORDS),
 )
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -124,6 +124,9 @@ class LogReport(Record):
         origins: how many processes print steps, as far as their lines tell them apart.
         devices: the beginning of a line that names JAX's devices -> their platform.
         fits: of an ended log without a step, the name of the pattern that reads its last lines.
+        pgle_found: operations of a profile for XLA's scheduler that it found in a program, the most
+            of all programs; None where it says nothing.
+        pgle_unread: such a file that XLA could not read.
     """
 
     steps: tuple[StepRecord, ...] = ()
@@ -149,6 +152,8 @@ class LogReport(Record):
     origins: int = field(default=1, metadata=LATER)
     devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
     fits: str = field(default="", metadata=LATER)
+    pgle_found: int | None = field(default=None, metadata=LATER)
+    pgle_unread: str = field(default="", metadata=LATER)
 
     @property
     def last_step(self) -> int | None:
@@ -181,6 +186,8 @@ class _Start:
     nccl: Settings = field(default_factory=Settings)
     libraries: Settings = field(default_factory=Settings)
     devices: dict[str, str] = field(default_factory=dict)
+    pgle_found: int | None = None
+    pgle_unread: str = ""
 
 
 class LogReader:
@@ -336,6 +343,8 @@ class LogReader:
             goal_step=self._goal,
             origins=len(start.others) + 1,
             devices={line: platform for line, platform in start.devices.items() if platform},
+            pgle_found=start.pgle_found,
+            pgle_unread=start.pgle_unread,
             fits="" if steps or not self._closed else fitting(self._tail.split(b"\n")),
         )
 
@@ -601,6 +610,7 @@ class LogReader:
         self._note_blocks(low, text, number, segment)
         self._examine_library(low, text, origin, is_torn=is_torn)
         self._examine_device(low, text, origin, is_torn=is_torn)
+        self._examine_pgle(low, text)
         if not is_torn and any(word in low for word in grammar.ASKED_WORDS):
             self._asked |= grammar.parse_asked(text)
         if _CONFIG_WORD in low and (setting := grammar.parse_config(text)):
@@ -646,6 +656,14 @@ class LogReader:
         if line in devices or len(devices) < _MOST_DEVICES:
             # a line that names now this and now that one tells nothing
             devices[line] = platform if devices.get(line, platform) == platform else ""
+
+    def _examine_pgle(self, low: str, text: str) -> None:
+        is_said = any(word in low for word in grammar.PGLE_WORDS)
+        if is_said and (said := grammar.parse_pgle(text)) is not None:
+            found, unread = said
+            self._start.pgle_unread = unread or self._start.pgle_unread
+            if found is not None:
+                self._start.pgle_found = max(found, self._start.pgle_found or 0)
 
     def _examine_library(self, low: str, text: str, origin: Origin, *, is_torn: bool) -> None:
         if not is_torn and any(word in low for word in grammar.LIBRARY_WORDS):

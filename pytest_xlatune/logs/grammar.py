@@ -597,6 +597,26 @@ def parse_device(text: str) -> tuple[str, str] | None:
 
 _MOST_DEVICE_CHARS = 400
 
+# what XLA says of a profile for its scheduler (profile_guided_latency_estimator.cc and
+# gpu_hlo_schedule.cc of 0.10.2), once a program that lacks an operation, or for want of the file:
+#   Found 100 instructions from the profile.
+#   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
+#   PGLE profile file does not exist: /shared/step.pbtxt
+_PGLE = re.compile(
+    r"Found (?P<found>\d{1,9}) instructions from the profile"
+    r"|(?:parse PGLE proto from (?:text|binary) file '|PGLE profile file does not exist: )"
+    r"(?P<unread>[^']{1,4096})"
+)
+PGLE_WORDS = ("instructions from the profile", "parse pgle proto", "pgle profile file")
+
+
+def parse_pgle(text: str) -> tuple[int | None, str] | None:
+    """Return how many operations XLA found of a profile for its scheduler, or an unread file."""
+    match = _PGLE.search(text)
+    if match is None:
+        return None
+    return (int(match["found"]) if match["found"] else None), (match["unread"] or "").strip()
+
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
     """Return the unrounded steps of the last start in the text of a metrics file, in order.

@@ -424,10 +424,6 @@ class DeployedFile(Record):
         return "cvs" if self.cvs_cell else ""
 
 
-DUMP_FOLDER = "xla_dump"
-OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
-
-
 def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
     """Return the values that no text about a cell may show."""
     settings = (each for profile in profiles for each in (profile.env, profile.overrides))

@@ -17,10 +17,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_xlatune.model.channels import CHANNELS, appended, channel_of, normal
+from pytest_xlatune.model.channels import (
+    CHANNELS,
+    appended,
+    channel_of,
+    normal,
+    on_top,
+    settings_in,
+)
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, digest, written
+from pytest_xlatune.model.record import LATER, Json, Record, canonical, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"
@@ -28,6 +35,9 @@ NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back 
 # a flag whose value is a file: how long each operation of a program takes, for XLA's scheduler
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
+PGLE_SUFFIX = ".pbtxt"  # by which XLA reads such a file as text
+DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
+OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never
 # undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).
@@ -416,6 +426,38 @@ def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
                 f"{each.shown_text or 'empty'!r}); rename one of them"
             )
         seen[each.id] = each
+
+
+Key = tuple[str, str]  # kind of setting, name
+
+
+def settings_of(profile: Profile) -> dict[Key, str]:
+    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
+    flags = {
+        ("flag", ALIASES.get(name, name)): value
+        for name, value in effective_values(profile.flags).items()
+    }
+    env = settings_in(profile.env, "env")
+    return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
+
+
+class Effective:
+    """What profiles come to on top of the deployed settings: equal keys are repeats."""
+
+    def __init__(self, deployed: Mapping[str, str]) -> None:
+        self._env = dict(deployed)
+        self._flags: Flags = parse_flags(self._env.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+
+    def key(self, profile: Profile) -> Key:
+        """Return a digest of the effective flags and environment, and the overrides."""
+        flags, env = (*self._flags, *profile.flags), on_top(self._env, profile.env)
+        return settings_digest(flags, env), canonical(profile.overrides)
+
+    def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
+        """Return profile -> the baseline or an earlier profile with the same effective settings."""
+        first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
+        owners = {each.id: first.setdefault(self.key(each), each.id) for each in profiles}
+        return {each: owner for each, owner in owners.items() if owner != each}
 
 
 def _read(text: str, where: str) -> tuple[Flags, int]:

@@ -23,6 +23,7 @@ from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import (
     APPENDING,
     BASELINE_ID,
+    PGLE,
     SLUG,
     Flag,
     Profile,
@@ -178,6 +179,7 @@ AT_START: Mapping[str, str] = MappingProxyType(
         "xla_gpu_experimental_autotuner_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotune_cache_mode": _AUTOTUNER,
         "xla_gpu_experimental_autotune_backends": _AUTOTUNER,
+        PGLE: "one log, in which XLA does not say of which program it took the file",
     }
 )
 # a flag's words -> the names that an option wants (xla.proto of jaxlib 0.10.2 and 0.12.0.1)

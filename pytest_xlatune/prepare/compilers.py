@@ -47,20 +47,25 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.program import FOLDER, INHERIT, QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
-from pytest_xlatune.model.cell import DUMP_FOLDER, Cell
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.channels import on_top
-from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import (
     BASELINE,
+    DUMP_FOLDER,
+    PGLE,
     Flag,
     Profile,
     append_flags,
     effective_values,
 )
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats.validity import pgle_refused
 from pytest_xlatune.sweep.declaration import CPU, TRAIN_COMPILE, CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -548,11 +553,20 @@ def compiled(
     folder = root.absolute() / profile.id
     outcome = run_in(folder, spec, lock=lock)
     said, cause = _said(folder, outcome)
+    unused = _unused_pgle(folder, profile)
+    is_unread = (
+        unused is not None
+        and unused.kind is Why.PGLE_UNREAD
+        and Path(str(unused.fields["file"])).is_file()  # else the nodes alone may see it
+    )
+    said = said or sentence(unused)
     of_profile = secrets_of(spec.env, profile.env, profile.overrides)
     said = hide_quoted(said, of_profile | secrets_of_command(shlex.join(spec.argv)))
-    refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
+    refused, no_memory = cause in _REFUSALS or is_unread, cause in _OUT_OF_MEMORY
     took_s = (outcome.end_s or 0) - (outcome.start_s or 0)
     try:
+        if is_unread:  # XLA compiles on without it, and nothing is left to compare
+            raise ParseError(said)
         program = read_program(folder / DUMP_FOLDER)
     except XlatuneError as error:
         return Compiled(
@@ -565,8 +579,22 @@ def compiled(
             took_s=took_s,
         )
     return Compiled(
-        profile=profile, program=program, said=said, is_out_of_memory=no_memory, took_s=took_s
+        profile=profile,
+        program=program,
+        said=said,
+        is_out_of_memory=no_memory,
+        took_s=took_s,
+        is_of_another=unused is not None,
     )
+
+
+def _unused_pgle(folder: Path, profile: Profile) -> Reason | None:
+    """Return why XLA compiled without the profile for its scheduler that this one names."""
+    file = effective_values(profile.flags).get(PGLE)
+    if file is None:
+        return None
+    report = read_log(owned.read_bytes(path) for path in log_files(folder).values())
+    return pgle_refused(file, report.pgle_found, report.pgle_unread)
 
 
 def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outcome:

@@ -12,12 +12,9 @@ import base64
 import dataclasses
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
@@ -28,10 +25,10 @@ from pytest_xlatune.model.channels import LIBTPU
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
-from pytest_xlatune.prepare.preflight import Preflight
 
 if TYPE_CHECKING:
     from pytest_xlatune.evidence.protobuf import Schema
+    from pytest_xlatune.prepare.preflight import Preflight
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
 _TIMEOUT_S = 120.0
@@ -165,6 +162,10 @@ class Target:
         return None if found is None else [each["said"] for each in found["answers"]]
 
     def _run(self, texts: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        import shutil
+        import subprocess
+        from tempfile import TemporaryDirectory
+
         path = shutil.which(self.python, path=self.environ.get("PATH"))
         if path is None:
             raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
@@ -245,6 +246,8 @@ def look_at_flags(
     flagged = [each for each in profiles if each.flags or LIBTPU in each.env]
     if not flagged and not context.deployed and LIBTPU not in context.env:
         return look_at_rules(profiles, context)
+    from pytest_xlatune.prepare.preflight import Preflight
+
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
@@ -269,6 +272,8 @@ def look_at_flags(
 
 def _said(objections: Sequence[Objection]) -> Preflight:
     """Return what keeps a campaign from starting, and what it is told besides."""
+    from pytest_xlatune.prepare.preflight import Preflight
+
     stops = [
         each.level is Level.FAULT and (each.rule not in _DROPPED or each.profile == BASELINE_ID)
         for each in objections

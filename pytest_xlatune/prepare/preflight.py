@@ -18,19 +18,16 @@ validates against. Its interpreter is started once to find them, and runs nothin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, runtime_checkable
 from typing import Protocol as Interface
-from typing import runtime_checkable
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -39,11 +36,14 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
-from pytest_xlatune.workers import maxtext_keys as keys_worker
 
+if TYPE_CHECKING:
+    from pytest_xlatune.executors import Executor
+    from pytest_xlatune.model.resources import Resources
+
+_KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
 _KNOWN = "images.json"
 _MARK = "@sha256:"
 
@@ -83,6 +83,8 @@ def _sha256(path: Path, known: Path) -> str:
         kept = None
     if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
         return str(kept["sha256"])
+    import hashlib
+
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     # a process that comes at the same time writes the same
@@ -226,6 +228,8 @@ def _caches(cell: Cell) -> Iterator[Check]:
 
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
     """Run the checks of a launcher on this machine."""
+    import subprocess
+
     for command, wrong in checks:
         try:
             done = subprocess.run(
@@ -379,13 +383,15 @@ def look_at_keys(
         return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
+    from pytest_xlatune.workers.maxtext_keys import BASE_KEY
+
     found = ask(launcher, cell, environ=environ)
     if isinstance(found, str):
         return Preflight(notes=(f"{_UNCHECKED}: {found}",))
     faults = [
         _fault(found, key, f"{file}:{line}")
         for key, file, line in found.said
-        if key not in found.known and key != keys_worker.BASE_KEY
+        if key not in found.known and key != BASE_KEY
     ]
     common = launcher.keys(_trial(BASELINE, cell), cell)
     faults += [
@@ -404,13 +410,15 @@ def look_at_keys(
 
 def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
     """Return what the trainer's installation says of its keys, or why it could not be asked."""
+    import subprocess
+
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:
         return f"{launcher.interpreter} is not on this machine"
     cwd = launcher.cwd or None
     if cwd is not None and not Path(cwd).is_dir():
         return f"{cwd} is not on this machine"
-    worker = Path(keys_worker.__file__).read_text(encoding="utf-8")
+    worker = _KEYS_WORKER.read_text(encoding="utf-8")
     kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
     try:
         done = subprocess.run(

@@ -30,9 +30,15 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
 from pytest_xlatune.report.lines import figure, speed, words, words_beside
-from pytest_xlatune.report.study_plots import batch_curve, commit_series, node_strip, pair_matrix
+from pytest_xlatune.report.study_plots import (
+    batch_curve,
+    commit_series,
+    node_strip,
+    pair_matrix,
+    values_in,
+)
 from pytest_xlatune.report.words import joined, plainly, sentence
-from pytest_xlatune.studies.batch_size import BatchRecord
+from pytest_xlatune.studies.batch_size import BatchRecord, SizeCeiling
 from pytest_xlatune.studies.commit_check import CommitsRecord
 
 # tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
@@ -67,6 +73,7 @@ BATCH_RATES = (
     "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.07 %, 1.6 % and 97.0 % "
     "(docs/reference/error_rates.md)."
 )
+_PAIR_RATES = "How often a study of pairs is wrong: docs/reference/error_rates.md, Pairs."
 _BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
 _AGAINST_BEST = (
     "Arms that ran in blocks are compared with the best in the same blocks, the others with its "
@@ -230,16 +237,63 @@ def batch(subject: Subject) -> Document:
     )
     return _document(
         subject,
-        title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size",
+        title=f"{subject.cell.model_tag} {subject.cell.parallelism}: batch size"
+        + (f" and {record.by}" if record.by else ""),
         noun="study",
         plot=(
             "The curve",
-            batch_curve(subject, key=record.key, value=record.value, unfit=record.unfit),
+            batch_curve(
+                subject,
+                key=record.key,
+                best=record.arm,
+                unfit=record.unfit,
+                second=record.by,
+            ),
         ),
         headline=_of_batch(conclusion, record),
-        said=(*map(sentence, record.summary), _BATCH_WAY + BATCH_RATES),
-        middle=(section("Sizes", rows, Text(text=_AGAINST_BEST)), *_setting(subject)),
+        said=(
+            *map(sentence, record.summary),
+            _BATCH_WAY + (_PAIR_RATES if record.by else BATCH_RATES),
+        ),
+        middle=(
+            *_pairs(subject, record),
+            section("Sizes", rows, Text(text=_AGAINST_BEST)),
+            *_setting(subject),
+        ),
     )
+
+
+def _pairs(subject: Subject, record: BatchRecord) -> tuple[Section, ...]:
+    """Return the grid of all pairs that were tried, a column for each value of the second key."""
+    if not record.ceilings:
+        return ()
+    size_of, with_of = (values_in(subject, key) for key in (record.key, record.by))
+    told = {
+        (size_of[each.arm], with_of[each.arm]): each
+        for each in subject.conclusion.verdicts
+        if each.arm in size_of
+    }
+    ends = {each.compiled for each in record.ceilings if each.compiled not in ("", "0")}
+    sizes = sorted({*(size for size, _ in told), *ends}, key=float)
+
+    def entry(size: str, of: SizeCeiling) -> str:
+        found = told.get((size, of.by_value))
+        if found is not None:
+            return f"{figure(found)} {words(found)}" if found.tgs else words(found)
+        is_above = of.compiled and float(size) > float(of.compiled)
+        return "too large" if is_above else "not run"
+
+    grid = Table(
+        columns=columns(
+            f">{record.key}", *(f"~{plain(each.by_value)}" for each in record.ceilings)
+        ),
+        rows=tuple((size, *(entry(size, of) for of in record.ceilings)) for size in sizes),
+    )
+    how = (
+        f"Across: {plain(record.by)}. Too large: compiled memory says so, and no job was "
+        "spent. Not run: it fits, and the search had no use of it."
+    )
+    return (section("Pairs", grid, Text(text=how)),)
 
 
 def _document(

@@ -163,6 +163,7 @@ class Covered(Record):
         carried: what became of the winner's gain in other cells, one a cell.
         record: what the figures rest on besides the settings; None in older documents.
         slots, to_win: see `Subject`.
+        pgle: text of the file by which the winner lets XLA schedule; "" where it names none.
     """
 
     sweep: str
@@ -183,6 +184,7 @@ class Covered(Record):
     record: RunRecord | None = field(default=None, metadata=LATER)
     slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
     to_win: Reason | None = field(default=None, metadata=LATER)
+    pgle: str = field(default="", metadata=LATER)
 
     @property
     def label(self) -> str:

@@ -30,6 +30,8 @@ _CONTEXT = 3  # lines; fewer where one of them is hidden
 _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
 # a variable of the environment:  XLA_PYTHON_CLIENT_MEM_FRACTION
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+# between two settings:  per_device_batch_size=8 remat_policy=full
+_NEXT_SETTING = re.compile(r" (?=[A-Za-z_][\w.]*=)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,24 +127,34 @@ def _why_not(
 
 
 def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
-    """Return the patch that deploys one setting, `key=value`; "" where no file has to change.
+    """Return the patch that deploys a setting, `key=value`; "" where no file has to change.
 
-    A name in capitals is a variable of the env file, any other a key of the configuration.
+    Several are `key=value key=value`: all of them, or no patch. A name in capitals is a variable of
+    the env file, any other a key of the configuration.
     """
-    key, _, value = setting.partition("=")
-    is_variable = _VARIABLE.fullmatch(key) is not None
-    file = next((each for each in files if each.is_shell is is_variable), None)
-    if file is None or not value:
-        return ""
-    if is_variable:
-        changed = with_settings(file.text, (), {key: value})
-        more = shell_exports((), changed.env)
-        after: str | None = _appended(changed.text, more) if more else changed.text
-    elif _is_number(values_of(file.text).get(key), value):
-        return ""
-    else:
-        after = with_value(file.text, key, value)
-    return diff(file, after) or "" if after is not None and after != file.text else ""
+    texts: dict[DeployedFile, str] = {}
+    for each in _NEXT_SETTING.split(setting):
+        key, _, value = each.partition("=")
+        is_variable = _VARIABLE.fullmatch(key) is not None
+        file = next((each for each in files if each.is_shell is is_variable), None)
+        if file is None or not value:
+            return ""
+        before = texts.get(file, file.text)
+        after = _with_setting(before, key, value) if is_variable else _with_key(before, key, value)
+        if after is None:
+            return ""
+        texts[file] = after
+    return "".join(diff(file, text) or "" for file, text in texts.items() if text != file.text)
+
+
+def _with_setting(text: str, key: str, value: str) -> str:
+    changed = with_settings(text, (), {key: value})
+    more = shell_exports((), changed.env)
+    return _appended(changed.text, more) if more else changed.text
+
+
+def _with_key(text: str, key: str, value: str) -> str | None:
+    return text if _is_number(values_of(text).get(key), value) else with_value(text, key, value)
 
 
 def _is_number(written: str | None, value: str) -> bool:

@@ -54,7 +54,6 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
 from pytest_xlatune.report.words import joined, plainly
-from pytest_xlatune.studies.carry import CarryRecord
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -97,6 +96,8 @@ CARRY_RATES = (
 
 def carry(subject: Subject) -> Document:
     """Return a study of gains as a document: what becomes of each, its changes in both cells."""
+    from pytest_xlatune.studies.carry import CarryRecord
+
     conclusion = subject.conclusion
     record = conclusion.found(CarryRecord)
     lines = [plain(paragraph(each)) for each in conclusion.verdicts]

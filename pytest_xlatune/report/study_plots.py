@@ -150,19 +150,35 @@ def _run(result: TrialResult, score: Score, change: float | None = None) -> str:
     return f"{plain(result.trial.arm)}, job {jobs}: {told}"
 
 
-def batch_curve(subject: Subject, *, key: str, value: str, unfit: str) -> RunsPlot | None:
-    """Return TGS over the values of a key that were compared, with the ceiling of memory.
-
-    Values that are numbers above 0 stand on a logarithmic axis, others side by side. `value` is the
-    recommended one, `unfit` the smallest that did not fit; "" is none.
-    """
+def values_in(subject: Subject, key: str) -> dict[str, str]:
+    """Return arm -> the value of a key in its cell, of the arms that were run or compiled."""
     cells = {each.digest: each for each in subject.cells}
-    value_of: dict[str, str] = {}
+    found: dict[str, str] = {}
     for each in subject.history:
         cell = cells.get(each.trial.cell_digest)
         if cell is not None:
-            own = {**cell.overrides, "per_device_batch_size": f"{cell.per_device_batch_size:g}"}
-            value_of[each.trial.arm] = own.get(key, each.trial.arm)
+            sizes = {name: getattr(cell, name) for name in _OF_CELL}
+            shape = {name: f"{size:g}" for name, size in sizes.items() if size is not None}
+            own = {**cell.deployed, **cell.overrides, **shape}
+            found[each.trial.arm] = own.get(key, each.trial.arm)
+    return found
+
+
+_OF_CELL = ("per_device_batch_size", "max_target_length")
+
+
+def batch_curve(
+    subject: Subject, *, key: str, best: str, unfit: str, second: str = ""
+) -> RunsPlot | None:
+    """Return TGS over the values of a key that were compared, with the ceiling of memory.
+
+    Values that are numbers above 0 stand on a logarithmic axis, others side by side. `best` is the
+    recommended arm, `unfit` the smallest value that did not fit; "" is none. With a `second` key a
+    line joins the values that go with the same value of it as the best one.
+    """
+    value_of = values_in(subject, key)
+    with_of = values_in(subject, second) if second else {}
+    name_of = {arm: f"{each} {with_of.get(arm, '')}".strip() for arm, each in value_of.items()}
     runs = [(arm, each, s) for each, s in _scored(subject) if (arm := each.trial.arm) in value_of]
     means = [
         each
@@ -181,21 +197,23 @@ def batch_curve(subject: Subject, *, key: str, value: str, unfit: str) -> RunsPl
         for arm, each, s in runs
         if s.tgs is not None and value_of[arm] in place
     ]
-    line = sorted((x.at(place[value_of[each.arm]]), _up(y.at(each.tgs or 0.0))) for each in means)
+    joined = [each for each in means if with_of.get(each.arm) == with_of.get(best)]
+    line = sorted((x.at(place[value_of[each.arm]]), _up(y.at(each.tgs or 0.0))) for each in joined)
     dots += [
         Point(
             x=x.at(place[value_of[each.arm]]),
             y=_up(y.at(each.tgs or 0.0)),
-            looks="best" if value_of[each.arm] == value else "mean",
-            said=f"{value_of[each.arm]}: {significant(each.tgs)} TGS, {words(each)}",
+            looks="best" if each.arm == best else "mean",
+            said=f"{name_of[each.arm]}: {significant(each.tgs)} TGS, {words(each)}",
         )
         for each in means
     ]
     names = sorted(dict.fromkeys(shown), key=lambda name: place[name])
-    told = "; ".join(f"{value_of[each.arm]}: {significant(each.tgs)} TGS" for each in means)
+    told = "; ".join(f"{name_of[each.arm]}: {significant(each.tgs)} TGS" for each in means)
     return RunsPlot(
         caption=f"Across: {plain(key)}. Up: Tokens/s/device. Small dots: single jobs. Large dots: "
         "the figures of the table; filled: the recommended value."
+        + (f" The line joins those with its {plain(second)}." if second else "")
         + (f" Red line: {plain(unfit)} did not fit." if unfit else ""),
         label=plain(f"{told}" + (f"; {unfit} did not fit" if unfit else "")),
         points=tuple(dots),

@@ -79,6 +79,14 @@ WORDS: Mapping[Why, str] = {
     Why.CUT_OFF: N_("{seen:or not set}, for XLA stops reading at {at!r}"),
     Why.OPTION_LEFT_OUT: N_("left out"),
     Why.OPTION_AT_DEFAULT: N_("at its default"),
+    Why.PGLE_UNREAD: N_(
+        "XLA could not read {file}, the profile for its scheduler, and scheduled without it"
+    ),
+    Why.PGLE_OF_ANOTHER: N_(
+        "XLA found no operation of {file} in any program, and scheduled without it: the profile is "
+        "of another program. Where autotuning chooses other kernels it is another one, too; "
+        "Protocol(autotune_cache=...) pins them"
+    ),
     Why.ONLY_ASKED: N_("asked, and nothing that reads it says that it is in effect: {names:, }"),
     Why.NOT_SEEN: N_("not seen, although what reads it was asked to say so: {names:, }"),
     Why.OTHER_LOSS: N_(
@@ -947,6 +955,8 @@ WORDS: Mapping[Why, str] = {
     Why.CEILING: N_("ceiling: {ran} ran, {unfit} did not fit"),
     Why.CEILING_BELOW: N_("ceiling: none ran, {unfit} did not fit"),
     Why.CEILING_ABOVE: N_("ceiling: {ran} ran, and no larger one may be tried"),
+    Why.CEILINGS: N_("largest size that ran, of the largest that compiles, by {key}: {each:, }"),
+    Why.CEILING_WITH: N_("{second} {ran} of {most}"),
     Why.NO_VALUE_FOR: N_("no value of {key} is recommended: {why}"),
     Why.VALUES_NOT_RANKED: N_("{key} changes the computation: its values are not ranked by speed"),
     Why.NO_VALUE_FITS: N_("no value of {key} fits"),
@@ -1029,6 +1039,24 @@ WORDS: Mapping[Why, str] = {
     Why.SIZES_FROM: N_(
         "{key} from {start}, in steps of {step:g} between {least} and {most}: the ceiling "
         "first, then around the best; about 5 to 8 jobs"
+    ),
+    Why.WITH_EACH: N_(
+        "with each of {values:, } of {key}, where compiled memory lets the pair fit: about 3 jobs "
+        "more for each further value"
+    ),
+    Why.LENGTHS_DIFFER: N_(
+        "{key} changes the tokens of a step: TGS is comparable, the loss of different lengths is "
+        "not, and neither is what a model learns"
+    ),
+    Why.MEMORY_IS_SAME: N_(
+        "compiled memory is the same with each value of {key}: does the program take it?"
+    ),
+    Why.GIVEN_UP: N_(
+        "with {values:, } of {key} the best first run was more than {cut:size} behind: no further "
+        "size was tried"
+    ),
+    Why.PAIRS_NEED_MEMORY: N_(
+        "pairs with {key} are chosen by compiled memory, and there is none: {why}"
     ),
     Why.COMPILER_FIRST: N_("first a compiler says which sizes fit: it costs no job"),
     Why.BLOCKS_OF_LEADING: N_(

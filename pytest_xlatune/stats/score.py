@@ -17,7 +17,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from statistics import median
 from typing import TypeGuard, overload
 
 from pytest_xlatune.model.cell import Protocol
@@ -34,6 +33,7 @@ from pytest_xlatune.model.metric import (
 )
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.text import whole
+from pytest_xlatune.stats import median
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped

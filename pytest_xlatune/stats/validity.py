@@ -21,6 +21,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
+    PGLE,
     Profile,
     effective_values,
     parse_flags,
@@ -70,6 +71,9 @@ class Shown:
             start that died, and another one may have trained without them.
         expects_options: whether the program was asked to dump its options and came far enough.
         expects_nccl: the same of NCCL's lines, and of those of other channels' readers.
+        pgle_found: operations of a profile for XLA's scheduler that it found in any program; None
+            where it says nothing.
+        pgle_unread: such a file that it could not read.
     """
 
     flags: str | None = None
@@ -81,6 +85,8 @@ class Shown:
     is_restarted: bool = False
     expects_options: bool = False
     expects_nccl: bool = False
+    pgle_found: int | None = None
+    pgle_unread: str = ""
 
 
 def judged(
@@ -151,7 +157,9 @@ def judged(
 def contradictions(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
     """Return a reason for each setting that a witness contradicts: the trial is invalid."""
     return tuple(
-        Reason(
+        each.why
+        if each.why is not None and each.why.kind in (Why.PGLE_UNREAD, Why.PGLE_OF_ANOTHER)
+        else Reason(
             Why.CONTRADICTED,
             setting=each.label,
             seen=each.said,
@@ -226,6 +234,8 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
     listed, dropped = _listed(shown.flags)
 
     def said(name: str, value: str) -> _Said:
+        if name == PGLE and (why := pgle_refused(value, shown.pgle_found, shown.pgle_unread)):
+            return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, why=why)
         dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
         if dumped is not None:
             is_of_another = shown.is_restarted and dumped.effect is Effect.IN_EFFECT
@@ -239,6 +249,19 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
         return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
     return said
+
+
+def pgle_refused(file: str, found: int | None, unread: str) -> Reason | None:
+    """Return why XLA scheduled without a profile that it was given; None where nothing says so.
+
+    Args:
+        file: of the profile.
+        found: operations of it that XLA says it found, the most of all programs.
+        unread: a file that it says it could not read; of a folder that is one of no program.
+    """
+    if unread == file:
+        return Reason(Why.PGLE_UNREAD, file=file)
+    return Reason(Why.PGLE_OF_ANOTHER, file=file) if found == 0 else None
 
 
 def _not_listed(found: str | None, dropped: str) -> _Said:

@@ -22,7 +22,9 @@ from pytest_xlatune.model.record import Json, Record, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.rotations import JobWork
+
+if TYPE_CHECKING:
+    from pytest_xlatune.stats.rotations import JobWork
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")

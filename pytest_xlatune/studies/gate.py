@@ -27,7 +27,14 @@ from typing import ClassVar
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, check_unique, parse_flags
+from pytest_xlatune.model.profile import (
+    BASELINE,
+    BASELINE_ID,
+    Profile,
+    check_unique,
+    parse_flags,
+    settings_of,
+)
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Json, Record, written
@@ -97,7 +104,6 @@ from pytest_xlatune.studies.trials import (
     usable,
     why_not_turned,
 )
-from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.studies.verdicts import (
     NO_SCORE,
     Losses,

@@ -15,7 +15,7 @@ from functools import cached_property
 from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Effective, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -29,7 +29,6 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import History, LossRule, Policy, remembered
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.tuning.derived import Effective
 from pytest_xlatune.studies.verdicts import OneCell, job_ids_of, measured
 
 KIND = "imported"

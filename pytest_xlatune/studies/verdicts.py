@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
@@ -37,7 +38,6 @@ from pytest_xlatune.stats.compare import (
     compare,
     straggler_p,
 )
-from pytest_xlatune.stats.rotations import Checked, DeployedCheck
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
@@ -52,6 +52,9 @@ from pytest_xlatune.studies import (
     Study,
 )
 from pytest_xlatune.studies.trials import Past, median_loss, usable
+
+if TYPE_CHECKING:
+    from pytest_xlatune.stats.rotations import DeployedCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,22 +218,22 @@ def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
     return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
 
 
-_CHECKED = {
-    Checked.AGREES: Why.CHECK_AGREES,
-    Checked.UNTOLD: Why.CHECK_UNTOLD,
-    Checked.MORE: Why.CHECK_MORE,
-    Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
-}
-
-
 def as_checked(rotation: Comparison, found: DeployedCheck, jobs: Past, arm: str) -> Reason:
     """Return what ordinary jobs say of the deployed form of an arm, and what they could have said.
 
     Raises:
         KeyError: they have no score.
     """
+    from pytest_xlatune.stats.rotations import Checked
+
+    checked = {
+        Checked.AGREES: Why.CHECK_AGREES,
+        Checked.UNTOLD: Why.CHECK_UNTOLD,
+        Checked.MORE: Why.CHECK_MORE,
+        Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
+    }
     return Reason(
-        _CHECKED[found.kind],
+        checked[found.kind],
         rotation=relative(rotation.estimate),
         deployed=relative(found.change or 0.0),
         least=relative(found.least or 0.0),

@@ -196,8 +196,8 @@ class ResolvedSweep:
             if self._started(trial, cell) == same or self._is_alike(trial.profile, cell):
                 raise ConfigError(
                     f"{where} {name!r} starts exactly what the baseline starts, so it would pass "
-                    "whatever has changed. Name the change: settings, or in Gate(candidates=("
-                    "candidate(NAME, code=COMMIT), )) a commit, an image or an interpreter"
+                    "whatever has changed. Name the change: settings; a gate also takes a commit, "
+                    "an image or an interpreter, as candidate(NAME, code=COMMIT)"
                 )
             is_moved = own is not None and cell.code != self.cell.code
             at_commit = self._started(trial, replace(cell, code=self.cell.code)) == same

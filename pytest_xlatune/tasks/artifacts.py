@@ -44,9 +44,8 @@ from pytest_xlatune.evidence.trace.comparison import (
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, DUMP_FOLDER, PGLE_SUFFIX
 from pytest_xlatune.model.result import Shares, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -252,19 +251,19 @@ def read_attempt(
         facts=tuple(facts),
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
         shares=_with_ceilings(shares_of(drilled, program), bounds, drilled, program),
-        pgle=_write_pgle(drilled, folder / attempt),
+        pgle=_write_pgle(drilled, program, folder / attempt),
     )
 
 
-def _write_pgle(drilled: Drill | None, attempt: Path) -> str:
+def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -> str:
     """Write what XLA's scheduler reads beside a capture; return its path, "" where it has none.
 
     A trial is known by the path, so that the file of another run needs another one.
     """
     if drilled is None or not drilled.ops:
         return ""
-    path = attempt.absolute() / "pgle.pbtxt"
-    write_bytes(path, pgle_profile(drilled).encode())
+    path = attempt.absolute() / f"pgle{PGLE_SUFFIX}"
+    write_bytes(path, pgle_profile(drilled, program).encode())
     return str(path)
 
 

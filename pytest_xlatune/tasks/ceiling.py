@@ -13,8 +13,8 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.ceilings import Bounds, Ceiling, Ceilings, ceilings, roofline
 from pytest_xlatune.evidence.trace.comparison import milliseconds
-from pytest_xlatune.model.cell import DUMP_FOLDER
 from pytest_xlatune.model.errors import XlatuneError
+from pytest_xlatune.model.profile import DUMP_FOLDER
 from pytest_xlatune.model.text import at_most, counted
 from pytest_xlatune.report.document import Document, Table, columns, lines, plain, section
 

@@ -21,7 +21,7 @@ from pytest_xlatune.evidence.trace.captures import (
 )
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
-from pytest_xlatune.model.profile import PGLE
+from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
 
@@ -61,6 +61,10 @@ class Extras:
             )
         if (self.timeline or self.pgle) and variants > 1:
             raise ConfigError("--timeline and --pgle write one variant; give its captures alone")
+        if self.pgle and self.pgle.suffix != PGLE_SUFFIX:
+            raise ConfigError(
+                f"--pgle {self.pgle}: XLA reads such a text by its ending; expected *{PGLE_SUFFIX}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +151,7 @@ def drill_variants(
             for found, paths in zip(drills, variants, strict=True)
             if asked.by_path
         ),
-        files=tuple(_files(asked, drills[0])),
+        files=tuple(_files(asked, drills[0], next(iter(programs), None))),
     )
 
 
@@ -170,18 +174,20 @@ def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], li
     return programs or [None] * variants, [Watch() for _ in range(variants)]
 
 
-def _files(asked: Extras, found: Drill) -> Iterator[str]:
+def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str]:
     """Write the profile for the scheduler; tell of it and of the timeline."""
     if asked.timeline:
         yield f"timeline: {asked.timeline}, for https://ui.perfetto.dev"
     if asked.pgle:
         try:
-            asked.pgle.write_text(pgle_profile(found), encoding="utf-8")
+            asked.pgle.write_text(pgle_profile(found, program), encoding="utf-8")
         except OSError as error:
             raise ConfigError(
                 f"{asked.pgle}: the profile cannot be written: {error.strerror}"
             ) from None
         path = str(asked.pgle.absolute())
+        if program is None or program.fingerprint is None:
+            yield "any program takes this file: name the one of the capture by --program DUMP"
         yield f"a candidate setting: --{PGLE}={path}"
         yield f"in a sweep file: profiles_for(..., pgle={path!r})"
 

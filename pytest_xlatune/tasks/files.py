@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import itertools
 import os
-import socket
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +30,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
             path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+        aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
         try:
             aside.write_text(text, encoding="utf-8")
             aside.replace(path)
@@ -45,6 +44,7 @@ def has_pages() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
+INDEX = "index.html"  # of a folder of reports
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 _GZIP = b"\x1f\x8b"

@@ -33,11 +33,18 @@ from pathlib import Path
 from statistics import median
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import versions
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.rules import does_nothing
-from pytest_xlatune.ledger import LEDGER, CampaignOpened, Event, Ledger, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger import (
+    LEDGER,
+    CampaignOpened,
+    Event,
+    Ledger,
+    TrialEnded,
+    TrialPlanned,
+    versions,
+)
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile

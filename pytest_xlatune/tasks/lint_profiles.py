@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.prepare.lint import Linted, Target, lint
-from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+if TYPE_CHECKING:
+    from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 
 def lint_words(

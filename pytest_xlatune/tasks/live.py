@@ -11,7 +11,7 @@ was crossed before the session is no news. Nothing is printed or sent here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -355,23 +355,29 @@ class Feed:
         news = {job for job, about in abouts.items() if about not in (None, self._told.get(job))}
         if not news:
             return
-        is_person = any(_is_held(abouts[job]) != _is_held(self._told.get(job)) for job in news)
+        persons = {job for job in news if _is_held(abouts[job]) != _is_held(self._told.get(job))}
         goes_on = all(
             isinstance(abouts[job], _Waits) and isinstance(self._told.get(job), _Waits)
             for job in news
         )
-        pace_s = 0.0 if is_person else _PENDING_S if goes_on else _PACE_S
-        if now_s - self._told_s >= pace_s and (said := self.status()):
+        pace_s = 0.0 if persons else _PENDING_S if goes_on else _PACE_S
+        if now_s - self._told_s >= pace_s and (said := self.status(persons)):
             self._told, self._told_s = abouts, now_s
             yield Landed(line=f"now: {said}", sweep=sweep, is_passing=True)
 
-    def status(self) -> str:
-        """Return where the cell stands now, for a line that is rewritten; "" where nothing runs."""
+    def status(self, named: Collection[str] = ()) -> str:
+        """Return where the cell stands now, for a line that is rewritten; "" where nothing runs.
+
+        It names one job, and counts the others: one of `named`, else one that runs.
+        """
         if not self._running or self._opened is None:
             return ""
-        order = sorted(self._running, key=lambda each: each.state is State.PENDING)
+        order = sorted(
+            self._running,
+            key=lambda each: (each.job_id not in named, each.state is State.PENDING),
+        )
         first, others = order[0], len(order) - 1
-        more = f" and {others} more" if others else ""
+        more = f", {others} more in flight" if others else ""
         study = self._studies.get(first.trial.study)
         if study is None:
             return ""

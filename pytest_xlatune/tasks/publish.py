@@ -24,7 +24,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pytest_xlatune import owned
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptEnded,
@@ -37,43 +39,33 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, DeployedFile
-from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import (
+    BASELINE_ID,
+    PGLE,
+    PGLE_SUFFIX,
+    Profile,
+    effective_values,
+)
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
 from pytest_xlatune.report import Slots, Subject
-from pytest_xlatune.report.bubble import bubbles
-from pytest_xlatune.report.covered import (
-    CarriedTo,
-    Covered,
-    Elsewhere,
-    extended,
-    read_cells,
-    write_cells,
-)
-from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
-from pytest_xlatune.report.exports import export_of, exported
-from pytest_xlatune.report.exports import texts as export_texts
-from pytest_xlatune.report.language import Language
-from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
-from pytest_xlatune.report.page import Live, html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import compiled
-from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
-from pytest_xlatune.sweep.earlier import read_calibration
-from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
-from pytest_xlatune.tasks.files import has_pages, write_all
-from pytest_xlatune.tasks.report_index import INDEX, write_index
-from pytest_xlatune.tasks.run_record import record_of_study
+from pytest_xlatune.tasks.files import INDEX, has_pages, write_all
+
+if TYPE_CHECKING:  # `history` and `watch` read ledgers here and write nothing
+    from pytest_xlatune.report.covered import Covered, Elsewhere
+    from pytest_xlatune.report.exports import Exported
+    from pytest_xlatune.report.page import Live
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
@@ -85,6 +77,8 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
     Raises:
         LedgerError: a ledger beside it cannot be read.
     """
+    from pytest_xlatune.report.covered import Elsewhere
+
     sweep = folder.parent.name
     found: dict[str, tuple[float, Elsewhere]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
@@ -166,6 +160,11 @@ def add_to_document(
         LedgerError: the document's data cannot be read.
         OSError: its files cannot be written.
     """
+    from pytest_xlatune.report.covered import extended, read_cells, write_cells
+    from pytest_xlatune.report.deployment import patch_of
+    from pytest_xlatune.report.language import Language
+    from pytest_xlatune.report.tuning_document import tuning
+
     stem = reports / f"{covered.cell.model_tag}-tuning"
     data, chinese, patch = (
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
@@ -185,7 +184,10 @@ def add_to_document(
     else:
         patch.unlink(missing_ok=True)  # an earlier recipe may be gone
     write_all(texts)
-    if has_pages():  # last: whatever is wrong with a page, the document is there
+    if has_pages():
+        from pytest_xlatune.report.page import html, tuning_page_of
+
+        # last: whatever is wrong with a page, the document is there
         page = {
             stem.with_name(f"{stem.name}.html"): html(
                 replace(tuning_page_of(document, cells, files=files), home=INDEX)
@@ -360,7 +362,13 @@ class Known:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
-        return profiles_in(self.study, self.history)
+        return profiles_in(self.study, self.with_evidence)
+
+    @cached_property
+    def with_evidence(self) -> tuple[TrialResult, ...]:
+        """The history, with the evidence that the study reads behind it."""
+        reads = self.study.policy.reads_evidence
+        return self.state.history(self.study.name, with_evidence=reads)
 
     @cached_property
     def scored(self) -> tuple[TrialResult, ...]:
@@ -388,6 +396,8 @@ class Known:
     @cached_property
     def subject(self) -> Subject:
         """What a document of the cell is made of."""
+        from pytest_xlatune.tasks.run_record import record_of_study
+
         return Subject(
             patch=_patch_of_setting(self),
             conclusion=self.conclusion,
@@ -528,7 +538,11 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: Known) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    kept = read_calibration(known.folder, known.cell) if known.study.traits.about_cell else None
+    kept = None
+    if known.study.traits.about_cell:
+        from pytest_xlatune.sweep.earlier import read_calibration
+
+        kept = read_calibration(known.folder, known.cell)
     document = known.kind.document_of(
         replace(
             known.subject,
@@ -538,6 +552,8 @@ def document_of(known: Known) -> Document:
         )
     )
     if known.study.traits.compares_settings:
+        from pytest_xlatune.report.bubble import bubbles
+
         files, conclusion = known.files, known.conclusion
         shown_too = (
             was_compiled(known.state, known.profiles, known.history),
@@ -549,8 +565,12 @@ def document_of(known: Known) -> Document:
 
 def _patch_of_setting(known: Known) -> str:
     """Return the patch of the setting that a study recommends, once it is over; "" without one."""
-    setting = known.conclusion.facts.setting or ""
-    return patch_of_setting(known.files, setting) if known.conclusion.complete else ""
+    setting = known.conclusion.facts.setting
+    if not setting or not known.conclusion.complete:
+        return ""
+    from pytest_xlatune.report.deployment import patch_of_setting
+
+    return patch_of_setting(known.files, setting)
 
 
 def was_compiled(
@@ -578,7 +598,11 @@ def was_compiled(
         for each in said
     ]
     needless = sum(each.profile in why for each in said)
-    return compiled(rows, needless=needless, by=said[-1].by) if rows else None
+    if not rows:
+        return None
+    from pytest_xlatune.report.study_documents import compiled
+
+    return compiled(rows, needless=needless, by=said[-1].by)
 
 
 def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ...]], ...]:
@@ -593,11 +617,16 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: Known) -> str:
     """Return the state of a cell as the text of one JSON document."""
+    from pytest_xlatune.report.leaderboard import leaderboard_json
+
     return hide_kept(leaderboard_json(known.subject))
 
 
 def covered_by(known: Known) -> Covered:
     """Return the cell's part of the tuning document, without secrets."""
+    from pytest_xlatune.report.covered import Covered
+    from pytest_xlatune.report.leaderboard import shown_cell
+
     covered = Covered(
         sweep=known.sweep,
         cell_digest=known.cell.digest,
@@ -621,8 +650,11 @@ def covered_by(known: Known) -> Covered:
         covered = replace(covered, explanation=explain(known.state, known.folder, best.arm))
     if best is not None:
         recipe = next((each for each in known.profiles if each.id == best.arm), None)
-        others = elsewhere(known.folder, known.study.cells[0], recipe) if recipe else ()
-        covered = replace(covered, elsewhere=others)
+        covered = replace(
+            covered,
+            elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
+            pgle=_pgle_of(recipe) if recipe else "",
+        )
     text = json.dumps(covered.to_json())
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
@@ -633,8 +665,21 @@ def covered_by(known: Known) -> Covered:
 
 def _without_steps(result: TrialResult) -> TrialResult:
     """Return a result as the document keeps it: the times of its steps are in the sweep's JSON."""
+    from pytest_xlatune.report.leaderboard import shown
+
     found, score = shown(result), result.score
     return found if score is None else replace(found, score=replace(score, timings=()))
+
+
+def _pgle_of(recipe: Profile) -> str:
+    """Return the text of the file by which a recipe lets XLA schedule; "" of none, or no text."""
+    path = Path(effective_values(recipe.flags).get(PGLE, ""))
+    if path.suffix != PGLE_SUFFIX:
+        return ""
+    try:
+        return owned.read_bytes(path).decode()
+    except (OSError, XlatuneError, UnicodeDecodeError):
+        return ""
 
 
 def page_text(
@@ -651,12 +696,16 @@ def page_text(
     With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
     the sweep stands. `home` is the address of an index.
     """
+    from pytest_xlatune.report.page import html, page_of
+
     page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
     return html(mapped(replace(page, live=live, home=home), hide_kept))
 
 
 def _stands(known: Known) -> Live | None:
     """Return since when a sweep that is not over stands still, as its ledger tells it."""
+    from pytest_xlatune.report.page import Live
+
     at_s = known.at_s
     return None if known.conclusion.complete else Live(written_s=at_s, alive_s=at_s, event_s=at_s)
 
@@ -667,6 +716,12 @@ def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
         stem.with_name(f"{stem.name}.md"): markdown(document),
         stem.with_name(f"{stem.name}.json"): json_of(known),
     }
+
+
+def _write_index(reports: Path) -> Path:
+    from pytest_xlatune.tasks.report_index import write_index
+
+    return write_index(reports)
 
 
 def write_so_far(folder: Path, reports: Path, live: Live) -> None:
@@ -686,7 +741,7 @@ def write_so_far(folder: Path, reports: Path, live: Live) -> None:
             texts[stem.with_name(f"{stem.name}.html")] = page
         write_all(texts)
         if has_pages():
-            write_index(reports)
+            _write_index(reports)
 
 
 def publish(
@@ -728,6 +783,9 @@ def publish(
         write_all(texts)
         written = tuple(texts)
         if exports:
+            from pytest_xlatune.report.exports import exported
+            from pytest_xlatune.report.exports import texts as export_texts
+
             report = exported(
                 texts[stem.with_name(f"{stem.name}.json")],
                 sweep=known.sweep,
@@ -741,6 +799,8 @@ def publish(
             written += tuple(more)
         covered = covered_by(known) if known.study.traits.is_deployed else None
         if covered is not None:
+            from pytest_xlatune.sweep.launcher_files import with_recipes
+
             made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}
             write_all(patched)
@@ -754,7 +814,21 @@ def publish(
                 known, document, covered=covered, files=files, live=_stands(known), home=_HOME
             )
             write_all({path: page})
-            written += (path, write_index(reports))
+            written += (path, _write_index(reports))
+    return written + _given(known, folder, stem, report, exports) if exports else written
+
+
+def _given(
+    known: Known, folder: Path, stem: Path, report: Exported, exports: Sequence[str]
+) -> tuple[Path, ...]:
+    """Give a report to the servers among the formats; return what each left beside it.
+
+    Raises:
+        LedgerError: one does not take it, or a file cannot be written.
+    """
+    from pytest_xlatune.report.exports import export_of
+
+    written: tuple[Path, ...] = ()
     problems = []
     for export in filter(None, map(export_of, exports)):
         # a server may take its time: sessions of other ledgers write meanwhile; two of this one
@@ -778,6 +852,9 @@ def publish(
 
 def _told_of(reports: Path, known: Known) -> tuple[Path, ...]:
     """Tell the document that has the cell which a study follows what became of its winner here."""
+    from pytest_xlatune.report.covered import CarriedTo, read_cells
+    from pytest_xlatune.report.leaderboard import shown_cell
+
     settings, files = {each.id: each.shown for each in known.profiles}, dict[Path, None]()
     for data in sorted(reports.glob("*-tuning.json")):
         for each in read_cells(data.read_text("utf-8"), where=str(data)):

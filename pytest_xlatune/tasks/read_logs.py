@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import LogReader, LogReport, patterns
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
-from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -31,6 +31,9 @@ from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
+
+if TYPE_CHECKING:
+    from pytest_xlatune.logs.standstill import Standstill
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
@@ -380,8 +383,10 @@ def explained(read: Read) -> list[str]:
     Raises:
         UnreadableLogError: it cannot be.
     """
-    readers = read.whole or [(each, each.whole()) for each in formats()]
-    asked = [each for of, each in readers if of.explains(read.findings)]
+    if read.whole:
+        asked = [each for of, each in read.whole if of.explains(read.findings)]
+    else:
+        asked = [each.whole() for each in formats() if each.explains(read.findings)]
     if asked and not read.whole:
         try:
             for chunk in chunks_of(read.path, []):

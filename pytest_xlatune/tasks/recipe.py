@@ -18,7 +18,15 @@ from statistics import fmean
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
 from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
-from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
+from pytest_xlatune.model.profile import (
+    PGLE,
+    PGLE_SUFFIX,
+    Flag,
+    Profile,
+    effective_values,
+    format_flags,
+    parse_flags,
+)
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
@@ -379,7 +387,7 @@ class Applied:
         patch: for `git apply`, once the gate has passed; None where no file can deploy it.
         missing: why the patch lacks it, or a part of it.
         own_table: of `xlatune.toml`, whose settings the gate does not get by its name; "" is none.
-        files: path -> text, of both.
+        files: path -> text, of both, and of the file by which the recipe lets XLA schedule.
     """
 
     gate: Path
@@ -395,11 +403,12 @@ def applied(
     """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
 
     Raises:
-        ConfigError: one of the files is there already.
+        ConfigError: one of the files is there already, or the recipe's own is not in its pack.
     """
     from pytest_xlatune.report.deployment import patch_of
     from pytest_xlatune.sweep.deployed import deployed_files
 
+    recipe, brought = _brought(recipe, sweep_file)
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
     # the comment says where it was measured; what the sweep gives by argument no file can deploy
@@ -417,7 +426,8 @@ def applied(
             flags=format_flags(profile.flags),
             env=profile.env,
             overrides=profile.overrides,
-        )
+        ),
+        **brought,
     }
     if patch is not None:
         texts[patch] = (
@@ -440,3 +450,23 @@ def applied(
         own_table=table if is_own else "",
         files=texts,
     )
+
+
+def _brought(recipe: MeasuredRecipe, sweep_file: Path) -> tuple[MeasuredRecipe, dict[Path, str]]:
+    """Return a recipe by whose file XLA schedules with that file's place here, and its text."""
+    profile, cell = recipe.profile, recipe.cell
+    file = effective_values(profile.flags).get(PGLE)
+    if file is None:
+        return recipe, {}
+    if not cell.pgle:
+        raise ConfigError(
+            f"{recipe.path}: the text of {file}, by which the recipe lets XLA schedule, is not in "
+            "it; Singles(..., pgle=True) makes one of a run here"
+        )
+    path = sweep_file.with_name(f"{sweep_file.stem}_recipe{PGLE_SUFFIX}")
+    here = Flag(name=PGLE, value=str(path.absolute()))
+    moved = replace(
+        profile, flags=tuple(here if each.name == PGLE else each for each in profile.flags)
+    )
+    profiles = tuple(moved if each.id == profile.id else each for each in cell.profiles)
+    return replace(recipe, profile=moved, cell=replace(cell, profiles=profiles)), {path: cell.pgle}

@@ -20,9 +20,8 @@ from pytest_xlatune.report.document import literal, mapped, plain
 from pytest_xlatune.report.history import answer_of
 from pytest_xlatune.report.page import Link, Links, Page, html, index_page
 from pytest_xlatune.sweep.registry import KINDS, kind_of
-from pytest_xlatune.tasks.files import write_all
+from pytest_xlatune.tasks.files import INDEX, write_all
 
-INDEX = "index.html"
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError)
 _TUNING = "-tuning.json"
 _FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the first that is there

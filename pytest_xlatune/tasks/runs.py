@@ -24,11 +24,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of, versions
+from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.ledger import LEDGER, Event, Ledger
+from pytest_xlatune.ledger import LEDGER, Event, Ledger, versions
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
@@ -100,7 +100,12 @@ def look_at(
         cells = resolved.first_cells
     looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
-    keys = look_at_keys(launcher, resolved.cell, profiles, environ=os.environ)
+    # what a study varies is in its own cells alone
+    overrides = {
+        key: value for each in resolved.study().cells for key, value in each.overrides.items()
+    }
+    keyed = dataclasses.replace(resolved.cell, overrides=overrides)
+    keys = look_at_keys(launcher, keyed, profiles, environ=os.environ)
     named = resolved.sweep.named_profiles
     rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
     files = deployed_files(
@@ -452,7 +457,7 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
     best = known.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        found = profiles_in(resolved.tuning(), known.history)
+        found = profiles_in(resolved.tuning(), known.with_evidence)
         derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
     ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
     return [derived.get(each, each) for each in ids]

@@ -34,9 +34,10 @@ from pytest_xlatune.report.document import Document, brief, literal, mapped, pla
 from pytest_xlatune.report.document import Text as Paragraph
 from pytest_xlatune.report.history import history
 from pytest_xlatune.report.page import Link, Links, Live, document_page, html, index_page
+from pytest_xlatune.tasks.files import INDEX
 from pytest_xlatune.tasks.measured import studies_below
 from pytest_xlatune.tasks.publish import Known, document_of, page_text, read_known
-from pytest_xlatune.tasks.report_index import INDEX, files_of, report_index
+from pytest_xlatune.tasks.report_index import files_of, report_index
 from pytest_xlatune.tasks.watch import Seen, Standing, Watcher
 
 _HISTORY, _REPORTS, _CELL = "history", "reports/", "cell/"

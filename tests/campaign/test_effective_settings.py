@@ -20,9 +20,9 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.trial import Trial
 from tests.helpers.tell_options import TELL_OPTIONS

@@ -204,6 +204,24 @@ def test_a_job_that_ran_for_a_moment_only_and_was_put_back_is_told_at_once(seen:
     assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
 
 
+def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen) -> None:
+    """A line names one job: a count of the others would tell nothing of it."""
+    seen.after()
+    (waits,) = seen.after()
+    assert "(job 1) waits" in waits
+    flights = Flights(seen.campaign.setup.folder)
+    (mine,) = flights.look(read_known(seen.campaign.setup.folder).state, {})
+    other = replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
+    seen.feed._flights.look = lambda *_: (mine, other)  # type: ignore[method-assign]
+    (both,) = seen.after(61.0)
+    assert "(job 2) started, 1 more in flight | " in both
+    back = replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
+    seen.feed._flights.look = lambda *_: (back, other)  # type: ignore[method-assign]
+    (line,) = seen.after()
+    assert re.search(r"\(job 1\) waits .*, put back, .*, 1 more in flight \| ", line)
+    assert "(job 2) started" in seen.feed.status()
+
+
 def test_nothing_reaches_people_with_the_password_of_an_address(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import LedgerError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pytest_xlatune.campaign.turns import Turns
+from pytest_xlatune.ledger.turns import Turns
 turns = Turns(Path(sys.argv[1]))
 with getattr(turns, sys.argv[2])(**({"wait_s": 60} if sys.argv[2] == "mine" else {})) as given:
     print("holding", given, flush=True)
@@ -59,7 +59,7 @@ def test_a_killed_driver_is_silent_and_then_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence_s = 3600.0  # however long this machine takes to get here, it was a moment
-    monkeypatch.setattr("pytest_xlatune.campaign.turns.SILENCE_S", silence_s)
+    monkeypatch.setattr("pytest_xlatune.ledger.turns.SILENCE_S", silence_s)
     process = other(tmp_path, "next")
     end(process)
     turns = Turns(tmp_path)

@@ -14,10 +14,10 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Request
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State, Submission, TrialStatus

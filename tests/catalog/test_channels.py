@@ -16,13 +16,18 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import CHANNELS, Channel, flags_in, on_top
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, profile, settings_digest, shell_exports
+from pytest_xlatune.model.profile import (
+    Profile,
+    profile,
+    settings_digest,
+    settings_of,
+    shell_exports,
+)
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report._deployed_files import with_settings
 from pytest_xlatune.stats.validity import Shown, judged
-from pytest_xlatune.studies.tuning.derived import settings_of
 from pytest_xlatune.sweep.deployed import NoEnv
 from pytest_xlatune.tasks.known_settings import seen_in
 

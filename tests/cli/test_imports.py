@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from pytest_xlatune import cli
 from pytest_xlatune.cli import main
 
 # of other people, each slow or large; and of ours, what drives a cluster
@@ -121,17 +125,28 @@ TABLE = [
 # what a trial told: of each field of each class a dataclass compiles six functions
 TRIALS = frozenset({"model.result", "model.trial", "model.rotation", "model.rotation_score"})
 PAGES = frozenset({"report.page", "report.page_plots", "report.study_plots"})
+# what a log needs that stands still, has a straggler or a digest of libtpu
+OF_TROUBLE = frozenset(
+    {"stats.stragglers", "stats.design", "logs.standstill", "guests.megascale.digests"}
+)
+# of reports
+WRITERS = frozenset({"report.page", "report.covered", "report.exports", "report.tuning_document"})
 # command, modules of ours that it must not load beside the packages above
 MODULES = [
-    ("steps one/0.log", TRIALS | PAGES | {"stats.stragglers", "stats.design"}),
-    ("triage one/0.log", TRIALS | PAGES | {"stats.stragglers", "stats.design"}),
+    ("steps one/0.log", TRIALS | PAGES | OF_TROUBLE),
+    ("triage one/0.log", TRIALS | PAGES | OF_TROUBLE),
     ("megascale one/0.log", TRIALS),
-    ("hlo .", TRIALS | PAGES),
-    ("drill h.trace.json", TRIALS | PAGES | {"model.cell"}),
+    ("hlo .", TRIALS | PAGES | {"model.cell"}),
+    ("drill h.trace.json", TRIALS | PAGES | {"model.cell", "evidence.trace.xplane"}),
     ("ceiling h.trace.json", TRIALS | PAGES | {"ledger", "tasks.artifacts"}),
     ("network h.xplane.pb", TRIALS | {"model.cell"}),
     ("flags list", TRIALS | PAGES),
     ("jobs --workdir w", PAGES),
+    ("megascale --help", {"logs", "guests.megascale.digest"}),
+    ("flags lint --jaxlib 0.8.3 --xla_a=1", {"prepare.preflight", "sweep.resolved", "studies"}),
+    ("history --workdir w", WRITERS | {"studies.tuning", "studies.gate", "stats.rotations"}),
+    ("watch --workdir w --once", WRITERS | {"studies.tuning", "studies.gate"}),
+    ("import nosuch.csv --model m", {"campaign"}),
 ]
 
 IMPORTED = [f"import jobs.csv {OF_CELL} --workdir w", "jobs --workdir w", "report --workdir w"]
@@ -240,3 +255,78 @@ def test_a_command_that_loads_numpy_starts_no_threads_and_leaves_the_environment
     assert left == said
     if said is None:
         assert threads == 1
+
+
+CLASSES = """
+from dataclasses import dataclass, replace
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    \"\"\"A value.\"\"\"
+    name: str
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"{self.size}")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Below(Value):
+    \"\"\"A value below it.\"\"\"
+    more: tuple = ()
+
+@dataclass
+class Open:
+    \"\"\"One that changes.\"\"\"
+    at: int = 0
+"""
+USES = [
+    "Below(name='a', more=(1,))",
+    "Value(name='a') == Value(name='a'), Value(name='a') == Value(name='b')",
+    "Value(name='a') == Below(name='a')",
+    "hash(Value(name='a', size=3)) == hash(Value(name='a', size=3))",
+    "{Value(name='a'): 1}[Value(name='a')]",
+    "Value()",
+    "Below(nam='a')",
+    "Value('a')",
+    "Value(name='a', size=-1)",
+    "setattr(Below(name='a'), 'more', ())",
+    "delattr(Value(name='a'), 'name')",
+    "replace(Below(name='a'), name='b')",
+    "hash(Open(3))",
+    "Open(3) == Open(at=3), Open(3)",
+    "__import__('pickle').loads(__import__('pickle').dumps(Below(name='a')))",
+    "__import__('dataclasses').asdict(Below(name='a'))",
+]
+
+
+def classes_in(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The classes in a module of this name."""
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(CLASSES, vars(module))
+    return vars(module)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_methods_that_are_made_late_do_what_the_library_makes(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(dataclasses, "_create_fn"):
+        pytest.skip("this Python compiles all methods of a class in one piece")
+
+    def seen(names: dict[str, Any]) -> str:
+        try:
+            return repr(eval(use, names))
+        except (AttributeError, TypeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    expected = seen(classes_in("pytest_xlatune.made", monkeypatch))
+    monkeypatch.setattr(dataclasses, "_create_fn", vars(dataclasses)["_create_fn"])
+    cli._make_methods_late()
+    others, late = (classes_in(each, monkeypatch) for each in ("others", "pytest_xlatune.made"))
+    assert others["Value"].__init__.__code__.co_filename == "<string>"  # not ours: made at once
+    assert late["Value"].__init__.__code__.co_filename != "<string>"
+    assert (seen(late), seen(late)) == (expected, expected)
+    late["Value"](name="a")
+    assert late["Value"].__init__.__code__.co_filename == "<string>"  # from now on the library's

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +16,23 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.captures import pgle_profile
 from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.profile import PGLE, profile
 from pytest_xlatune.prepare.compilers import (
     Way,
     by_function,
+    compiled,
     compiled_baseline,
     find_target,
+    judge_of,
     named_targets,
     screen,
 )
 from tests.helpers.benchmarks import FOLDER, load
+from tests.helpers.captures import Space
 
 PYTHON = os.environ.get("XLATUNE_CUDA_PYTHON", sys.executable)
 IS_REQUIRED = bool(os.environ.get("XLATUNE_CUDA_REQUIRED"))
@@ -113,6 +120,52 @@ def test_the_program_of_a_named_target_is_read(name: str, tmp_path: Path) -> Non
     assert program.memory_bytes is not None
     assert program.thunks is not None
     assert program.thunks.collectives["all-gather"] == len(program.of("all-gather"))
+
+
+def as_if_captured(program: Program, tmp_path: Path) -> str:
+    """A profile as a capture of this program would make it: each collective's time, and some."""
+    (dump,) = tmp_path.rglob("*gpu_after_optimizations.txt")
+    found = re.findall(r"^  (?:ROOT )?%(\S+) = ", dump.read_text(encoding="utf-8"), re.MULTILINE)
+    space = Space()
+    for at, name in enumerate(found):
+        # the later one of two is the longer: no model of a device says so
+        space.kernel(0, "Stream #1(Compute)", name, at * 10**9, 10**6 * (at + 1), op=name)
+    drilled = drill([space.trace()], CaptureWindow(steps=1))
+    return pgle_profile(drilled, program)
+
+
+def test_xla_takes_a_profile_of_this_program_alone_and_says_so(tmp_path: Path) -> None:
+    way, lock = for_target("h100"), tmp_path / "lock"
+    program = compiled_baseline(way, tmp_path / "deployed", lock=lock)
+    text = as_if_captured(program, tmp_path)
+    texts = {
+        "own": text,
+        "of-another": text.replace(str(program.fingerprint), "0" * 32),
+        "damaged": text[: len(text) // 2],
+    }
+    profiles = []
+    for name, each in texts.items():
+        path = tmp_path / f"{name}.pbtxt"
+        path.write_text(each, encoding="utf-8")
+        profiles.append(profile(name, f"--{PGLE}={path}"))
+    profiles.append(profile("of-the-nodes", f"--{PGLE}=/nowhere/step.pbtxt"))
+    judge = judge_of(program, memory_limit_bytes=None, is_away=True)
+    made = {each.id: compiled(each, way(each), tmp_path / "m", lock=lock) for each in profiles}
+    found = {name: judge.judge(each) for name, each in made.items()}
+    # told by the difference of the two programs
+    assert found["own"].cls is CompileClass.SCHEDULE, found["own"]
+    assert made["own"].program is not None
+    assert made["own"].program.fingerprint == program.fingerprint
+    assert not made["own"].is_of_another
+    # without the device kernels are not autotuned, so it may be of this very program: it is run
+    assert found["of-another"].cls is CompileClass.UNSEEN
+    assert "the profile is of another program" in found["of-another"].sentence
+    assert found["of-the-nodes"].cls is CompileClass.UNSEEN
+    here = judge_of(program, memory_limit_bytes=None)
+    for name in ("of-another", "of-the-nodes"):
+        assert here.judge(made[name]).cls is CompileClass.REFUSED
+    assert found["damaged"].cls is CompileClass.REFUSED
+    assert found["damaged"].sentence.startswith(f"XLA could not read {tmp_path}/damaged.pbtxt")
 
 
 SWEEP = """

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.ledger.now import Now, write_now
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import check_folders

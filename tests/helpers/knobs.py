@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import Profile, profile, settings_of
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.tuning.derived import settings_of
 from tests.helpers.answers import measured, noise
 
 CELL = Cell(

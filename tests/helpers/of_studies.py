@@ -31,6 +31,12 @@ def batch() -> Subject:
     return subject(study, history, found)
 
 
+def pairs_of_sizes() -> Subject:
+    study = sizes.asking_study(start=8, sigma=0.002, **sizes.PAIRED)
+    found, history = sizes.drive(study, sizes.paired(study, gains=sizes.LATER, c=0.8))
+    return subject(study, history, found)
+
+
 def nodes(count: int = 12, name: str = "node{:03}") -> Subject:
     study = single.study_of(count, names=tuple(name.format(at + 1) for at in range(count)))
     slow = {name.format(3): -0.08, name.format(7): -0.03}

@@ -12,13 +12,13 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import OPTIONS_FOLDER, Cell, DeployedFile, Parallelism, Protocol
+from pytest_xlatune.ledger.turns import Turns
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.profile import Profile, parse_flags, profile
+from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec

@@ -15,9 +15,16 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.launchers.program import PROFILE_FILE
-from pytest_xlatune.model.cell import DUMP_FOLDER, OPTIONS_FOLDER
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Flag, Profile, effective_values, format_flags, parse_flags
+from pytest_xlatune.model.profile import (
+    DUMP_FOLDER,
+    OPTIONS_FOLDER,
+    Flag,
+    Profile,
+    effective_values,
+    format_flags,
+    parse_flags,
+)
 from pytest_xlatune.prepare.compilers import by_function
 from pytest_xlatune.prepare.lint import Target
 from pytest_xlatune.sweep.settings import check_folders

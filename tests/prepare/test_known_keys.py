@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import Cell, Parallelism, Profile, profile
+from pytest_xlatune import (
+    BatchSize,
+    Cell,
+    CellSettings,
+    CompileCheck,
+    Parallelism,
+    Profile,
+    SiteSettings,
+    Sweep,
+    profile,
+)
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.prepare.preflight import Preflight, look_at_keys
+from pytest_xlatune.tasks.runs import look_at
 
 BASE = """\
 # what every model shares
@@ -150,6 +161,36 @@ def test_a_release_that_cannot_be_asked_is_a_note(
     assert len(found.notes) == 1
     assert found.notes[0].startswith("the keys of the configuration were not checked: ")
     assert note in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        pytest.param(BatchSize(key="remat_polcy", values=("full", "none")), id="one key"),
+        pytest.param(BatchSize(by="remat_polcy", by_values=("full", "none")), id="a second key"),
+    ],
+)
+def test_a_key_that_a_study_varies_is_held_against_the_release_too(
+    checkout: Path, study: BatchSize
+) -> None:
+    sweep = Sweep(
+        name="s",
+        cell=CellSettings(model_tag="tiny", parallelism="FSDP=2", per_device_batch_size=4),
+        launcher=MaxTextLauncher(
+            config="{model_tag}.gpu.yml",
+            cwd=str(checkout),
+            python=sys.executable,
+            module="maxtext.trainers.pre_train.train",
+            axis_prefix={"FSDP": "ici", "PP": "ici"},
+        ),
+        site=SiteSettings(executor="local"),
+        study=study,
+        compile_check=CompileCheck(memory_limit_gib=1),
+    )
+    found = look_at(sweep.resolve(), checkout, is_first=True, is_busy=False, cells=())
+    (fault,) = found.faults
+    assert fault.startswith("unknown key 'remat_polcy' in cell ")
+    assert "did you mean 'remat_policy'?" in fault
 
 
 def test_other_trainers_have_no_keys_to_look_at(checkout: Path) -> None:

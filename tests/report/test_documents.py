@@ -180,6 +180,9 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
         pytest.param(cells.nodes, of_studies.nodes, "node003", id="nodes"),
         pytest.param(cells.network, of_studies.network, "node004", id="network"),
         pytest.param(cells.batch, of_studies.batch, "pdbs-12", id="batch size"),
+        pytest.param(
+            cells.batch, of_studies.pairs_of_sizes, "pdbs-9-remat-policy-minimal", id="pairs"
+        ),
         pytest.param(cells.commits, lambda: of_studies.commit(5, 3), None, id="commits"),
     ],
 )
@@ -188,7 +191,7 @@ def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_the
 ) -> None:
     bare = _used(subject(), peak=None, memory_gb=None, tflops=None)
     text = markdown(document(bare))
-    assert not any(each in text for each in ("MFU", "TFLOP/s", "compiled memory"))
+    assert not any(each in text for each in ("MFU", "TFLOP/s", "compiled memory (GB)"))
     assert "uses" not in json.loads(leaderboard_json(bare))
 
     arm = arm or bare.conclusion.verdicts[0].arm
@@ -203,6 +206,26 @@ def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_the
 
     as_printed = json.loads(leaderboard_json(_used(bare, peak=None, mfu=13.0)))["uses"]
     assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
+
+
+def test_pairs_have_a_grid_with_what_is_too_large_and_what_was_not_run() -> None:
+    subject = of_studies.pairs_of_sizes()
+    text = markdown(cells.batch(subject))
+    assert text.startswith("# llama2-70b FSDP=8: batch size and remat_policy\n")
+    head, _, *rows = text.partition("## Pairs\n\n")[2].partition("\n\n")[0].splitlines()
+    assert [each.strip() for each in head.strip("|").split("|")] == [
+        "per_device_batch_size", "full", "minimal", "none"
+    ]  # fmt: skip
+    grid = {cells_[0]: cells_[1:] for row in rows for cells_ in [row.strip("| ").split(" | ")]}
+    assert [*grid] == sorted(grid, key=float)
+    shown = {word for row in grid.values() for word in row}
+    best = next(each for each in subject.conclusion.verdicts if each.word == "BEST")
+    assert grid["9"][1] == f"{best.tgs:.1f} BEST"
+    assert grid["9"][2] == grid["20"][1] == "too large", "by compiled memory"
+    assert "not run" in shown
+    assert "error_rates.md, Pairs" in text, "and not the rates of sizes alone"
+    tried = sum(word not in ("too large", "not run") for row in grid.values() for word in row)
+    assert tried == len(subject.conclusion.verdicts)
 
 
 @pytest.mark.parametrize("declared", [BatchSize, Nodes, Network, Commits])

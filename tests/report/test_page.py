@@ -509,7 +509,7 @@ def test_a_fault_of_the_page_costs_no_report(
     def broken(_: object) -> str:
         raise ImportError("half installed")
 
-    monkeypatch.setattr("pytest_xlatune.tasks.publish.html", broken)
+    monkeypatch.setattr("pytest_xlatune.report.page.html", broken)
     with pytest.raises(ImportError):
         publish(made.setup.folder, tmp_path / "reports")
     left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}

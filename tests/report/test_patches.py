@@ -216,6 +216,20 @@ def test_a_variable_is_a_patch_of_the_env_file(tmp_path: Path, name: str) -> Non
     assert [each for each in lines if name in each] == [f"export {name}=0.93"]
 
 
+def test_two_keys_are_one_patch_and_never_half_of_it(tmp_path: Path) -> None:
+    before = "steps: 9\nper_device_batch_size: 4\nremat_policy: full\n"
+    deployed = DeployedFile(path=YML, text=before, is_shell=False)
+    root = repository(tmp_path, {YML: before})
+    apply(root, patch_of_setting((deployed,), "per_device_batch_size=8 remat_policy=minimal"))
+    assert (root / YML).read_text("utf-8") == (
+        "steps: 9\nper_device_batch_size: 8\nremat_policy: minimal\n"
+    )
+    assert not patch_of_setting((deployed,), "per_device_batch_size=8 NCCL_ALGO=Ring")
+    same = patch_of_setting((deployed,), "per_device_batch_size=4 remat_policy=minimal")
+    assert "batch_size: 8" not in same
+    assert "+remat_policy: minimal" in same
+
+
 def test_a_setting_that_no_file_has_to_learn_is_no_patch() -> None:
     deployed = DeployedFile(path=YML, text="per_device_batch_size: 6.0\n", is_shell=False)
     hidden = DeployedFile(path=YML, text="- a list\n", is_shell=False)

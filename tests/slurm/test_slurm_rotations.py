@@ -7,6 +7,7 @@ JAX takes turns in step over two nodes is the last test.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -27,9 +28,11 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
-from tests.helpers.turned import RotationsStudy, ids, rotation_trial, spec_of
+from tests.helpers import waiting
+from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 
 NODES = ("node001", "node002")
 SPEC = spec_of(("fast", {}), ("slow", {"xla_slow": "1"}), rounds=3)
@@ -55,16 +58,17 @@ class Rotating:
             protocol=Protocol(steps=12, deadline_s=240),
             launcher=launcher.describe(),
         )
+        self.spec, self.patience = SPEC, PATIENCE
 
     def session(self, name: str = "one") -> Campaign:
-        study = RotationsStudy(cell=self.cell, specs=(SPEC,))
+        study = RotationsStudy(cell=self.cell, specs=(self.spec,))
         made = Campaign(
             Setup(
                 sweep="rotations",
                 cells=by_digest([self.cell]),
                 launcher=self.launcher,
                 executor=SlurmExecutor(),
-                resources=Resources(time_limit_s=300, patience=PATIENCE),
+                resources=Resources(time_limit_s=300, patience=self.patience),
                 folder=self.folder,
                 session=name,
             ),
@@ -205,9 +209,8 @@ def test_a_person_who_cancels_blames_no_program(
     assert of(result).blamed == ()
 
 
-@pytest.mark.jax
-def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
-    """One process per node over gloo; both agree which programs can run, and stay in step."""
+def real_jax() -> tuple[MaxTextLauncher, Cell]:
+    """The quickstart's trainer, a process per node over gloo."""
     home = Path(__file__).parents[2] / "sweeps" / "quickstart"
     overrides = {
         "hardware": "gpu_multiprocess",
@@ -224,7 +227,7 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
         config=str(home / "configs" / "quickstart.yml"),
     )
     devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-    cell = Cell(
+    return launcher, Cell(
         model_tag="quickstart",
         parallelism=Parallelism.parse("DP=2"),
         max_target_length=16,
@@ -234,13 +237,19 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
         protocol=Protocol(steps=12, deadline_s=240),
         launcher=launcher.describe(),
     )
-    spec = spec_of(
-        ("fusion-off", {"xla_disable_hlo_passes": "fusion"}),
-        ("warp", {"xla_cpu_enable_warp_drive": "true"}),
-        rounds=2,
-        turn_steps=4,
-    )
-    trial = rotation_trial(cell, spec)
+
+
+REAL = (
+    ("fusion-off", {"xla_disable_hlo_passes": "fusion"}),
+    ("warp", {"xla_cpu_enable_warp_drive": "true"}),
+)
+
+
+@pytest.mark.jax
+def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
+    """Both processes agree which programs can run, and stay in step."""
+    launcher, cell = real_jax()
+    trial = rotation_trial(cell, spec_of(*REAL, rounds=2, turn_steps=4))
     launched = with_worker(launcher.launch(replace(trial, study="s"), cell))
     told = {
         name: getattr(launched, name) for name in ("argv", "env", "inherit", "files", "last_step")
@@ -255,5 +264,22 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
     assert one.found == two.found == "train_step"
     assert one.turns == two.turns
     assert set(one.refused) == set(two.refused) == {"warp"}
-    assert {each.program for each in one.turns} >= {"fusion-off", ids(spec.programs)[1]}
+    assert {each.program for each in one.turns} >= {"fusion-off", COPY}
     assert "completed step: 34" in logs[0]
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("rank", [0, 1], ids=["the first process", "the second one"])
+def test_a_kill_of_real_jax_in_a_turn_blames_no_program(rotating: Rotating, rank: int) -> None:
+    rotating.launcher, rotating.cell = real_jax()
+    rotating.spec = spec_of(*REAL, rounds=16, turn_steps=4)
+    rotating.patience = Patience(before_memstats_s=120, compiling_s=120, training_s=60)
+    campaign = rotating.session()
+    rotating.until(campaign, lambda: rotating.says('"compile", "pid"', rank=rank))
+    waiting.until(lambda: rotating.says('"turn", "pid"', rank=rank))
+    (path,) = rotating.folder.glob(f"*/*/rotation.{rank}.jsonl")
+    os.kill(json.loads(path.read_text(encoding="utf-8").splitlines()[0])["pid"], signal.SIGKILL)
+    result = rotating.run(campaign)
+    assert (result.status, of(result).blamed) == (TrialStatus.MEASURED, ())
+    assert len(rotating.attempts()) == 2
+    assert {*changes(result)} == {BASELINE_ID, COPY, "fusion-off"}

@@ -18,9 +18,11 @@ from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.stats.noise import rotation_noise
 from pytest_xlatune.stats.rotations import (
     Checked,
+    JobPace,
     OrdinaryNoise,
     RotationDecision,
     RotationPlan,
+    TurnLayout,
     best_of,
     check_deployed,
     check_jobs,
@@ -91,6 +93,30 @@ def test_rotations_run_no_more_steps_than_the_jobs_they_replace(profiles: int, s
     whole = sum(turns.steps(width + plan.copies) for width in plan.widths)
     if (turns.turn_steps, turns.rounds) != (4, 2):
         assert whole <= jobs * steps
+
+
+@pytest.mark.parametrize(
+    ("error", "compile_s", "turn_steps", "rounds"),
+    [
+        pytest.param(0.01, 90.0, 4, 3, id="turns tell what counts as a change"),
+        pytest.param(0.012, 90.0, 4, 4, id="a little more does"),
+        pytest.param(0.1, 2.45, 4, 6, id="as long as a program compiles"),
+        pytest.param(None, 2.45, 4, 6, id="too few turns to know"),
+        pytest.param(0.1, 1.1, 4, 3, id="steps that take longer than a compilation"),
+        pytest.param(0.1, 4.85, 6, 8, id="longer turns from nine rounds on"),
+        pytest.param(0.9, 900.0, 8, 16, id="never more than a rotation may have"),
+    ],
+)
+def test_noisy_turns_ask_for_more_rounds_where_they_are_cheap(
+    error: float | None, compile_s: float, turn_steps: int, rounds: int
+) -> None:
+    programs = tuple(
+        ProgramChange(program=each, change=0.0, error=error, turns=3) for each in (*copies(3), "a")
+    )
+    ranked = RotationScore(level=0.0, programs=programs, turn_sd=None)
+    pace = JobPace(start_s=9.0, step_s=0.1, compile_s=compile_s)
+    found = TurnLayout(turn_steps=4, rounds=3).sharpened(ranked, pace)
+    assert (found.turn_steps, found.rounds) == (turn_steps, rounds)
 
 
 def test_a_plan_says_what_it_sees() -> None:

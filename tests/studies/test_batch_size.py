@@ -52,6 +52,10 @@ CELL = Cell(
     per_device_batch_size=8,
     protocol=Protocol(steps=15),
 )
+PAIRED: dict[str, Any] = {
+    "by": "remat_policy",
+    "by_values": ("full", "minimal", "none"),
+}
 NOISE = (0.0011, -0.0014, 0.0008, -0.0005, 0.0012, -0.0007, 0.0003, -0.0009, 0.0004, -0.0011)
 Run = Callable[[Trial, int], TrialResult]
 
@@ -441,6 +445,19 @@ def test_the_other_estimates_of_a_ceiling() -> None:
         ({"start": 8, "step": 0.01}, "change step=, smallest= or largest="),
         ({"key": "max_target_length", "sizes": (0.5, 1024)}, "expected whole numbers"),
         ({"key": "max_target_length"}, "needs to know where to begin"),
+        ({"by_values": ("full", "none")}, "need by="),
+        ({**PAIRED, "by": "per_device_batch_size"}, "is both keys"),
+        ({**PAIRED, "by_values": ("full",)}, "two values of remat_policy or more"),
+        ({**PAIRED, "by_values": ("full", "full")}, "each once"),
+        ({**PAIRED, "by": "XLA_FLAGS"}, "tuned by profiles"),
+        ({**PAIRED, "by": "quantization"}, "leave it out of by"),
+        ({**PAIRED, "compiled_ceiling": 9.0}, "leave out compiled_ceiling="),
+        ({**PAIRED, "key": "dtype", "values": ("a", "b")}, "leave out compiled_ceiling="),
+        ({**PAIRED, "key": "XLA_PYTHON_CLIENT_MEM_FRACTION"}, "leave out compiled_ceiling="),
+        (PAIRED, "the sweep compiles nothing"),
+        ({"sizes": (0.3, 8)}, r"0.3 on 8 devices is a global batch of 2.4 .* step is 0.125"),
+        ({"start": 0.5}, "begin at per_device_batch_size=0.5, below the smallest size, 1"),
+        ({"key": "remat_policy", "values": ("a b", "A_B")}, "both named remat-policy-a-b"),
     ],
 )
 def test_a_declaration_that_means_nothing_is_refused(said: dict[str, Any], why: str) -> None:
@@ -711,3 +728,217 @@ def test_a_listed_size_above_the_compiled_ceiling_is_not_tried() -> None:
     assert words(concluded)["pdbs-16"] == words(concluded)["pdbs-24"] == "NOT TRIED"
     (why,) = verdict(concluded, "pdbs-16").reasons
     assert sentence(why) == "compiled memory says that no size above 8 fits"
+
+
+CEILINGS = {"full": 20, "minimal": 9, "none": 4}
+
+
+def pair_in(study: BatchStudy, trial: Trial) -> tuple[float, str]:
+    (cell,) = (each for each in study.cells if each.digest == trial.cell_digest)
+    return cell.per_device_batch_size or 0.0, cell.overrides["remat_policy"]
+
+
+def paired(
+    study: BatchStudy, *, gains: Mapping[str, float], beside: float = 1.0, c: float = 1.0
+) -> Run:
+    """Return a machine of three policies with ceilings of their own, and its compiler.
+
+    A job takes memory that the compiler does not see, where `beside` is below 1.
+    """
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        size, policy = pair_in(study, trial)
+        share = size / (CEILINGS[policy] + 0.5)
+        if trial.stage == "compiled":
+            return compiled(trial, share * LIMIT)
+        if share > beside:
+            return lost(trial, FailureClass.OOM_GPU)
+        noise = NOISE[(int(size) * 7 + len(policy) + 3 * trial.block + at) % len(NOISE)]
+        return scored(trial, 7.5 + math.log(size / (size + c)) + gains[policy] + noise)
+
+    return run
+
+
+LATER = {"full": 0.0, "minimal": 0.06, "none": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("c", "best"),
+    [
+        pytest.param(0.1, "4 remat_policy=none", id="small batches lose little"),
+        pytest.param(0.8, "9 remat_policy=minimal", id="in between"),
+        pytest.param(9.0, "20 remat_policy=full", id="a large batch is worth the most"),
+    ],
+)
+def test_pairs_are_searched_together_and_none_above_its_compiled_ceiling_runs(
+    c: float, best: str
+) -> None:
+    study = asking_study(start=8, sigma=0.002, **PAIRED)
+    concluded, history = drive(study, paired(study, gains=LATER, c=c))
+    alone, jobs = split(history)
+    assert history[: len(alone)] == alone, "all compilations first"
+    assert len(alone) <= 12
+    assert all(each.score for each in jobs), "no job is out of memory"
+    found = record(concluded)
+    assert best in found.same
+    assert found.files[BEST_FILE] == f"per_device_batch_size={found.value}\n"
+    assert found.by_value == found.value.partition("=")[2]
+    assert [(each.by_value, each.compiled) for each in found.ceilings] == [
+        ("full", "20"), ("minimal", "9"), ("none", "4")
+    ]  # fmt: skip
+    assert {pair_in(study, each.trial)[1] for each in jobs} == set(CEILINGS), "each has a figure"
+    probes = [each for each in jobs if not each.trial.block]
+    assert len(probes) < sum(CEILINGS.values()) / 2, "far fewer than all pairs that fit"
+    assert " of 9, none " in sentence(found.summary[-1])
+    assert Conclusion.from_json(concluded.to_json()) == concluded
+    assert BatchStudy.from_json(study.to_json()).conclude(history) == concluded
+
+
+def test_a_lane_far_behind_is_given_up_and_the_report_says_so() -> None:
+    study = asking_study(start=8, sigma=0.002, **PAIRED)
+    gains = {"full": -0.5, "minimal": 0.0, "none": 0.02}
+    concluded, history = drive(study, paired(study, gains=gains))
+    _, jobs = split(history)
+    assert sum(pair_in(study, each.trial)[1] == "full" for each in jobs) == 1
+    assert any(
+        sentence(each).startswith("with full, none of remat_policy the best first run was more")
+        for each in concluded.notes
+    )
+
+
+def test_pairs_without_compiled_memory_stop_before_any_job() -> None:
+    study = asking_study(start=8, **PAIRED)
+
+    def unknown(trial: Trial, at: int) -> TrialResult:
+        del at
+        return compiled(trial, None, said="no such target")
+
+    concluded, history = drive(study, unknown)
+    assert len(history) == 1
+    (why,) = record(concluded).objection
+    assert "chosen by compiled memory, and there is none: no such target" in sentence(why)
+
+
+def test_a_program_that_does_not_take_the_by_is_told() -> None:
+    study = asking_study(start=8, sigma=0.002, **PAIRED)
+    steady = paired(study, gains=LATER)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        if trial.stage == "compiled":
+            return compiled(trial, pair_in(study, trial)[0] * LIMIT / 20.5)
+        return steady(trial, at)
+
+    concluded, _ = drive(study, run)
+    assert any(
+        "is the same with each value of remat_policy" in sentence(e) for e in concluded.notes
+    )
+
+
+def test_a_value_that_no_size_fits_with_costs_no_job_and_where_none_fits_one_says_so() -> None:
+    study = asking_study(sizes=(8, 9), sigma=0.002, **PAIRED)
+    _, history = drive(study, paired(study, gains=LATER))
+    _, jobs = split(history)
+    assert {pair_in(study, each.trial)[1] for each in jobs} == {"full", "minimal"}
+    study = asking_study(sizes=(30, 40), **PAIRED)
+    concluded, history = drive(study, paired(study, gains=LATER))
+    _, jobs = split(history)
+    assert 1 <= len(jobs) <= 3
+    assert not record(concluded).value
+
+
+def test_pairs_of_the_same_batch_and_length_must_have_the_same_loss() -> None:
+    study = asking_study(sizes=(2, 4), sigma=0.002, **PAIRED)
+    steady = paired(study, gains=LATER)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        found = steady(trial, at)
+        size, policy = pair_in(study, trial)
+        if found.score is None:
+            return found
+        loss = 9.9 if policy == "none" else 7.0 + size  # another size has another loss
+        return replace(found, score=replace(found.score, loss=loss))
+
+    concluded, _ = drive(study, run)
+    said = words(concluded)
+    assert {arm for arm, word in said.items() if word == "ANOTHER LOSS"} == {
+        "pdbs-2-remat-policy-none", "pdbs-4-remat-policy-none"
+    }  # fmt: skip
+    assert record(concluded).by_value == "minimal"
+
+
+def test_a_length_as_by_says_what_is_comparable() -> None:
+    lengths: Any = (1024, 2048)
+    study = asking_study(sizes=(2, 4), by="max_target_length", by_values=lengths)
+    assert [each.max_target_length for each in study.cells] == [1024, 1024, 2048, 2048]
+    assert study.ids[3] == "pdbs-4-length-2048"
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        if trial.stage == "compiled":
+            return compiled(trial, LIMIT / 9)
+        return scored(trial, 7.0 + NOISE[at], loss=float(len(trial.arm) + trial.block))
+
+    concluded, _ = drive(study, run)
+    assert any("the loss of different lengths is not" in sentence(e) for e in concluded.notes)
+    assert "ANOTHER LOSS" not in words(concluded).values()
+
+
+def test_a_plan_says_what_pairs_are_tried() -> None:
+    study = asking_study(start=8, **PAIRED)
+    text = " ".join(map(sentence, study.outline(())))
+    assert "with each of full, minimal, none of remat_policy" in text
+
+
+@settings(max_examples=tried(30), deadline=None)
+@given(
+    budget=st.integers(2, 30),
+    beside=st.floats(0.7, 1.0),
+    gains=st.fixed_dictionaries({each: st.floats(-0.2, 0.2) for each in CEILINGS}),
+    failures=st.dictionaries(st.integers(0, 39), st.sampled_from(list(FailureClass)), max_size=4),
+)
+def test_pairs_end_in_every_world_within_the_budget(
+    budget: int,
+    beside: float,
+    gains: dict[str, float],
+    failures: dict[int, FailureClass],
+) -> None:
+    study = asking_study(budget, start=6, **PAIRED)
+    steady = paired(study, gains=gains, beside=beside)
+    history: list[TrialResult] = []
+    jobs = 0
+    while trials := study.propose(history):
+        for each in trials:
+            is_job = each.stage != "compiled"
+            cls = failures.get(jobs) if is_job else None
+            history.append(lost(each, cls) if cls is not None else steady(each, 0))
+            jobs += is_job
+        assert jobs <= budget
+    concluded = study.conclude(list(reversed(history)))
+    assert concluded.complete
+    assert concluded == study.conclude(history)
+    found = record(concluded)
+    if found.value:
+        assert found.value in found.same
+        size, _, policy = found.value.partition(" remat_policy=")
+        assert float(size) <= CEILINGS[policy]
+
+
+def test_simulated_pairs_keep_the_promised_rates() -> None:
+    """A fifteenth of `benchmarks/batch_rates.py --pairs`, whose figures are in error_rates.md."""
+    found = rates.rates(rates.PAIRS[2], 20)
+    assert found["above 3"] == found["over budget"] == found["none"] == 0
+    assert found["held"] >= 17
+    assert found["jobs"] < found["fitting"]
+
+
+def test_fractions_of_a_batch_are_sizes_where_the_global_batch_is_whole() -> None:
+    study = study_of(start=0.5, step=0.125)
+    assert study.values[:4] == ("0.125", "0.25", "0.375", "0.5")
+    assert study.ids[0] == "pdbs-0.125"
+    with pytest.raises(ConfigError, match="where there are more devices, say CellSettings"):
+        study_of(start=1, step=0.0625)
+    known = replace(CELL, parallelism=Parallelism.parse("FSDP=16"), devices=16)
+    assert study_of(cell=known, start=1, step=0.0625).values[0] == "0.0625"
+    # a third of a sequence is no number of binary digits: 0.333333333333 x 3 is no whole batch
+    three = replace(CELL, parallelism=Parallelism.parse("FSDP=3"))
+    with pytest.raises(ConfigError, match="not whole"):
+        study_of(cell=three, sizes=(1 / 3, 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile, settings_of
 from pytest_xlatune.model.result import (
     Conclusion,
     Needed,
@@ -25,7 +25,7 @@ from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remark
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering, settings_of
+from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering
 from tests.helpers.answers import measured, noise
 from tests.helpers.knobs import CELL
 

@@ -91,6 +91,39 @@ def test_25_profiles_in_ten_jobs() -> None:
     assert Conclusion.from_json(found.to_json()) == found
 
 
+@pytest.mark.parametrize(
+    ("error", "rounds"), [(0.002, 2), (0.05, 6)], ids=["quiet turns", "noisy turns"]
+)
+def test_rotations_decide_with_more_rounds_where_turns_were_noisy(
+    error: float, rounds: int
+) -> None:
+    sweep, machine = turning(12), Machine({"p3": 0.03})
+    seen = []
+
+    def run(trial: Trial) -> TrialResult:
+        found = machine(trial)
+        rotation, ended = found.rotation, Outcome(state=State.COMPLETED, start_s=0.0, end_s=900.0)
+        if trial.stage != TURNS or rotation is None or not rotation.score or not rotation.read:
+            return replace(found, outcome=ended)
+        assert trial.rotation
+        spec = trial.rotation.spec
+        seen.append((trial.block, len(spec.order) // len(spec.programs)))
+        programs = tuple(replace(each, error=error) for each in rotation.score.programs)
+        # a step of the look takes 29 s
+        compiled = tuple(replace(each, compile_s=700.0) for each in rotation.read.compiled)
+        rotation = replace(
+            rotation,
+            score=replace(rotation.score, programs=programs),
+            read=replace(rotation.read, compiled=compiled),
+        )
+        return replace(found, rotation=rotation)
+
+    done = drive(sweep, run)
+    assert seen == [(0, 2), *((block, rounds) for block in (1, 2, 3, 4))]
+    assert verdict(sweep.conclude(done), "p3").kind is VerdictKind.FASTER
+    assert sweep.left(done) == 0
+
+
 def test_where_nothing_helps_there_is_no_check() -> None:
     sweep = turning()
     done = drive(sweep, Machine())

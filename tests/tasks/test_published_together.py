@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign.turns import Turns
 from pytest_xlatune.ledger import Ledger
+from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.plugin.controller import Controller

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.profile import Profile, effective_values
+from pytest_xlatune.model.profile import PGLE, Profile, effective_values
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import counted
 
@@ -426,6 +426,7 @@ class Compiled:
     is_interrupted: bool = False  # from outside: no program, and nothing of the profile is known
     is_out_of_memory: bool = False  # it ended for want of memory
     took_s: float = 0.0
+    is_of_another: bool = False  # its profile for the scheduler, which made no difference then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,8 +463,11 @@ class CompileJudge:
         """Say what compiling this profile tells."""
         found, twin, setting = compiled.program, None, ""
         later: dict[str, str | None] = {}
-        if found is None:
-            cls = CompileClass.REFUSED if compiled.refused else CompileClass.FAILED
+        # without the device kernels are other ones, and so is the program before it is scheduled
+        is_of_another = compiled.is_of_another and not self.by_device(PGLE)
+        if found is None or is_of_another:
+            is_refused = compiled.refused or is_of_another
+            cls = CompileClass.REFUSED if is_refused else CompileClass.FAILED
             sentence = compiled.said
         else:
             later = self._run_time(compiled.profile, found)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.cli import add_json, complain, show, show_json
+from pytest_xlatune.cli import complain, show, show_json
 from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport, TpuState
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.model.errors import ConfigError
@@ -24,24 +24,8 @@ _ROWS = 12  # of a table of states
 _HOSTS = 6  # of a row
 
 
-def add_megascale(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
-    )
-    parser.add_argument(
-        "--check-env",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="check this host's settings, or those that the script printed into FILE; `script` "
-        "prints that script",
-    )
-    add_json(parser)
-    parser.set_defaults(run=_megascale)
-
-
-def _megascale(arguments: argparse.Namespace) -> int:
+def run_megascale(arguments: argparse.Namespace) -> int:
+    """Show what logs say of Megascale, or check the settings of a host; return the exit code."""
     if arguments.check_env is not None:
         return _check_environment(arguments.check_env)
     if not arguments.logs:

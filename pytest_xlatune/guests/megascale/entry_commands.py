@@ -9,7 +9,7 @@ from pytest_xlatune.cli import Subcommand, add_json, without_threads
 
 MEGASCALE = Subcommand(
     line="show why a multi-slice TPU job hangs, by the digests in its logs",
-    add=f"{__package__}.command:add_megascale",
+    add=f"{__package__}.entry_commands:add_megascale",
     examples=("xlatune megascale worker-0.log",),
 )
 NETWORK = Subcommand(
@@ -19,6 +19,29 @@ NETWORK = Subcommand(
 )
 
 LINK_GBIT_S = 100.0  # as `network.symptoms` has it, which loads numpy
+
+
+def add_megascale(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
+    )
+    parser.add_argument(
+        "--check-env",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="check this host's settings, or those that the script printed into FILE; `script` "
+        "prints that script",
+    )
+    add_json(parser)
+    parser.set_defaults(run=_megascale)
+
+
+def _megascale(arguments: argparse.Namespace) -> int:
+    from pytest_xlatune.guests.megascale.command import run_megascale
+
+    return run_megascale(arguments)
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,9 @@
 """Which batch size is fastest, and how large a one fits: a search, then fresh blocks.
 
 An arm is a cell: the sweep's own with another value of one key, most often
-`per_device_batch_size`. A size that does not fit is an answer. The first run of a size only chooses
-the sizes to run again; fresh runs side by side decide. This module must not know of executors or
-logs.
+`per_device_batch_size`, or of that and a second key, whose pairs compiled memory chooses from. A
+size that does not fit is an answer. The first run of a size only chooses the sizes to run again;
+fresh runs side by side decide. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import LATER, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
@@ -34,22 +34,20 @@ from pytest_xlatune.studies.batch_size._concluded import (
     BEST_FILE,
     CUT_AT,
     KIND,
+    LANE_CUT,
     PER_DEVICE,
     TARGET_LENGTH,
     BatchRecord,
+    SizeCeiling,
     SizeWord,
     conclusion,
     is_unfit,
 )
+from pytest_xlatune.studies.batch_size._lane import Lane
 from pytest_xlatune.studies.batch_size._search import (
-    START,
-    CompiledSizes,
-    KnownSizes,
     ceiling_by_compiled_memory,
     ceiling_by_formula,
     ceiling_by_log,
-    in_order,
-    searched,
 )
 from pytest_xlatune.studies.cell_arms import (
     CellWalk,
@@ -65,6 +63,7 @@ __all__ = [
     "BatchRecord",
     "BatchSize",
     "BatchStudy",
+    "SizeCeiling",
     "SizeWord",
     "ceiling_by_compiled_memory",
     "ceiling_by_formula",
@@ -86,7 +85,7 @@ _STOPS = frozenset(
     }
 )
 
-_MOST_SIZES = 256
+_MOST_SIZES = 256  # pairs, where there is a second key
 _REACH = 4  # times the start: the largest size of a search that names none
 MIN_BLOCKS = 2
 # keys that change the computation: their speeds are a finding, and rank nothing
@@ -120,6 +119,9 @@ class BatchSize(DeclaredStudy):
         prefers_smaller: whether the smallest of the sizes that cannot be told apart is recommended.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key_of_study: what tells this study from the last one: runs of another key are not used.
+        by: another key whose values go with each size, e.g. `remat_policy`; compiled memory
+            says which pairs fit. "" is none.
+        by_values: its values.
     """
 
     kind: ClassVar[str] = KIND
@@ -138,6 +140,8 @@ class BatchSize(DeclaredStudy):
     prefers_smaller: bool = False
     peak_tflops: float | None = None
     key_of_study: str = ""
+    by: str = field(default="", metadata=LATER)
+    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.sizes and self.values:
@@ -165,8 +169,36 @@ class BatchSize(DeclaredStudy):
         )
         if any(not 0 < each < math.inf for each in self.sizes):
             raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
-        if self.key == "XLA_FLAGS":
+        if "XLA_FLAGS" in (self.key, self.by):
             raise ConfigError("batch size: flags of XLA are tuned by profiles; name another key")
+        # 2048 and "2048" are one value
+        object.__setattr__(self, "by_values", tuple(map(str, self.by_values)))
+        self._check_second()
+
+    def _check_second(self) -> None:
+        """Refuse a second key that goes with no search, or that says nothing."""
+        name, listed = self.by, self.by_values
+        if not name:
+            if listed:
+                raise ConfigError("batch size: by_values need by=")
+            return
+        if name == self.key:
+            raise ConfigError(f"batch size: {name} is both keys; name another by")
+        if len(listed) < 2 or len(set(listed)) < len(listed):  # noqa: PLR2004
+            raise ConfigError(
+                f"batch size: by_values are {listed}, expected two values of {name} or more, "
+                "each once"
+            )
+        if changes_loss(name):
+            raise ConfigError(
+                f"batch size: {name} changes the computation, so its values are not ranked; leave "
+                "it out of by"
+            )
+        if not self.can_be_compiled:
+            raise ConfigError(
+                f"batch size: with by={name} compiled memory says which pairs fit: leave "
+                "out compiled_ceiling=, and values= or a variable as the first key"
+            )
 
     @property
     def names_arms(self) -> bool:
@@ -189,11 +221,28 @@ class BatchSize(DeclaredStudy):
                 f"a batch size study compares values of {self.key}, and the sweep has profiles "
                 f"({asked.profiles[0].id}); tune them in a sweep of their own"
             )
+        if self.by and not asked.asks_compiler:
+            raise ConfigError(
+                f"batch size: pairs with {self.by} are chosen by compiled memory, and the "
+                "sweep compiles nothing: give it Sweep(compile_check=CompileCheck(...)), or name "
+                "one key"
+            )
         texts, start = self._listed(asked.cell)
-        cells = tuple(_variant(asked.cell, self.key, text) for text in texts)
+        if self.key == PER_DEVICE:
+            _refuse_parts(asked.cell, texts)
+        rows = [asked.cell]
+        if self.by:
+            rows = [_variant(asked.cell, self.by, each) for each in self.by_values]
+        if len(texts) * len(rows) > _MOST_SIZES:
+            raise ConfigError(
+                f"batch size: {len(texts)} sizes with each of {len(rows)} values of "
+                f"{self.by}, expected {_MOST_SIZES} pairs at most; change step=, smallest= "
+                "or largest="
+            )
         return BatchStudy(
-            cells=cells,
+            cells=tuple(_variant(row, self.key, text) for row in rows for text in texts),
             values=texts,
+            by_values=self.by_values,
             start=start,
             asked=self,
             budget=asked.budget,
@@ -222,6 +271,11 @@ class BatchSize(DeclaredStudy):
                 "give it one (--xlatune-pdbs), or BatchSize(start=...), ceiling=... or sizes="
             )
         start, smallest = float(start), self.smallest or self.step
+        if start < smallest and not expected:
+            raise ConfigError(
+                f"batch size: it would begin at {self.key}={start:g}, below the smallest size, "
+                f"{smallest:g}; change step= or smallest="
+            )
         largest = self.largest or max(_REACH * start, smallest)
         if self.compiled_ceiling:
             largest = self.largest or max(self.compiled_ceiling, smallest)
@@ -246,6 +300,27 @@ def _own_value(cell: Cell, key: str) -> float | None:
         return None
 
 
+def _refuse_parts(cell: Cell, texts: Sequence[str]) -> None:
+    """Refuse a fraction of a batch that is no whole global batch.
+
+    MaxText trains on int(size x devices) sequences and tells TGS by the size as it was written.
+    """
+    devices = cell.devices or math.prod(degree for _, degree in cell.parallelism.axes)
+    wrong = next((each for each in texts if float(each) * devices % 1), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"batch size: {PER_DEVICE}={wrong} on {devices} devices is a global batch of "
+            f"{float(wrong) * devices:.6g} sequences, which is not whole; the least step is "
+            f"{1 / devices:.6g}"
+            + ("" if cell.devices else ": where there are more devices, say CellSettings(devices=)")
+        )
+
+
+def changes_loss(key: str) -> bool:
+    """Whether a key changes the computation: its values are never ranked."""
+    return any(word in key.lower() for word in _CHANGES_LOSS)
+
+
 def _variant(cell: Cell, key: str, text: str) -> Cell:
     """Return the cell with another value of one key."""
     if key == PER_DEVICE:
@@ -264,14 +339,16 @@ class BatchStudy(RankedCells["BatchWalk"]):
     """One search for a batch size.
 
     Attributes:
-        cells: one for each value that may be tried.
-        values: theirs, as text; numbers ascend.
+        cells: one for each value that may be tried; with a second key, for each of its values in
+            turn, one for each size.
+        values: of the key, as text; numbers ascend.
         start: the place of the first one that is tried.
         asked: the demands.
         budget: jobs that it may cost.
         seed: of the random orders inside a block.
         loss_tolerance: relative distance of a loss at which two runs compute something else.
         asks_compiler: whether sizes are compiled before any is run.
+        by_values: values of the second key; () is no such key.
     """
 
     traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
@@ -283,8 +360,14 @@ class BatchStudy(RankedCells["BatchWalk"]):
     seed: int = 0
     loss_tolerance: float = 0.02
     asks_compiler: bool = False
+    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
+        if len(set(self.ids)) < len(self.ids):
+            raise ConfigError(
+                f"batch size: two values are both named {Counter(self.ids).most_common(1)[0][0]} "
+                "once signs and case are left out; name one of them otherwise"
+            )
         if self.budget < MIN_BLOCKS:
             raise ConfigError(
                 f"a batch size study has a budget of {self.budget}, expected {MIN_BLOCKS} or more; "
@@ -295,7 +378,8 @@ class BatchStudy(RankedCells["BatchWalk"]):
     def name(self) -> str:
         """The study's word, and which study it is: of another key, another name."""
         said = (self.asked.key, self.asked.key_of_study)
-        return name_of(KIND, *(said if said != (PER_DEVICE, "") else ()))
+        second = (self.asked.by,) if self.asked.by else ()
+        return name_of(KIND, *(said if said != (PER_DEVICE, "") or second else ()), *second)
 
     @property
     def policy(self) -> Policy:
@@ -314,12 +398,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
     @property
     def changes_loss(self) -> bool:
         """Whether the key changes the computation: then nothing is ranked."""
-        return any(word in self.asked.key.lower() for word in _CHANGES_LOSS)
-
-    @property
-    def keeps_loss(self) -> bool:
-        """Whether arms must compute the same: another batch has another loss."""
-        return self.asked.key not in _SHORT
+        return changes_loss(self.asked.key)
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
@@ -330,9 +409,17 @@ class BatchStudy(RankedCells["BatchWalk"]):
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """An id for each value that may be tried."""
-        head = _SHORT.get(self.asked.key) or _slug(self.asked.key)
-        return [f"{head}-{_slug(text)}" for text in self.values]
+        """An id for each value that may be tried, or for each pair."""
+        own = [f"{_short(self.asked.key)}-{_slug(text)}" for text in self.values]
+        head = _short(self.asked.by)
+        return [f"{each}-{head}-{_slug(text)}" for text in self.by_values for each in own] or own
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """How a sentence names each value that may be tried: `8`, `8 remat_policy=full`."""
+        key = self.asked.by
+        pairs = [f"{each} {key}={text}" for text in self.by_values for each in self.values]
+        return pairs or self.values
 
     @property
     def is_listed(self) -> bool:
@@ -362,9 +449,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
         else:
             ends = {"least": self.values[0], "most": self.values[-1]}
             how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
+        pairs = {"key": asked.by, "values": list(self.by_values)}
         return (
             *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
+            *([Reason(Why.WITH_EACH, **pairs)] if self.by_values else []),
             Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
 
@@ -419,9 +508,11 @@ class BatchWalk(CellWalk[BatchStudy]):
         """How many trials are likely still to come while it searches, the blocks included."""
         wanted = 1 + 2 * self.study.asked.blocks
         if self.study.tries_all:
-            wanted += sum(at not in self.probes for at in range(self.known.end)) - 1
+            ends = ((lane.first, lane.known) for lane in self.lanes)
+            left = (at for first, known in ends for at in range(first, first + known.end))
+            wanted += sum(at not in self.probes for at in left) - 1
         else:
-            wanted += max(5 - len(self.probes), 0)
+            wanted += max(2 + 3 * len(self.lanes) - len(self.probes), 0)
         begun = self.next_probe is not None and self.next_probe.id in self.runs
         return max(min(wanted, self.study.budget - len(self.runs) + begun), 1)
 
@@ -467,8 +558,22 @@ class BatchWalk(CellWalk[BatchStudy]):
             if len(own) == 1
             and own[0].status is TrialStatus.DROPPED
             and cause_of(own[0]) == FailureClass.HANG_SILENT_OOM
-            and any(other < at for other in self.scores)
+            and self.smaller(at, self.scores)
         )
+
+    def smaller(self, at: int, among: Iterable[int]) -> list[int]:
+        """Return the places of smaller sizes than that of a place, with the same second value."""
+        first = at - at % len(self.study.values)
+        return [each for each in among if first <= each < at]
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The sizes with each value of the second key; a single lane without one."""
+        return tuple(Lane(self, number) for number in range(max(len(self.study.by_values), 1)))
+
+    def lane_of(self, at: int) -> Lane:
+        """Return the lane of a place."""
+        return self.lanes[at // len(self.study.values)]
 
     @cached_property
     def unfit_probes(self) -> frozenset[int]:
@@ -494,7 +599,7 @@ class BatchWalk(CellWalk[BatchStudy]):
         """Return the places that ran above the smallest of these, where memory grows with them."""
         if not unfit or not self.study.asked.grows:
             return frozenset()
-        return frozenset(at for at in self.scores if at > min(unfit))
+        return frozenset(at for at in self.scores if self.smaller(at, unfit))
 
     @cached_property
     def lost(self) -> Mapping[int, TrialResult]:
@@ -515,80 +620,18 @@ class BatchWalk(CellWalk[BatchStudy]):
         }
 
     @cached_property
-    def compiled(self) -> CompiledSizes:
-        """What compiling says of all sizes together."""
-        known = self.answers
-        limits = [each.limit_bytes for each in known.values() if each.limit_bytes is not None]
-        return CompiledSizes(
-            sizes=self.study.numbers,
-            start=self.study.start,
-            needed={
-                at: float(each.needed_bytes)
-                for at, each in sorted(known.items())
-                if each.needed_bytes is not None and each.fits is not None
-            },
-            limit=limits[0] if limits else None,
-            unfit=[at for at, each in known.items() if each.fits is False],
-            is_over=any(each.fits is None for each in known.values()),
-        )
-
-    @cached_property
     def next_compiled(self) -> Trial | None:
         """The size that is to be compiled next; None where nothing is asked, or all is known."""
-        if not self.study.asks_compiler:
+        if not self.study.asks_compiler or self.stopped:
             return None
-        found = self.compiled.next()
-        return None if found is None else self.study.compiled(found)
-
-    @cached_property
-    def start(self) -> int:
-        """The place of the first job: below the compiled ceiling where no size was asked for."""
-        if self.compiled.top is None or self.study.asked.start is not None:
-            return min(self.study.start, self.top)
-        wanted = START * self.study.numbers[self.top]
-        return min(range(self.top + 1), key=lambda at: abs(self.study.numbers[at] - wanted))
-
-    @cached_property
-    def top(self) -> int:
-        """The largest place that may be tried."""
-        limit = self.study.asked.compiled_ceiling
-        last = len(self.study.values) - 1
-        if self.compiled.top is not None:
-            return max(self.compiled.top, 0)  # where none fits, a job says so
-        if limit is None or not self.study.asked.grows:
-            return last
-        fitting = [at for at, each in enumerate(self.study.numbers) if each <= limit]
-        return max(fitting, default=0)
-
-    @cached_property
-    def known(self) -> KnownSizes:
-        grows = self.study.asked.grows
-        # sizes that failed in a block were below the ceiling of the search
-        probed = {at for at in self.unfit if at not in self.scores}
-        return KnownSizes(
-            sizes=self.study.numbers,
-            scores=self.scores,
-            unfit=probed if grows else (),
-            lost=self.lost if grows else {*self.lost, *probed},
-            top=self._top_after(probed),
-            is_compiled=self.compiled.top is not None,
-        )
-
-    def _top_after(self, unfit: Collection[int]) -> int:
-        """Return the largest place to try after jobs of these did not fit.
-
-        One that a compiler said would fit shows that it does not see everything: the search came
-        from below, and risks no further size beside it.
-        """
-        failed = min(unfit, default=None)
-        ran = [at for at in self.scores if failed is not None and at < failed]
-        if failed is None or not ran or self.compiled.top is None:
-            return self.top
-        return max(ran)
+        return next(filter(None, (lane.next_compiled for lane in self.lanes)), None)
 
     @cached_property
     def stopped(self) -> Reason | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
+        unknown = [each.said for each in self.answers.values() if each.fits is None]
+        if self.study.by_values and unknown:
+            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=unknown[0])
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:
@@ -610,9 +653,33 @@ class BatchWalk(CellWalk[BatchStudy]):
             return None
         if self.hung:
             return self.study.probe(min(self.hung), 1)
-        known = self.known
-        found = in_order(known) if self.study.tries_all else searched(known, self.start)
-        return None if found is None else self.study.probe(found)
+        found = (lane.wanted for lane in self._in_turn)
+        place = next((each for each in found if each is not None), None)
+        return None if place is None else self.study.probe(place)
+
+    @cached_property
+    def _in_turn(self) -> Sequence[Lane]:
+        """The lanes that are searched: those without a figure first, the last value before others.
+
+        Then the one that leads. One far behind is given up, unless each pair is tried.
+        """
+        if self.study.tries_all:
+            return self.lanes[::-1]
+        new = [lane for lane in reversed(self.lanes) if lane.best is None]
+        begun = sorted(
+            (lane for lane in self.lanes if lane not in self.given_up and lane not in new),
+            key=lambda lane: -(lane.best or 0.0),
+        )
+        return (*new, *begun)
+
+    @cached_property
+    def given_up(self) -> Sequence[Lane]:
+        """The lanes whose best first run is far behind the lead: no further size was tried."""
+        if self.study.tries_all:
+            return ()
+        bests = [lane.best for lane in self.lanes if lane.best is not None]
+        cut = max(bests, default=0.0) - LANE_CUT
+        return [lane for lane in self.lanes if lane.best is not None and lane.best < cut]
 
     @cached_property
     def next_probe(self) -> Trial | None:
@@ -632,20 +699,23 @@ class BatchWalk(CellWalk[BatchStudy]):
 
     @cached_property
     def another_loss(self) -> Mapping[int, Reason]:
-        """Place -> how its loss differs from the first value's, where all must compute the same."""
-        if not self.study.keeps_loss:
-            return {}
+        """Place -> how its loss differs from the first value's of the same batch and length.
+
+        Another batch, or another length of it, has another loss.
+        """
+        tolerance = self.study.loss_tolerance
         losses = {
             at: score.loss
-            for at, own in self.probes.items()
+            for at, own in sorted(self.probes.items())
             for each in own
             if (score := usable(each)) and score.loss is not None
         }
-        if not losses:
-            return {}
-        first = losses[min(losses)]
-        tolerance = self.study.loss_tolerance
-        told = {at: different_loss(each, first, tolerance=tolerance) for at, each in losses.items()}
+        first: dict[tuple[float | None, int | None], float] = {}
+        told = {}
+        for at, loss in losses.items():
+            cell = self.study.cells[at]
+            of = first.setdefault((cell.per_device_batch_size, cell.max_target_length), loss)
+            told[at] = different_loss(loss, of, tolerance=tolerance)
         return {at: why for at, why in told.items() if why}
 
     @cached_property
@@ -777,12 +847,18 @@ class BatchWalk(CellWalk[BatchStudy]):
     def recommended(self) -> int | None:
         if self.lead is None or not self.is_over:
             return None
-        return self.same[0] if self.study.asked.prefers_smaller else self.lead
+        if not self.study.asked.prefers_smaller:
+            return self.lead
+        return min(self.same, key=lambda at: at % len(self.study.values))
 
 
 def cause_of(result: TrialResult) -> str:
     """Return the class that a run without a score ended in; "" where nothing was diagnosed."""
     return next((each.cls for each in (*result.asking, *reversed(result.findings))), "")
+
+
+def _short(key: str) -> str:
+    return _SHORT.get(key) or _slug(key)
 
 
 def _slug(text: str) -> str:

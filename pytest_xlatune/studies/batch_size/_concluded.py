@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import LATER, Record
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -38,6 +39,7 @@ from pytest_xlatune.studies.verdicts import (
 
 if TYPE_CHECKING:
     from pytest_xlatune.studies.batch_size import BatchWalk
+    from pytest_xlatune.studies.batch_size._lane import Lane
 
 KIND = "batch"
 _BEST = Reason(Why.THE_BEST)
@@ -61,6 +63,7 @@ class SizeWord(Words):
 
 ALPHA = 0.05
 CUT_AT = 0.01  # below the lead
+LANE_CUT = 0.10  # likewise: the best first run with another value of the second key
 # the memory of a device, of its host, or what the pool leaves outside
 NO_FIT = frozenset(
     {
@@ -68,6 +71,35 @@ NO_FIT = frozenset(
         *(FailureClass.HANG_SILENT_OOM, FailureClass.KILLED),
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeCeiling(Record):
+    """How large a size fits, with one value of the second key where there is one.
+
+    Attributes:
+        by_value: that value.
+        compiled: the largest that fits by compiled memory; 0 is none, "" is unknown.
+        largest, unfit: the largest that ran, the smallest that did not fit; "" is unknown.
+        is_at_end: whether the largest that may be tried ran, so that the ceiling is above it.
+    """
+
+    by_value: str = ""
+    compiled: str = ""
+    largest: str = ""
+    unfit: str = ""
+    is_at_end: bool = False
+
+    @property
+    def reason(self) -> Reason | None:
+        """The ceiling in words; None where nothing is known of it."""
+        if self.largest and self.unfit:
+            return Reason(Why.CEILING, ran=self.largest, unfit=self.unfit)
+        if self.unfit:
+            return Reason(Why.CEILING_BELOW, unfit=self.unfit)
+        if self.largest and self.is_at_end:
+            return Reason(Why.CEILING_ABOVE, ran=self.largest)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +115,9 @@ class BatchRecord(CellsRecord):
         blocks: complete blocks behind the recommendation; 0 is a single run.
         answer: the recommendation, or why there is none.
         ranks: whether its values are ranked at all.
+        by, by_value: a second key whose values went with each size, and the recommended one;
+            then values are named with it, `8 remat_policy=full`, and `ceilings` tell each ceiling.
+        ceilings: one for each value of the second key; () without one.
     """
 
     kind: ClassVar[str] = KIND
@@ -97,6 +132,9 @@ class BatchRecord(CellsRecord):
     blocks: int = 0
     answer: Reason | None = None
     ranks: bool = True
+    by: str = field(default="", metadata=LATER)
+    by_value: str = field(default="", metadata=LATER)
+    ceilings: tuple[SizeCeiling, ...] = field(default=(), metadata=LATER)
 
     @property
     def setting(self) -> str:
@@ -118,13 +156,15 @@ class BatchRecord(CellsRecord):
     @property
     def ceiling(self) -> Reason | None:
         """The ceiling; None where memory does not grow along the values."""
-        if self.largest and self.unfit:
-            return Reason(Why.CEILING, ran=self.largest, unfit=self.unfit)
-        if self.unfit:
-            return Reason(Why.CEILING_BELOW, unfit=self.unfit)
-        if self.largest and self.is_at_end:
-            return Reason(Why.CEILING_ABOVE, ran=self.largest)
-        return None
+        if not self.ceilings:
+            return SizeCeiling(
+                largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end
+            ).reason
+        each = [
+            Reason(Why.CEILING_WITH, second=of.by_value, ran=of.largest or "0", most=of.compiled)
+            for of in self.ceilings
+        ]
+        return Reason(Why.CEILINGS, key=self.by, each=each)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -144,29 +184,29 @@ def is_unfit(result: TrialResult) -> bool:
 def conclusion(found: BatchWalk) -> Conclusion:
     """Return what follows from a history."""
     study, is_over = found.study, found.is_over
-    shown = range(len(study.values)) if study.is_listed else sorted({*found.probes, *found.unfit})
+    shown = range(len(study.cells)) if study.is_listed else sorted({*found.probes, *found.unfit})
     verdicts = [_verdict(found, at) for at in shown]
     verdicts = SizeWord.ordered(verdicts, lambda each: found.place_of[each.arm])
-    chosen = found.recommended
-    ran = [at for at in found.scores if at not in found.unfit]
-    grows = study.asked.grows
-    unfit = min(found.unfit, default=None) if grows else None
-    largest = max((at for at in ran if unfit is None or at < unfit), default=None)
-    value_of = study.values
+    chosen, labels = found.recommended, study.labels
+    ceilings = tuple(_ceiling(lane) for lane in found.lanes)
+    one = SizeCeiling() if study.by_values or not study.asked.grows else ceilings[0]
     record = BatchRecord(
         sigma=found.noise,
         mde80=next((each.mde80 for each in verdicts if each.mde80), None),
         key=study.asked.key,
         arm="" if chosen is None else study.ids[chosen],
-        value="" if chosen is None else value_of[chosen],
-        same=tuple(value_of[at] for at in found.same) if is_over else (),
-        largest=value_of[largest] if grows and largest is not None else "",
-        unfit="" if unfit is None else value_of[unfit],
-        is_at_end=grows and largest is not None and largest >= found.top,
+        value="" if chosen is None else labels[chosen],
+        same=tuple(labels[at] for at in found.same) if is_over else (),
+        largest=one.largest,
+        unfit=one.unfit,
+        is_at_end=one.is_at_end,
         blocks=found.fit.n_blocks if found.fit is not None else 0,
         answer=_answer(found, verdicts) if is_over else None,
         ranks=not study.changes_loss,
         peak_tflops=study.asked.peak_tflops,
+        by=study.asked.by,
+        by_value=ceilings[found.lane_of(chosen).number].by_value if chosen is not None else "",
+        ceilings=ceilings if study.by_values else (),
     )
     return Conclusion(
         verdicts=tuple(_at_the_best(verdicts)),
@@ -174,6 +214,23 @@ def conclusion(found: BatchWalk) -> Conclusion:
         alpha=ALPHA if found.blocks else 0.0,
         complete=is_over,
         notes=tuple(_notes(found)) if is_over else (),
+    )
+
+
+def _ceiling(lane: Lane) -> SizeCeiling:
+    """Return how large a size fits in a lane, by what ran and by compiled memory."""
+    study, walk = lane.study, lane.walk
+    own = range(lane.first, lane.first + len(study.values))
+    unfit = min((at for at in walk.unfit if at in own), default=None)
+    ran = [at for at in walk.scores if at in own and (unfit is None or at < unfit)]
+    most, largest = max(lane.compiled.fit, default=None), max(ran, default=None)
+    is_compiled = bool(lane.answered) and lane.compiled.grows
+    return SizeCeiling(
+        by_value=study.by_values[lane.number] if study.by_values else "",
+        compiled=(study.values[most] if most is not None else "0") if is_compiled else "",
+        largest="" if largest is None else study.values[largest - lane.first],
+        unfit="" if unfit is None else study.values[unfit - lane.first],
+        is_at_end=largest is not None and largest - lane.first >= lane.top,
     )
 
 
@@ -194,7 +251,7 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
         if found.unfit and not found.scores:
             return Reason(Why.NO_VALUE_FITS, key=study.asked.key)
         return Reason(Why.NO_VALUE_MEASURED, key=study.asked.key)
-    setting = f"{study.asked.key}={study.values[chosen]}"
+    setting = f"{study.asked.key}={study.labels[chosen]}"
     own = next(each for each in verdicts if each.arm == study.ids[chosen])
     in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
     others = [
@@ -208,7 +265,7 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
     how = Reason(Why.BLOCKS, blocks=found.fit.n_blocks) if found.fit else Reason(Why.SINGLE_RUNS)
     behind = None
     if second is not None:
-        value = study.values[found.place_of[second.arm]]
+        value = study.labels[found.place_of[second.arm]]
         if second.ci95 is None:
             behind = Reason(Why.NEXT_IS_ABOUT, value=value, change=second.delta, how=how)
         else:
@@ -304,7 +361,7 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
-    against = Reason(Why.THE_NEXT, value=found.study.values[following])
+    against = Reason(Why.THE_NEXT, value=found.study.labels[following])
     base = replace(changed(base, -pair.estimate, (-high, -low)), against=against)
     return SizeWord.BEST.say(base, *why)
 
@@ -321,7 +378,7 @@ def _unfit(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     own = found.by_place[at]
     ended = [each for each in own if is_unfit(each)]
     if not ended:
-        smaller = found.study.values[min(found.unfit)]
+        smaller = found.study.labels[min(found.smaller(at, found.unfit))]
         why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
         return SizeWord.DOES_NOT_FIT.say(base, why)
     last = ended[-1]
@@ -343,14 +400,15 @@ def _unfit(found: BatchWalk, base: Verdict, at: int) -> Verdict:
 def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     if not found.is_over:
         return base
-    smallest = min(found.unfit, default=None)
-    if smallest is not None and at > smallest and found.study.asked.grows:
-        why = Reason(Why.LARGER_THAN_UNFIT, unfit=found.study.values[smallest])
-    elif at > found.top:
-        limit = found.study.asked.compiled_ceiling or found.study.numbers[found.top]
-        why = Reason(Why.ABOVE_COMPILED, limit=limit)
+    study, lane = found.study, found.lane_of(at)
+    place, smaller = at - lane.first, found.smaller(at, found.unfit)
+    if smaller and study.asked.grows:
+        why = Reason(Why.LARGER_THAN_UNFIT, unfit=study.labels[min(smaller)])
+    elif place > lane.top:
+        limit = study.numbers[lane.top] if lane.top >= 0 else 0.0
+        why = Reason(Why.ABOVE_COMPILED, limit=study.asked.compiled_ceiling or limit)
     else:
-        why = found.stopped or Reason(Why.BUDGET_SPENT, budget=found.study.budget)
+        why = found.stopped or Reason(Why.BUDGET_SPENT, budget=study.budget)
     return SizeWord.NOT_TRIED.say(base, why)
 
 
@@ -361,18 +419,25 @@ def _lost(base: Verdict, result: TrialResult) -> Verdict:
     return SizeWord.NOT_MEASURED.say(base, why)
 
 
-def _of_compiling(found: BatchWalk) -> Reason | None:
-    """Return what a compiler told of the ceiling, or why it told nothing; None: no news."""
-    study, compiled, answers = found.study, found.compiled, found.answers
+def _of_compiling(found: BatchWalk) -> list[Reason]:
+    """Return what a compiler told of the ceilings, or why it told nothing; [] is no news."""
+    study, answers = found.study, found.answers
     if not study.asks_compiler:
         is_news = found.unfit and study.asked.grows and study.asked.compiled_ceiling is None
-        return Reason(Why.NO_COMPILER_ASKED) if is_news else None
+        return [Reason(Why.NO_COMPILER_ASKED)] if is_news else []
     unknown = next((each.said for each in answers.values() if each.fits is None), "")
     if unknown:
-        return Reason(Why.NO_COMPILED_MEMORY, why=unknown)
+        # pairs are not searched without it: why the study stopped says so
+        return [] if study.by_values else [Reason(Why.NO_COMPILED_MEMORY, why=unknown)]
+    return [_of_lane(found, lane) for lane in found.lanes if lane.answered]
+
+
+def _of_lane(found: BatchWalk, lane: Lane) -> Reason:
+    study, compiled = found.study, lane.compiled
+    own = {at: found.answers[lane.first + at].needed_bytes for at in sorted(lane.answered)}
     told = [
-        Reason(Why.SIZE_TAKES, value=study.values[at], needed_bytes=needed or None)
-        for at, needed in sorted((at, answers[at].needed_bytes) for at in answers)
+        Reason(Why.SIZE_TAKES, value=study.labels[lane.first + at], needed_bytes=needed or None)
+        for at, needed in own.items()
     ]
     if not compiled.grows:
         follows = Reason(Why.MEMORY_DOES_NOT_GROW, key=study.asked.key)
@@ -385,14 +450,29 @@ def _of_compiling(found: BatchWalk) -> Reason | None:
     return Reason(
         Why.COMPILED_MEMORY,
         limit_bytes=compiled.limit or 0,
-        by=next((each.by for each in answers.values()), ""),
+        by=next((each.by for each in found.answers.values()), ""),
         sizes=told,
         follows=follows,
     )
 
 
+def _of_pairs(found: BatchWalk) -> list[Reason]:
+    """Return which pairs were left out, and on whose word."""
+    asked, notes = found.study.asked, []
+    if asked.by == TARGET_LENGTH:
+        notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
+    needed = [lane.compiled.needed for lane in found.lanes]
+    if all(each.items() & needed[0].items() for each in needed[1:]):
+        notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))
+    if behind := [found.study.by_values[lane.number] for lane in found.given_up]:
+        notes.append(Reason(Why.GIVEN_UP, key=asked.by, values=behind, cut=LANE_CUT))
+    return notes
+
+
 def _notes(found: BatchWalk) -> list[Reason]:
-    study, notes = found.study, list(filter(None, [_of_compiling(found)]))
+    study, notes = found.study, _of_compiling(found)
+    if study.by_values:
+        notes += _of_pairs(found)
     if found.stopped:
         notes.append(Reason(Why.STOPPED, why=found.stopped))
     if found.is_cut_short:

@@ -118,7 +118,9 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
         """Return what this study becomes where an evidence run that it awaits says nothing."""
         if self.rotates or self.walked(history).waves.evidence is None:
             return self
-        return replace(self, singles=tuple(replace(each, evidence=False) for each in self.singles))
+        rules = (each for each in self.singles if each.candidates)  # what needs no trace
+        singles = tuple(replace(each, evidence=False, pgle=False) for each in rules)
+        return replace(self, singles=singles)
 
     def ahead(self, history: History) -> tuple[Trial, ...]:
         """Return the trials that are proposed, and those that can be named and wait for others.

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, Key, settings_of
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
@@ -51,7 +51,6 @@ from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
 from pytest_xlatune.studies.tuning._screen import Screened
 from pytest_xlatune.studies.tuning._slots import notes_on_slots
 from pytest_xlatune.studies.tuning._stages import BOUND, FAR, Confirmation, SweepWalk
-from pytest_xlatune.studies.tuning.derived import Key, settings_of
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
     acting,

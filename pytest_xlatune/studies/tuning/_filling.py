@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, settings_of
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
@@ -21,14 +21,11 @@ from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import Past
 from pytest_xlatune.studies.tuning._blocks import begun, frozen_arms, is_spare, look_at
 from pytest_xlatune.studies.tuning.derived import (
-    Effective,
-    Key,
     Placed,
     Singles,
     choices,
     is_part,
     placed,
-    settings_of,
 )
 
 

@@ -14,7 +14,14 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, NO_ENV_ID, Profile, check_unique
+from pytest_xlatune.model.profile import (
+    BASELINE,
+    BASELINE_ID,
+    NO_ENV_ID,
+    Effective,
+    Profile,
+    check_unique,
+)
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Json
 from pytest_xlatune.model.result import TrialStatus
@@ -47,7 +54,6 @@ from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
     DerivedRule,
-    Effective,
     Search,
     Singles,
     Slot,

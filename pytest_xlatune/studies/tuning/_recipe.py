@@ -19,7 +19,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Key, Profile, settings_of
 from pytest_xlatune.model.result import (
     Comparison,
     Needed,
@@ -34,7 +34,7 @@ from pytest_xlatune.stats.compare import noise_of
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
 from pytest_xlatune.studies.tuning._screen import Ranking
-from pytest_xlatune.studies.tuning.derived import Key, is_part, settings_of
+from pytest_xlatune.studies.tuning.derived import is_part
 from pytest_xlatune.studies.verdicts import compared
 
 ALPHA = 0.05  # one-sided, over the parts of one set

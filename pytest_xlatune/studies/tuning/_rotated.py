@@ -38,6 +38,7 @@ from pytest_xlatune.stats.rotations import (
     Checked,
     JobWork,
     OrdinaryNoise,
+    TurnLayout,
     check_deployed,
     check_jobs,
     job_noise,
@@ -54,6 +55,7 @@ from pytest_xlatune.studies.trials import (
     as_job,
     is_of_rotations,
     ordinary,
+    pace_of,
     rotation_of,
     turns_score,
     usable,
@@ -263,6 +265,15 @@ class RotatedSweep(Walk["TuningStudy"]):
         others = tuple(each for each in due if not each.protocol.is_scored)
         return (*others, *open_ones, *made) or self.checks_due
 
+    @cached_property
+    def turns(self) -> TurnLayout:
+        """How rotations are laid out from here on: as planned until one has ranked."""
+        ranked = next((each for each in self.rotations if not each.trial.block), None)
+        score = turns_score(ranked) if ranked is not None else None
+        pace = pace_of((*self._looks, ranked)) if ranked is not None else None
+        planned = self.ways.turns
+        return planned if score is None or pace is None else planned.sharpened(score, pace)
+
     @property
     def _look(self) -> Trial:
         steps = self.ways.turns.turn_steps  # of the rotations
@@ -286,7 +297,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         return self.study.orders.rotation(
             {name: self._options(profiles[name]) for name in names},
             number,
-            turns=self.ways.turns,
+            turns=self.turns if block else self.ways.turns,
             copies=self.ways.plan.copies,
             block=block,
             design=design,
@@ -490,7 +501,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         confirm = self.rotated.confirm
         if confirm and not self.rotated.propose(self.laid_out):
             return found  # decided
-        plan, turns = self.ways.plan, self.ways.turns
+        plan, turns = self.ways.plan, self.turns
         blocks = {each.trial.id: each.trial.block for each in self.rotations}
         blocks |= {each.id: each.block for each in self.turning if each.stage == TURNS}
         later = max(plan.deciding - len({*blocks.values()} - {0}), 0) if confirm else 0

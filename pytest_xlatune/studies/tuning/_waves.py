@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Shape
-from pytest_xlatune.catalog.rules import why_not
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import Key, Profile, settings_of
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
@@ -42,14 +41,12 @@ from pytest_xlatune.studies.tuning.derived import (
     Around,
     Crossed,
     DerivedRule,
-    Key,
     Leader,
     Search,
     Singles,
     Stacks,
     is_part,
     left_out,
-    settings_of,
 )
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
@@ -426,6 +423,8 @@ class Waves:
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
         known = self.sweep.objections.setdefault(kinds, {})
+
+        from pytest_xlatune.catalog.rules import why_not
 
         def why(profile: Profile) -> Reason | None:
             key = f"{profile.id} {profile.settings_text}"

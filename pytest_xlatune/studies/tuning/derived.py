@@ -19,26 +19,23 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, settings_in, with_flag
+from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
-    BASELINE_ID,
     NO_ENV_ID,
     PGLE,
     PGLE_ID,
     Flag,
-    Flags,
+    Key,
     Profile,
     check_unique,
-    effective_values,
     merge_flags,
-    parse_flags,
-    settings_digest,
+    settings_of,
 )
 from pytest_xlatune.model.reason import Reason, Why, several
-from pytest_xlatune.model.record import LATER, Record, canonical, digest, written
+from pytest_xlatune.model.record import LATER, Record, digest, written
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole
@@ -312,8 +309,6 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _SIZES = (2, 3)
 _AT_ONCE = 2  # stacks of a size that a second look begins with
 _LADDERS_NAMED = 3  # ladders that are listed by name
-
-Key = tuple[str, str]  # kind of setting, name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -850,16 +845,6 @@ def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, .
     }
 
 
-def settings_of(profile: Profile) -> dict[Key, str]:
-    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
-    flags = {
-        ("flag", ALIASES.get(name, name)): value
-        for name, value in effective_values(profile.flags).items()
-    }
-    env = settings_in(profile.env, "env")
-    return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
-
-
 def is_part(part: Mapping[Key, str], whole: Mapping[Key, str]) -> bool:
     """Whether settings are some of others, but not all, and not none."""
     return bool(part) and part.items() < whole.items()
@@ -902,25 +887,6 @@ def entering(
         if has_part or len(family(each)) == 1:
             chosen += own[:free]
     return [each for each in ranked if each in chosen]
-
-
-class Effective:
-    """What profiles come to on top of the deployed settings: equal keys are repeats."""
-
-    def __init__(self, deployed: Mapping[str, str]) -> None:
-        self._env = dict(deployed)
-        self._flags: Flags = parse_flags(self._env.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-
-    def key(self, profile: Profile) -> Key:
-        """Return a digest of the effective flags and environment, and the overrides."""
-        flags, env = (*self._flags, *profile.flags), on_top(self._env, profile.env)
-        return settings_digest(flags, env), canonical(profile.overrides)
-
-    def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
-        """Return profile -> the baseline or an earlier profile with the same effective settings."""
-        first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
-        owners = {each.id: first.setdefault(self.key(each), each.id) for each in profiles}
-        return {each: owner for each, owner in owners.items() if owner != each}
 
 
 def _is_candidate(profile: Profile) -> bool:

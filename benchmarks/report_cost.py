@@ -10,32 +10,17 @@ system's, with the interpreter's start; `of bare Python` is the ratio to `python
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from reuse_cost import lines_of, study_of, world_of
+from reuse_cost import lines_of, study_of, used, world_of
 from simcluster import Cluster, drive
 from tabulate import tabulate
 
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
 
 RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-def used(argv: list[str], folder: Path) -> tuple[float, float]:
-    """Return CPU seconds and peak MB of a command; fail where it does."""
-    # the modules are kept compiled, as in an installation
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
-    with subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{argv}: exit status {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
 
 
 def ledger_of(profiles: int, folder: Path) -> Path:

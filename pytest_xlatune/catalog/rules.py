@@ -628,7 +628,7 @@ def _near_miss(case: Case) -> Iterator[str]:
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
     """Object to the second of two profiles that set the same, in whatever order and spelling."""
-    seen: dict[object, list[Profile]] = {}
+    seen: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
     for each in profiles:
         if each.is_baseline:
             continue
@@ -636,18 +636,17 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
         names = (frozenset(flags), tuple(sorted(settings_in(each.env, "").items())),
                  tuple(sorted(each.overrides.items())))  # fmt: skip
         alike = seen.setdefault(names, [])
-        first = next((one for one in alike if _same(values_of(one.flags), flags)), None)
+        first = next((one for one, own in alike if _same(own, flags)), None)
         if first is None:
-            alike.append(each)
+            alike.append((each, flags))
         elif not is_control(each):
             text = f"the same settings as {first.id}: one is measured twice"
             yield Objection(rule="twin", level=Level.NOTE, profile=each.id, text=text)
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    named = {ALIASES.get(name, name): value for name, value in one.items()}
     kind = history().kind
-    return all(same_value(named[name], other[name], kind=kind(name)) for name in other)
+    return all(same_value(one[name], other[name], kind=kind(name)) for name in other)
 
 
 def _aborts(case: Case) -> Iterator[str]:

@@ -609,8 +609,7 @@ def tables(
             "baseline times its change. The list of jobs has each job's own.",
             figure=plain(metric.title),
         )
-    left_out = max(0, len(screened) - _TOP - _BOTTOM) if is_short else 0
-    shown = [*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened
+    shown, left_out = in_short(screened) if is_short else (screened, 0)
     if shown:
         title = "Screened: ranks, proves nothing"
         yield Table(title=title, columns=titles, rows=rows(shown))
@@ -637,6 +636,12 @@ def tables(
     pending = [each.arm for each in verdicts if is_pending(each)]
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
+
+
+def in_short(screened: list[Verdict]) -> tuple[list[Verdict], int]:
+    """Return the top and the bottom of screened profiles, and how many are left out."""
+    left_out = max(0, len(screened) - _TOP - _BOTTOM)
+    return ([*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened), left_out
 
 
 def _troubles(verdicts: Iterable[Verdict]) -> Iterator[Block]:

@@ -256,7 +256,9 @@ def tuning_page_of(
     rest = [each for each in others if each.title != DEPLOYMENT]
     called = names(cells)
     forests: list[_Shown | None] = [
-        forest(each.conclusion, title=called[each.cell_digest], profiles=each.profiles)
+        forest(
+            each.conclusion, title=called[each.cell_digest], profiles=each.profiles, is_short=True
+        )
         for each in cells
     ]
     flips = forest_of_cells(

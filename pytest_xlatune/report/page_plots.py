@@ -38,7 +38,7 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.report.document import Table, columns, literal, plain
-from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
+from pytest_xlatune.report.leaderboard import CONFIRMED, in_short, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
 from pytest_xlatune.report.words import joined, plainly, sentence
 
@@ -294,13 +294,17 @@ _DROPPED = "Dropped: cannot run here"
 
 
 def forest(
-    conclusion: Conclusion, *, title: str = "", profiles: Iterable[Profile] = ()
+    conclusion: Conclusion,
+    *,
+    title: str = "",
+    profiles: Iterable[Profile] = (),
+    is_short: bool = False,
 ) -> Forest | None:
     """Return the forest plot of a conclusion; None where no arm has a change to show.
 
     Confirmed arms and screened ones are parts of their own on one axis: they do not compare. Arms
     that cannot run come last, with the reason in the place of a change. `profiles` say the settings
-    of their arms.
+    of their arms; `is_short` keeps the top and the bottom of the screened ones alone.
     """
     shown = [
         each
@@ -333,11 +337,12 @@ def forest(
     best = conclusion.winner
     decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]
     ranked = [each for each in shown if each.kind is VerdictKind.SCREENED]
+    of_ranked = _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS
+    ranked, left_out = in_short(ranked) if is_short else (ranked, 0)
+    more = f"; {counted(left_out, 'more profile')} between these" if left_out else ""
     parts = {
         "Confirmed" if all(each.n > 1 for _, each in decided) else "Decided": decided,
-        _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS: [
-            (named(each), each) for each in ranked
-        ],
+        f"{of_ranked}{more}": [(named(each), each) for each in ranked],
     }
     dropped = [
         each

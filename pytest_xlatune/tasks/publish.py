@@ -625,7 +625,7 @@ def json_of(known: Known) -> str:
 def covered_by(known: Known) -> Covered:
     """Return the cell's part of the tuning document, without secrets."""
     from pytest_xlatune.report.covered import Covered
-    from pytest_xlatune.report.leaderboard import shown, shown_cell
+    from pytest_xlatune.report.leaderboard import shown_cell
 
     covered = Covered(
         sweep=known.sweep,
@@ -634,7 +634,7 @@ def covered_by(known: Known) -> Covered:
         cell=shown_cell(known.cell),
         profiles=tuple(each.shown for each in known.profiles),
         conclusion=known.conclusion,
-        history=tuple(map(shown, (*known.scored, *known.evidence))),
+        history=tuple(map(_without_steps, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
         remarks=known.remarks,
         files=known.files,
@@ -644,24 +644,31 @@ def covered_by(known: Known) -> Covered:
         to_win=known.subject.to_win,
     )
     best = covered.best
-    if best is not None:
+    if best is not None and known.state.recorded:
         from pytest_xlatune.tasks.artifacts import explain
 
+        covered = replace(covered, explanation=explain(known.state, known.folder, best.arm))
+    if best is not None:
         recipe = next((each for each in known.profiles if each.id == best.arm), None)
         covered = replace(
             covered,
-            explanation=explain(known.state, known.folder, best.arm),
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
             pgle=_pgle_of(recipe) if recipe else "",
         )
-    data = covered.to_json()
-    text = json.dumps(data)
+    text = json.dumps(covered.to_json())
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):
-        # `shown` has hidden all that such a trial has: its record says the same
-        return replace(Covered.from_json(data | {"history": []}), history=covered.history)
+        return covered  # `shown` has hidden all that such a trial has: its record says the same
     return Covered.from_json(json.loads(hidden))
+
+
+def _without_steps(result: TrialResult) -> TrialResult:
+    """Return a result as the document keeps it: the times of its steps are in the sweep's JSON."""
+    from pytest_xlatune.report.leaderboard import shown
+
+    found, score = shown(result), result.score
+    return found if score is None else replace(found, score=replace(score, timings=()))
 
 
 def _pgle_of(recipe: Profile) -> str:

@@ -563,14 +563,20 @@ class RotatedSweep(Walk["TuningStudy"]):
             return self.jobs.answer(self.beside, question)
         return told(self._concluded.reference)
 
+    @cached_property
+    def _of_jobs(self) -> frozenset[str]:
+        """The names of the arms and slots that the sweep of ordinary jobs has."""
+        jobs = self.jobs
+        if jobs is None:
+            return frozenset()
+        arms = (each.id for each in jobs.arms(self.beside))
+        places = (slot.name for own in jobs.places.values() for slot in own)
+        return frozenset((*arms, *jobs.slots_of(self.beside), *places))
+
     def _of_part(self, question: Question) -> Answer:
         """Return what a wave says of an arm or slot, of the sweep that has it."""
-        jobs = self.jobs
-        names = set() if jobs is None else {each.id for each in jobs.arms(self.beside)}
-        names |= set() if jobs is None else set(jobs.slots_of(self.beside))
-        places = set() if jobs is None else {s.name for own in jobs.places.values() for s in own}
-        if jobs is not None and question.name in names | places:
-            return jobs.answer(self.beside, question) if self._are_told else NOT_YET
+        if self.jobs is not None and question.name in self._of_jobs:
+            return self.jobs.answer(self.beside, question) if self._are_told else NOT_YET
         if self.look is None:
             return NOT_YET
         return self.rotated.answer(self.laid_out, question)

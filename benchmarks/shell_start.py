@@ -37,7 +37,6 @@ COMMANDS = (
     "triage one/0.log",
     "compare one two",
     "hlo .",
-    "drill h.trace.json",
     "drill steps.trace.json.gz",
     "ceiling steps.trace.json.gz",
     "network h.xplane.pb",

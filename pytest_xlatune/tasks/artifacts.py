@@ -133,6 +133,12 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
                 f"{said}: this trial left no dump and no capture; record its "
                 "profile with `xlatune evidence SWEEP_FILE PROFILE`"
             )
+    if not match and ".py:" in said:
+        names = sorted({folder.parent.name for folder in find_ledgers(workdir)})
+        raise ConfigError(
+            f"{said}: expected the name of a sweep before the colon, not its file; measured below "
+            f"{workdir} are {', '.join(names) or 'none'}"
+        )
     if len(found) > 1:
         raise ConfigError(
             f"{said}: recorded in {len(found)} cells; name the trial: "

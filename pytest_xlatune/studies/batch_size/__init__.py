@@ -705,17 +705,18 @@ class BatchWalk(CellWalk[BatchStudy]):
         """
         tolerance = self.study.loss_tolerance
         losses = {
-            at: score.loss
+            at: (score.loss, score.first_loss)
             for at, own in sorted(self.probes.items())
             for each in own
             if (score := usable(each)) and score.loss is not None
         }
-        first: dict[tuple[float | None, int | None], float] = {}
+        first: dict[tuple[float | None, int | None], tuple[float, float | None]] = {}
         told = {}
-        for at, loss in losses.items():
+        for at, (loss, began) in losses.items():
             cell = self.study.cells[at]
-            of = first.setdefault((cell.per_device_batch_size, cell.max_target_length), loss)
-            told[at] = different_loss(loss, of, tolerance=tolerance)
+            size = (cell.per_device_batch_size, cell.max_target_length)
+            of, of_began = first.setdefault(size, (loss, began))
+            told[at] = different_loss(loss, of, tolerance=tolerance, first=of_began)
         return {at: why for at, why in told.items() if why}
 
     @cached_property

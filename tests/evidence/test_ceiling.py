@@ -444,7 +444,7 @@ def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_pat
     silent = read_attempt("e", tmp_path, "s/e.1", profiled_at=10)
     assert silent.shares is not None
     assert (silent.shares.ceilings, silent.shares.to_win) == (None, None)
-    log = attempt / "xlatune.log"
+    log = attempt / "log.0.txt"  # the trainer's
     log.write_text(log_of(15, step_s=0.0009))
     found = read_attempt("e", tmp_path, "s/e.1", profiled_at=10).shares
     assert found is not None
@@ -467,6 +467,9 @@ def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_pat
     # steps that the profiler was in are none without it
     log.write_text(log_of(15, step_s=0.0009))
     assert read_attempt("e", tmp_path, "s/e.1", profiled_at=4).shares == silent.shares
+    # other trials of the profile say it better
+    told = read_attempt("e", tmp_path, "s/e.1", profiled_at=4, step_s=0.0009).shares
+    assert told == found
 
 
 def test_settings_that_make_another_program_are_not_bounded() -> None:

@@ -74,7 +74,9 @@ def least_of(job: Job, *, by: float) -> Roofline:
             if each.kind == "compute")
         for device in range(job.devices) for step in range(job.steps)
     ]  # fmt: skip
-    return Roofline(least_s=min(work) / FULL * TICK_PS * 1e-12, devices=job.devices)
+    # a played device multiplies on each of its streams
+    peak = FULL * len({each.stream for each in job.ops if each.kind == "compute"})
+    return Roofline(least_s=min(work) / peak * TICK_PS * 1e-12, devices=job.devices)
 
 
 def test_no_setting_of_a_played_job_wins_more_than_its_ceiling() -> None:

@@ -450,10 +450,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
             ends = {"least": self.values[0], "most": self.values[-1]}
             how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
         pairs = {"key": asked.by, "values": list(self.by_values)}
+        each = Why.WITH_EACH_LISTED if self.is_listed else Why.WITH_EACH
         return (
             *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
-            *([Reason(Why.WITH_EACH, **pairs)] if self.by_values else []),
+            *([Reason(each, **pairs)] if self.by_values else []),
             Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
 

@@ -461,9 +461,15 @@ def _of_pairs(found: BatchWalk) -> list[Reason]:
     asked, notes = found.study.asked, []
     if asked.by == TARGET_LENGTH:
         notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
-    needed = [lane.compiled.needed for lane in found.lanes]
-    if all(each.items() & needed[0].items() for each in needed[1:]):
+    alike: dict[int, list[str]] = {}  # number of a lane -> its value, and those with its memory
+    for lane in found.lanes:
+        of = next((at for at in alike if lane.takes_as(found.lanes[at])), lane.number)
+        alike.setdefault(of, []).append(found.study.by_values[lane.number])
+    if len(alike) == 1:
         notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))
+    else:
+        several = (each for each in alike.values() if len(each) > 1)
+        notes += [Reason(Why.MEMORY_OF_SOME, key=asked.by, values=each) for each in several]
     if behind := [found.study.by_values[lane.number] for lane in found.given_up]:
         notes.append(Reason(Why.GIVEN_UP, key=asked.by, values=behind, cut=LANE_CUT))
     return notes

@@ -128,8 +128,10 @@ def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str
                 except ConfigError as error:
                     problems.append(str(error))
     # the same measurement in two files is no second one
-    unique = {tuple((*each.place.values(), each.profile.shown_text, *each.best.job_ids)): each
-              for each in sorted(found, key=_order, reverse=True)}  # fmt: skip
+    unique = {
+        (*each.place.values(), each.profile.shown_text, *each.best.job_ids): each
+        for each in sorted(found, key=_order, reverse=True)
+    }
     return sorted(unique.values(), key=_order), problems
 
 

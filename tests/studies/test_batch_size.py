@@ -817,6 +817,7 @@ def test_pairs_without_compiled_memory_stop_before_any_job() -> None:
     assert len(history) == 1
     (why,) = record(concluded).objection
     assert "chosen by compiled memory, and there is none: no such target" in sentence(why)
+    assert sentence(why).endswith("(4 remat_policy=full)"), "which of the pairs"
 
 
 def test_a_program_that_does_not_take_the_by_is_told() -> None:

@@ -630,9 +630,12 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def stopped(self) -> Reason | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
-        unknown = [each.said for each in self.answers.values() if each.fits is None]
+        unknown = [(at, each.said) for at, each in self.answers.items() if each.fits is None]
         if self.study.by_values and unknown:
-            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=unknown[0])
+            # a value that the trainer refuses is one of several
+            at, said = unknown[0]
+            why = Reason(Why.WITH_DETAIL, why=said, detail=self.study.labels[at])
+            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=why)
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:

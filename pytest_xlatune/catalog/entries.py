@@ -337,9 +337,9 @@ class Catalog:
         return tuple(part for part in PARTS if part in found)
 
     def is_bounded(self, profile: Profile) -> bool:
-        """Tell whether each setting of a profile has a ceiling, and leaves what is multiplied.
+        """Tell whether each setting of a profile has a ceiling, and leaves the products alone.
 
-        Numbers that change by what a collective sums first are those of the same products.
+        A collective that sums in another order changes numbers, and no product.
         """
         names = {flag.name for flag in profile.flags}
         names |= {name for _, name in settings_in(profile.env, "")}

@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Tri
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
-from pytest_xlatune.stats.design import bonferroni
+from pytest_xlatune.stats.design import MIN_DF, bonferroni, t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, LossRule, Policy, Traits
 from pytest_xlatune.studies.batch_size._concluded import (
@@ -819,6 +819,31 @@ class BatchWalk(CellWalk[BatchStudy]):
         return self.study.asked.sigma
 
     @cached_property
+    def singles_differ(self) -> float | None:
+        """How far two single runs may differ, of 95 % of pairs; None where the noise is unknown."""
+        sigma, reach = self.study.asked.sigma, 1.96
+        if self.noise is not None and self.fit is not None and self.fit.df >= MIN_DF:
+            sigma, reach = self.noise, t_quantile(0.975, self.fit.df)
+        return None if sigma is None else reach * math.sqrt(2) * sigma
+
+    @cached_property
+    def by_chance(self) -> float:
+        """How far a first run may lie behind the best by noise alone."""
+        sigma = self.study.asked.sigma or self.noise or _SIGMA
+        reach = CUT_SIGMAS * sigma
+        # the same program, run on a busy machine beside two blocks, was called worse by 47 %
+        if self.rough_df:
+            reach = max(reach, t_quantile(0.975, self.rough_df) * math.sqrt(2) * sigma)
+        return max(reach, CUT_AT)
+
+    @property
+    def rough_df(self) -> int:
+        """The degrees of freedom of a noise that is known by too few blocks; 0 where it is not."""
+        if self.study.asked.sigma is not None or self.fit is None or self.fit.df >= MIN_DF:
+            return 0
+        return max(self.fit.df, 0)
+
+    @cached_property
     def told_apart(self) -> Mapping[int, bool]:
         """Place -> whether it is shown to be worse than the best."""
         if self.lead is None:
@@ -834,9 +859,8 @@ class BatchWalk(CellWalk[BatchStudy]):
             elif self.fit is None and at in self.leaders:
                 found[at] = False  # the budget left no block
             else:
-                sigma = self.study.asked.sigma or self.noise or _SIGMA
                 gap = self.scores[self.lead] - self.scores[at]
-                found[at] = at not in self.compared and gap > max(CUT_SIGMAS * sigma, CUT_AT)
+                found[at] = at not in self.compared and gap > self.by_chance
         return found
 
     @cached_property

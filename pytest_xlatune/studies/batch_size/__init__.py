@@ -821,10 +821,8 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def singles_differ(self) -> float | None:
         """How far two single runs may differ, of 95 % of pairs; None where the noise is unknown."""
-        sigma, reach = self.study.asked.sigma, 1.96
-        if self.noise is not None and self.fit is not None and self.fit.df >= MIN_DF:
-            sigma, reach = self.noise, t_quantile(0.975, self.fit.df)
-        return None if sigma is None else reach * math.sqrt(2) * sigma
+        is_known = self.noise is not None and not self.rough_df
+        return 1.96 * math.sqrt(2) * (self.noise or 0.0) if is_known else None
 
     @cached_property
     def by_chance(self) -> float:

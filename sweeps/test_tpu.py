@@ -14,6 +14,7 @@ from pytest_xlatune import (
     DesignSettings,
     MaxTextLauncher,
     Protocol,
+    SiteSettings,
     Stacks,
     Sweep,
     profiles_for,
@@ -33,6 +34,7 @@ SWEEP = Sweep(
         deployed={"LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=65536"},
         protocol=Protocol(steps=15),
     ),
+    site=SiteSettings(executor="local"),
     profiles=(
         *profiles_for("FSDP", device="v5e"),
         # bundles of MaxText's own: offload to the SparseCore is for v6e and later

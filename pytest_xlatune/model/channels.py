@@ -47,8 +47,9 @@ class Channel:
     at_start: str = ".*"
 
     def owns(self, flag: str) -> bool:
-        """Whether a flag, without dashes, is this library's alone."""
-        return flag in self.names or (flag.startswith(self.prefixes) and flag not in self.not_its)
+        """Whether a flag, without dashes, is this library's alone; so is one that it negates."""
+        bare = flag.removeprefix("no") if self.negates else flag
+        return bare in self.names or (bare.startswith(self.prefixes) and bare not in self.not_its)
 
     def is_option(self, flag: str) -> bool:
         """Whether a flag, without dashes, is an option of each compilation."""

@@ -23,7 +23,9 @@ from pytest_xlatune.model.profile import (
     settings_of,
     shell_exports,
 )
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect
+from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report._deployed_files import with_settings
@@ -63,6 +65,7 @@ def test_a_flag_goes_to_the_library_that_reads_it() -> None:
     own = profile("a", "--xla_tpu_rwb_fusion=false", env={TPU: "--xla_tpu_dot_dot_fusion=false"})
     assert own.env[TPU] == "--xla_tpu_dot_dot_fusion=false --xla_tpu_rwb_fusion=false"
     assert profile("nan", "--xla_tpu_detect_nan=true").flags, "XLA's own, in spite of its name"
+    assert set(profile("c", "--xla_max_concurrent_async_all_gathers=4").env) == {TPU}
     with pytest.raises(ConfigError, match="at blanks and knows no quotes"):
         profile("b", "--xla_tpu_rwb_fusion='a b'")
 
@@ -98,6 +101,8 @@ def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = launched(profile("cast", env={name: "--auto-cast none"}), {name: "-O1"})
     assert spec.env[name] == "-O1 --auto-cast none"
     assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
+    own = options_of(profile("cast", env={name: "-O1"}), ())
+    assert own == Reason(Why.STAYS_FOR_VARIABLE, names=("O1",)), "options are asked for"
 
 
 def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(

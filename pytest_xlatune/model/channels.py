@@ -62,8 +62,8 @@ CHANNELS: dict[str, Channel] = {
     LIBTPU: Channel(
         reader="libtpu",
         vendor="google",
-        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   tpu7x
-        devices=r"tpu.*|v\d+[a-z]*(-\d+)?",
+        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   v5e:2x4   ct5lp-hightpu-4t
+        devices=r".*tpu.*|v\d(?!\d)[a-z -]*(-\d+|:\d+(x\d+)+)?",
         prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
                   "xla_enable_async_", "xla_should_", "megascale_", "xla_max_", "xla_sparse_core_",
                   "xla_latency_hiding_scheduler_", "xla_hlo_scheduling_brkga_", "xla_vf_",
@@ -141,10 +141,12 @@ def _flags(variable: str, text: str) -> dict[str, tuple[str, str]]:
 
 def complaint(variable: str, text: str) -> str:
     """Return why a library would not read a channel's text as it is written; "" where it would."""
-    words = text.split()
-    if words and not _NAME.fullmatch(words[0]):
-        return f"{variable} begins with {words[0]!r}, which is no flag and is ignored"
-    for word in words:
+    may_take_a_word = False
+    for word in text.split():
+        flag = _NAME.fullmatch(word)
+        if flag is None and not (may_take_a_word and "=" not in word):
+            return f"{variable}: {word!r} has no dashes, so that it is no flag and is ignored"
+        may_take_a_word = flag is not None and flag["value"] is None
         if "=" in word and word.partition("=")[2][:1] in ("'", '"'):
             return f"{variable}: no shell reads {word!r}, so its quotes are a part of the value"
     return ""

@@ -174,7 +174,9 @@ def test_a_recipe_is_appended_to_the_line_of_the_env_file() -> None:
     ("text", "words"),
     [
         ("--xla_tpu_rwb_fusion='true'", "its quotes are a part of the value"),
-        ("oops --xla_tpu_rwb_fusion=true", "begins with 'oops'"),
+        ("oops --xla_tpu_rwb_fusion=true", "'oops' has no dashes"),
+        ("--xla_tpu_rwb_fusion=true xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
+        ("--xla_tpu_rwb_fusion xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
         ("--xla_gpu_autotune_level=0", "libtpu refuses it"),
     ],
 )
@@ -188,6 +190,10 @@ def test_profiles_of_a_tpu_are_tpu_settings_alone() -> None:
     found = profiles_for("FSDP", device="v5e")
     assert {"vmem-98304", "tpu-fuse-ag-off", "o1"} <= {each.id for each in found}
     assert not [each.id for each in found if each.flags or "NCCL_ALGO" in each.env]
+    for device in ("TPU v5 lite", "v5-e", "v5litepod-8", "v4-8", "v5e:2x4", "ct5lp-hightpu-4t"):
+        assert profiles_for("FSDP", device=device) == found, device
+    gpus = {each.id for each in profiles_for("FSDP", device="v100")}
+    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
     gpus = {each.id for each in profiles_for("FSDP", device="sm_90")}
     assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
 

@@ -31,14 +31,21 @@ AWAY = {
 
 def lowered(width: int) -> Any:
     """Return two layers in a loop, their weights in as many parts as there are chips."""
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc("v5e:2x4", platform="tpu").devices
+    step, given = made(list(devices), width)
+    return step.trace(*given).lower(lowering_platforms=("tpu",))
+
+
+def made(devices: list[Any], width: int) -> tuple[Any, tuple[Any, ...]]:
+    """Return a step of these layers, and the shapes that it takes."""
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    devices = topologies.get_topology_desc("v5e:2x4", platform="tpu").devices
     mesh = Mesh(np.array(devices), ("x",))
 
     def shape(*sizes: int, by: P) -> Any:
@@ -49,8 +56,7 @@ def lowered(width: int) -> Any:
         return jnp.mean(jax.nn.softmax(out.astype("f4")) ** 2)
 
     given = shape(2, width, width, by=P(None, "x")), shape(width, width, by=P("x"))
-    step = jax.jit(jax.value_and_grad(loss))
-    return step.trace(*given).lower(lowering_platforms=("tpu",))
+    return jax.jit(jax.value_and_grad(loss)), given
 
 
 def digest(program: Any, options: dict[str, str]) -> str:

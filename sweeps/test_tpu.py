@@ -1,6 +1,6 @@
 """A MaxText cell on a host of eight TPU chips: which flags of libtpu help it.
 
-    pytest sweeps/test_tpu.py --xlatune-model llama2-7b --xlatune-launcher python=/opt/venv/bin/python
+    pytest sweeps/test_tpu.py --xlatune-model llama2-7b --xlatune-launcher python=/opt/bin/python
 
 The candidates are the catalog's for this parallelism and device. What is deployed stands below each
 of them: flags of libtpu in LIBTPU_INIT_ARGS, flags of XLA in XLA_FLAGS. Most candidates are options

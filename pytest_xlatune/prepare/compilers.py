@@ -378,10 +378,10 @@ def by_function(
     CompileCheck(program=program, target=target.name if target else CPU, topology=topology)
     # a CPU has as many devices as it is told; a GPU compiler that has no device cannot autotune
     devices = math.prod(map(int, topology.split("x")))
-    own = (Flag(name="xla_force_host_platform_device_count", value=str(devices)),)
+    own = [Flag(name="xla_force_host_platform_device_count", value=str(devices))]
     base = dict(deployed or {})
     if target is not None:
-        own = (Flag(name="xla_gpu_autotune_level", value="0"),) if target.text else ()
+        own = [Flag(name="xla_gpu_autotune_level", value="0")] if target.text else []
         base |= {} if target.text else _NO_DEVICE
     words = tuple(f"{name}={value}" for name, value in sorted((values or {}).items()))
 

@@ -245,8 +245,10 @@ def _of_slices(cell: Cell) -> Iterator[Check]:
     if slices is not None and slices > 1:
         yield (
             f"{shlex.quote(sys.executable)} -c {shlex.quote(_SLICES_LOOK)}; test $? != 111",
-            f"settings of the host are not those advised for {slices} slices; there "
-            "`xlatune megascale --check-env` says which",
+            (
+                f"settings of the host are not those advised for {slices} slices; there "
+                "`xlatune megascale --check-env` says which"
+            ),
         )
 
 

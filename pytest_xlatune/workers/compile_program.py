@@ -6,8 +6,8 @@ MODULE is imported from the working directory. FUNCTION is called with the devic
 jitted function and its arguments, which may be shapes (`jax.ShapeDtypeStruct`). It is handed each
 NAME=VALUE of a cell that it has an argument for, e.g. `per_device_batch_size=8`. TARGET is "cpu",
 the file of a GPU target configuration, or a TPU such as `v5e:2x4`; TOPOLOGY is `partitions x hosts
-x devices` of it, e.g. `1x1x8`; a TPU's partitions are its slices. The program is written by `--xla_dump_to`. Imports jax and nothing of ours, so that any
-interpreter with a JAX can run it.
+x devices` of it, e.g. `1x1x8`, where the partitions of a TPU are slices. The program is written by
+`--xla_dump_to`. Imports jax and nothing of ours, so that any interpreter with a JAX can run it.
 """
 
 from __future__ import annotations

@@ -43,13 +43,14 @@ def made(devices: list[Any], width: int) -> tuple[Any, tuple[Any, ...]]:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from jax.sharding import Mesh, NamedSharding
-    from jax.sharding import PartitionSpec as P
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    P: Any = PartitionSpec
+    shaped: Any = jax.ShapeDtypeStruct
     mesh = Mesh(np.array(devices), ("x",))
 
-    def shape(*sizes: int, by: P) -> Any:
-        return jax.ShapeDtypeStruct(sizes, jnp.bfloat16, sharding=NamedSharding(mesh, by))
+    def shape(*sizes: int, by: Any) -> Any:
+        return shaped(sizes, jnp.bfloat16, sharding=NamedSharding(mesh, by))
 
     def loss(w: Any, x: Any) -> Any:
         out, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(jnp.tanh(x @ w) @ w.T), None), x, w)
@@ -63,7 +64,7 @@ def digest(program: Any, options: dict[str, str]) -> str:
     """Return a digest of what is compiled and of the memory that it takes; or the refusal."""
     try:
         compiled = program.compile(compiler_options=options or None)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises
         return " ".join(str(error).split())[:300]
     memory = compiled.memory_analysis()
     taken = memory.temp_size_in_bytes, memory.generated_code_size_in_bytes
@@ -79,7 +80,9 @@ def main(library: str, asked: str) -> None:
         return
     found = {each.decode() for each in NAME.findall(Path(library).read_bytes())}
     text = " ".join(f"--{name}={BAD}" for name in sorted(found))
-    parse = "import jax; from jax.experimental import topologies as t; t.get_topology_desc('v5e:2x4', platform='tpu')"
+    parse = (
+        "from jax.experimental.topologies import get_topology_desc as get; get('v5e:2x4', 'tpu')"
+    )
     said = subprocess.run(
         [sys.executable, "-c", parse],
         env={**os.environ, "LIBTPU_INIT_ARGS": text},

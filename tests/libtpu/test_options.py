@@ -99,7 +99,7 @@ def test_a_sweep_is_compiled_for_a_tpu_that_is_not_here(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest of the versions, below the command; a flag it refuses is said in its words."""
-    folder = FOLDERS[sorted(FOLDERS)[-1]]
+    folder = FOLDERS[max(FOLDERS)]
     monkeypatch.setenv("PYTHONPATH", folder)
     (tmp_path / "mine.py").write_text(PROGRAM, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

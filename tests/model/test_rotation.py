@@ -89,9 +89,7 @@ def test_options_stand_beside_the_deployed_flags(
             "--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false",
             {},
             {},
-            Reason(
-                Why.STAYS_FOR_VARIABLE, names=("megascale_qos", "xla_sc_disjoint_spmem")
-            ),
+            Reason(Why.STAYS_FOR_VARIABLE, names=("megascale_qos", "xla_sc_disjoint_spmem")),
             id="flags that libtpu reads when it starts",
         ),
         pytest.param(

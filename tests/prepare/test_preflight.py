@@ -98,7 +98,7 @@ def test_the_look_at_a_host_is_the_command_of_the_guest(
         item = Item(name="mtu.eth0", value="1460", is_good=is_good, advice="more", source="a test")
         monkeypatch.setattr(environment, "check", lambda _, item=item: [item])
         with pytest.raises(SystemExit) as end:
-            exec(preflight._SLICES_LOOK, {})  # noqa: S102 - our own text, as a node's Python has it
+            exec(preflight._SLICES_LOOK, {})  # as a node's Python has it
         assert int(end.value.code or 0) == status
     assert "CHANGE mtu.eth0 = 1460" in capsys.readouterr().out
 

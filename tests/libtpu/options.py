@@ -45,7 +45,7 @@ def made(devices: list[Any], width: int) -> tuple[Any, tuple[Any, ...]]:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    P: Any = PartitionSpec
+    spec: Any = PartitionSpec
     shaped: Any = jax.ShapeDtypeStruct
     mesh = Mesh(np.array(devices), ("x",))
 
@@ -56,7 +56,7 @@ def made(devices: list[Any], width: int) -> tuple[Any, tuple[Any, ...]]:
         out, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(jnp.tanh(x @ w) @ w.T), None), x, w)
         return jnp.mean(jax.nn.softmax(out.astype("f4")) ** 2)
 
-    given = shape(2, width, width, by=P(None, "x")), shape(width, width, by=P("x"))
+    given = shape(2, width, width, by=spec(None, "x")), shape(width, width, by=spec("x"))
     return jax.jit(jax.value_and_grad(loss)), given
 
 

@@ -273,6 +273,34 @@ def _channel(case: Case) -> Iterator[str]:
                 )
 
 
+_SLICES, _MEETING, _OWN = (
+    f"MEGASCALE_{each}" for each in ("NUM_SLICES", "COORDINATOR_ADDRESS", "SLICE_ID")
+)
+
+
+def _slices(case: Case) -> Iterator[str]:
+    """Yield why the slices of a TPU job do not meet (jax/_src/clusters/cloud_tpu_cluster.py)."""
+    if not {_SLICES, _MEETING, _OWN} & case.profile.env.keys():
+        return
+    said = case.env.get(_SLICES, "")
+    count = whole(said) if said else 1
+    if count is None or count < 1:
+        yield f"{_SLICES}={said:.40} ends JAX; expected a number of slices"
+        return
+    if count > 1 and not case.env.get(_MEETING) and case.context.is_complete:
+        yield (
+            f"{_SLICES}={count} without {_MEETING}: the processes of a slice wait for those of the "
+            "others, which do not know where to meet them. Set it to a host of slice 0"
+        )
+    if count > 1 and whole(case.env.get(_OWN, "")) is not None:
+        yield (
+            f"{_OWN}={case.env[_OWN]} is every process's of {count} slices, so that all claim one "
+            "slice; let the script on the nodes set it in each"
+        )
+    if count == 1 and case.env.get(_MEETING):
+        yield f"{_MEETING} without {_SLICES} above 1: each slice runs as if it were the only one"
+
+
 def _plain_integer(case: Case) -> Iterator[str]:
     integers = load().integers()
     for name, value in case.profile.env.items():
@@ -586,6 +614,8 @@ def _adds_up(case: Case) -> Iterator[str]:
 def _unknown(case: Case) -> Iterator[str]:
     jaxlib, probed = case.context.jaxlib, history()
     for name in case.asked:
+        if channel_of(name):
+            continue  # that it stands in the wrong place says more
         # names come and go: a flag of MaxText's own recipes aborts before jaxlib 0.11.2
         accepted = probed.is_accepted(name, jaxlib) if jaxlib else None
         if accepted is False or (not jaxlib and name not in probed.flags):
@@ -667,6 +697,8 @@ RULES: tuple[CatalogRule, ...] = (
                 says="a flag of libtpu in XLA_FLAGS, where the process aborts on it"),
     CatalogRule(name="channel", check=_channel, of_deployed=True,
                 says="quotes, a stray first word or a flag of XLA_FLAGS in LIBTPU_INIT_ARGS"),
+    CatalogRule(name="slices", check=_slices, of_deployed=True,
+                says="several slices of a TPU that do not meet: `MEGASCALE_NUM_SLICES=2` alone"),
     CatalogRule(name="plain-integer", check=_plain_integer, of_deployed=True,
                 says="`NCCL_BUFFSIZE=16M`: NCCL reads 16 and says nothing"),
     CatalogRule(name="bad-value", check=_bad_value, of_deployed=True,

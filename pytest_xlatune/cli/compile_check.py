@@ -42,7 +42,10 @@ def add_compile_check(parser: argparse.ArgumentParser) -> None:
 
 def add_compiler(parser: argparse.ArgumentParser) -> None:
     """Add how profiles are compiled, which `compiler_of` reads."""
-    targets = "the device to compile for: h100, h200, b200, cpu, or a gpu_target_config.pbtxt"
+    targets = (
+        "the device to compile for: h100, h200, b200, cpu, a TPU such as v5e:2x4, or a "
+        "gpu_target_config.pbtxt"
+    )
     for name, metavar, what in (
         (
             "program",

@@ -31,6 +31,8 @@ class Channel:
         negates: whether `--noflag` is `--flag=false`, as for flags of Abseil.
         asks: variables that make it print what it read.
         says: pattern of a line of the log that shows one flag, which is its group `flag`.
+        at_start: pattern of its flags that are no options of a compilation, since it reads them
+            once, when it starts; the others are, and may take turns in one process.
     """
 
     reader: str
@@ -42,10 +44,16 @@ class Channel:
     negates: bool = False
     asks: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
+    at_start: str = ".*"
 
     def owns(self, flag: str) -> bool:
-        """Whether a flag, without dashes, is this library's alone."""
-        return flag in self.names or (flag.startswith(self.prefixes) and flag not in self.not_its)
+        """Whether a flag, without dashes, is this library's alone; so is one that it negates."""
+        bare = flag.removeprefix("no") if self.negates else flag
+        return bare in self.names or (bare.startswith(self.prefixes) and bare not in self.not_its)
+
+    def is_option(self, flag: str) -> bool:
+        """Whether a flag, without dashes, is an option of each compilation."""
+        return self.owns(flag) and not re.fullmatch(self.at_start, flag)
 
 
 LIBTPU = "LIBTPU_INIT_ARGS"
@@ -54,13 +62,14 @@ CHANNELS: dict[str, Channel] = {
     LIBTPU: Channel(
         reader="libtpu",
         vendor="google",
-        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   tpu7x
-        devices=r"tpu.*|v\d+[a-z]*(-\d+)?",
+        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   v5e:2x4   ct5lp-hightpu-4t
+        devices=r".*tpu.*|v\d(?!\d)[a-z -]*(-\d+|:\d+(x\d+)+)?",
         prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
-                  "xla_enable_async_", "xla_should_", "megascale_"),
+                  "xla_enable_async_", "xla_should_", "megascale_", "xla_max_", "xla_sparse_core_",
+                  "xla_latency_hiding_scheduler_", "xla_hlo_scheduling_brkga_", "xla_vf_",
+                  "xla_gf_", "xla_zf_", "xla_pf_"),
         names=frozenset({
-            "xla_latency_hiding_scheduler_rerun", "xla_memory_scheduler", "vmodule",
-            "xla_max_concurrent_host_send_recv", "2a886c8_chip_config_name",
+            "xla_memory_scheduler", "vmodule", "2a886c8_chip_config_name",
             "xla_all_gather_latency_bound_threshold_in_bytes",
             "xla_all_reduce_latency_bound_threshold_in_bytes",
         }),
@@ -69,6 +78,18 @@ CHANNELS: dict[str, Channel] = {
         asks={"TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0"},
         # I1123 09:40:31.596484   25377 m.cc:912] argv[17]: '--xla_tpu_dot_dot_fusion=false'
         says=r"\bargv\[\d+\]: '--?(?P<flag>[^']+)'",
+        # libtpu 0.0.40, 0.0.42.1 and 0.0.52 take no other of their flags for an option:
+        # `tox -e libtpu` asks about each name that stands in the library
+        at_start=(
+            r"(?!xla).*|xla_(sc|sparse_core)_.*|xla_jf_(exit|internal|lsra|memory_allocator)_.*"
+            r"|.*_(impure|dump|log|logs|logging|logfile|print|debug|test|sdc|autotune|profile"
+            r"|diagnostic|llo|verify|verifier|hlo_module)(_.*)?"
+            r"|xla_tpu_(always|buffer|cmem|compiler|explicit|force_non|instructions|perturb|region"
+            r"|reserve|show|sparse_core_mismatch)_.*"
+            r"|xla_tpu_(enable_lem_scheduler|layout_preference_policy|override_vmem_size_kib"
+            r"|memory_bound_loop_optimizer_options|prefer_slice_with_dynamic_bounds"
+            r"|(msa_sort_order|preferred_prefetch)_overrides|sparse_dense_matmul_fdo_config)"
+        ),
     ),
 }  # fmt: skip
 
@@ -120,10 +141,12 @@ def _flags(variable: str, text: str) -> dict[str, tuple[str, str]]:
 
 def complaint(variable: str, text: str) -> str:
     """Return why a library would not read a channel's text as it is written; "" where it would."""
-    words = text.split()
-    if words and not _NAME.fullmatch(words[0]):
-        return f"{variable} begins with {words[0]!r}, which is no flag and is ignored"
-    for word in words:
+    may_take_a_word = False
+    for word in text.split():
+        flag = _NAME.fullmatch(word)
+        if flag is None and not (may_take_a_word and "=" not in word):
+            return f"{variable}: {word!r} has no dashes, so that it is no flag and is ignored"
+        may_take_a_word = flag is not None and flag["value"] is None
         if "=" in word and word.partition("=")[2][:1] in ("'", '"'):
             return f"{variable}: no shell reads {word!r}, so its quotes are a part of the value"
     return ""

@@ -19,6 +19,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from pytest_xlatune.model.channels import CHANNELS, channel_of, flags_in
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -210,7 +211,9 @@ OF_MESSAGES = frozenset(
 
 
 def taken(name: str) -> Taken:
-    """Return when a setting is read: a flag of XLA_FLAGS, or a variable or key."""
+    """Return when a setting is read: a flag of XLA or of another library, a variable or key."""
+    if channel := CHANNELS.get(channel_of(name)):
+        return Taken.COMPILE if channel.is_option(name) else Taken.VARIABLE
     if not name.startswith("xla_"):
         return Taken.VARIABLE
     return Taken.START if name in AT_START or name in OF_MESSAGES else Taken.COMPILE
@@ -219,16 +222,24 @@ def taken(name: str) -> Taken:
 def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | Reason:
     """Return the options of a profile's compilation beside the deployed flags, or why it has none.
 
-    An option replaces what XLA_FLAGS says of it, so the values of a flag that XLA appends to are
-    joined with the deployed ones.
+    An option replaces what XLA_FLAGS, or the variable of another library, says of it, so the values
+    of a flag that XLA appends to are joined with the deployed ones.
 
     Returns:
         Name without dashes -> text; or the reason for which the profile stays a job of its own.
     """
     if profile.overrides:
         return Reason(Why.STAYS_FOR_KEY, names=tuple(profile.overrides))
-    if profile.env:
-        return Reason(Why.STAYS_FOR_VARIABLE, names=tuple(profile.env))
+    of_libraries: dict[str, str] = {}
+    stay: list[str] = []
+    for variable, text in profile.env.items():
+        channel = CHANNELS.get(variable)
+        said = flags_in(variable, text) if channel else {}
+        of_libraries |= said
+        stay += [each for each in said if channel and not channel.is_option(each)]
+        stay += [] if channel else [variable]
+    if stay:
+        return Reason(Why.STAYS_FOR_VARIABLE, names=tuple(stay))
     below = effective_values(deployed)
     # what the client reads when it starts, said again as it is deployed, changes nothing
     own = {
@@ -243,7 +254,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
     ):
         if names:
             return Reason(why, names=tuple(names))
-    return {
+    return of_libraries | {
         name: f"{below[name]},{value}"
         if name in APPENDING and below.get(name)
         else _CHOICES.get(name, {}).get(value.lower(), value)

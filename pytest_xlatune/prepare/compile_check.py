@@ -64,9 +64,14 @@ def compiled_by(compiler: Compiler) -> str:
     found = _versions(compiler.python)
     if compiler.target is not None:
         versions = dict(each.split() for each in found)
+        if not compiler.target.text and "libtpu" not in versions:
+            raise ConfigError(
+                f"compile check: {compiler.python} has no libtpu, which compiles for a TPU; "
+                "install jax[tpu] beside it, or name another interpreter"
+            )
         jaxlib = versions.get("jaxlib", "none")
         plugins = {name: versions[name] for name in _PLUGINS if name in versions}
-        if jaxlib not in plugins.values():
+        if compiler.target.text and jaxlib not in plugins.values():
             has = ", ".join(f"{name} {version}" for name, version in plugins.items())
             raise ConfigError(
                 f"compile check: {compiler.python} has jaxlib {jaxlib} and "

@@ -9,7 +9,7 @@ A device by name is a target configuration, the text of XLA's `GpuTargetConfigPr
 come with the package hold the fields that every jaxlib from 0.6 on reads, for each refuses the
 fields of a later one; the file of a real dump (`*.gpu_target_config.pbtxt`) holds all that its own
 jaxlib knows, and is to be preferred. No AMD device is among them: the ROCm compiler does not load
-without a driver.
+without a driver. A TPU is named as JAX describes it, v5e:2x4, and libtpu knows the rest.
 """
 
 from __future__ import annotations
@@ -73,11 +73,16 @@ _FOLDER = Path(__file__).with_name("devices")
 _SUFFIX = ".txtpb"
 # in a target configuration:  device_memory_size: 84942979072
 _MEMORY = re.compile(r"\bdevice_memory_size: *(\d{1,18})\b")
+# a TPU and how its chips lie in a slice:  v5e:2x4    v5p:2x2x1
+_TPU = re.compile(r"v\d{1,2}[a-z]{0,4}:\d{1,3}(?:x\d{1,3}){1,2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileTarget:
-    """A device to compile for: the name or the path that was given, and its configuration."""
+    """A device to compile for: the name or the path that was given, and its configuration.
+
+    That of a TPU is "".
+    """
 
     name: str
     path: Path
@@ -101,14 +106,16 @@ def find_target(said: str) -> CompileTarget:
     Raises:
         ConfigError: neither; names the nearest.
     """
+    if _TPU.fullmatch(said):
+        return CompileTarget(name=said, path=Path(said), text="")
     known = named_targets()
     path = known.get(said.lower(), Path(said))
     if not path.is_file():
         if re.fullmatch(r"\w+", said):
             raise ConfigError.unknown("target", said, valid=known, where="compile check")
         raise ConfigError(
-            f"{said} is no target: name one of {', '.join(known)}, or the "
-            "*.gpu_target_config.pbtxt of a dump"
+            f"{said} is no target: name one of {', '.join(known)}, a TPU with its chips such as "
+            "v5e:2x4, or the *.gpu_target_config.pbtxt of a dump"
         )
     return CompileTarget(
         name=said, path=path.absolute(), text=path.read_text(encoding="utf-8", errors="replace")
@@ -252,6 +259,7 @@ def compiler_of(
         ),
         python=python,
         place=f"{check.topology} {target.name if target else CPU}",
+        device=target.name.partition(":")[0] if target and not target.text else "",
         target=target,
         sources=tuple(path for path in files if _is_source(path)),
         memory_limit_bytes=target.memory_bytes if limit_bytes is None and target else limit_bytes,
@@ -269,8 +277,13 @@ def _on_this_machine(python: str) -> str:
 
 # MaxText's name of a host of eight GPUs: it compiles for the devices that JAX has, of any kind
 _GPU_HOST, _GPUS = "a3", 8
-# what keeps libtpu from looking for a TPU, and for the service that would describe it
-_NO_DEVICE = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+# what keeps libtpu from looking for a TPU, for the service that would describe it, and for the lock
+# of the machine's TPU, which a trial may have
+_NO_DEVICE = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
 
 def _by_train_compile(
@@ -351,10 +364,11 @@ def by_function(
 
     Args:
         program: `module:function`.
-        target: a GPU that is not here; None is the CPU.
-        topology: partitions x hosts x devices.
+        target: a GPU or a TPU that is not here; None is the CPU.
+        topology: partitions x hosts x devices; of a TPU the first number counts slices.
         deployed: environment below every profile, XLA_FLAGS included.
-        python: an interpreter with JAX, and for a GPU with the plugin's wheel of its version.
+        python: an interpreter with JAX, and for a GPU with the plugin's wheel of its version, for a
+            TPU with libtpu.
         folder: where its module is found; None is the working directory.
         values: handed to the function where it has arguments of these names.
 
@@ -364,9 +378,11 @@ def by_function(
     CompileCheck(program=program, target=target.name if target else CPU, topology=topology)
     # a CPU has as many devices as it is told; a GPU compiler that has no device cannot autotune
     devices = math.prod(map(int, topology.split("x")))
-    own = Flag(name="xla_force_host_platform_device_count", value=str(devices))
-    own = own if target is None else Flag(name="xla_gpu_autotune_level", value="0")
+    own = [Flag(name="xla_force_host_platform_device_count", value=str(devices))]
     base = dict(deployed or {})
+    if target is not None:
+        own = [Flag(name="xla_gpu_autotune_level", value="0")] if target.text else []
+        base |= {} if target.text else _NO_DEVICE
     words = tuple(f"{name}={value}" for name, value in sorted((values or {}).items()))
 
     def spec(profile: Profile) -> LaunchSpec:
@@ -374,7 +390,7 @@ def by_function(
             Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
             Flag(name="xla_dump_hlo_as_text"),
         )
-        flags = append_flags(base.get("XLA_FLAGS", ""), (own, *profile.flags, *dump))
+        flags = append_flags(base.get("XLA_FLAGS", ""), (*own, *profile.flags, *dump))
         where = str(target.path) if target else CPU
         return LaunchSpec(
             argv=(python, "-P", str(_WORKER), program, where, topology, *words),

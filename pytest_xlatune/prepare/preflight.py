@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
 
@@ -160,14 +162,17 @@ def look(site: Site) -> Preflight:
     needed = [path for path in needed if path]
     checks = [*_caches(site.cell)]
     checks += site.launcher.checks(site.cell)
+    advised = [*_of_slices(site.cell)]
     if site.executor.is_here:
-        return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
+        return Preflight(
+            faults=(*faults, *_absent(needed), *_unfit(checks)), notes=tuple(_unfit(advised))
+        )
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
     node_faults, notes = _node_faults(site), [*_busy(site), *_shared(site)]
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and site.cell.nodelist and not faults and not node_faults:
-        seen, unsure = _from_the_nodes(site, needed, checks)
+        seen, unsure = _from_the_nodes(site, needed, checks, advised)
         faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
         # whether the nodes see a file that is not here, only they can say
@@ -226,6 +231,27 @@ def _caches(cell: Cell) -> Iterator[Check]:
             )
 
 
+# ends with 1 where a setting of the host is not as advised; an xlatune that does not start says
+# nothing of the host
+_SLICES_LOOK = """\
+import sys
+from pytest_xlatune.cli import main
+sys.exit(main(["megascale", "--check-env"]) == 1 and 111)"""
+
+
+def _of_slices(cell: Cell) -> Iterator[Check]:
+    """Yield the look at a host's settings that slices of a TPU ask for."""
+    slices = whole(cell.environment.get("MEGASCALE_NUM_SLICES", ""))
+    if slices is not None and slices > 1:
+        yield (
+            f"{shlex.quote(sys.executable)} -c {shlex.quote(_SLICES_LOOK)}; test $? != 111",
+            (
+                f"settings of the host are not those advised for {slices} slices; there "
+                "`xlatune megascale --check-env` says which"
+            ),
+        )
+
+
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
     """Run the checks of a launcher on this machine."""
     import subprocess
@@ -269,7 +295,7 @@ def _shared(site: Site) -> list[str]:
 
 
 def _from_the_nodes(
-    site: Site, needed: Sequence[str], checks: Sequence[Check]
+    site: Site, needed: Sequence[str], checks: Sequence[Check], advised: Sequence[Check]
 ) -> tuple[list[str], list[str]]:
     """Return faults and notes of what the nodes see and can, the work directory included."""
     marker = site.folder / f"preflight.{os.getpid()}"
@@ -277,7 +303,7 @@ def _from_the_nodes(
     try:
         sight = site.executor.look(
             [str(marker), *needed],
-            checks=checks,
+            checks=[*checks, *advised],
             nodelist=site.cell.nodelist,
             options=site.resources.options,
         )
@@ -293,7 +319,9 @@ def _from_the_nodes(
         + (f"the work directory {site.folder}" if path == str(marker) else path)
         for path, nodes in sight.unseen.items()
     ]
-    return [*unseen, *(f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items())], []
+    unfit = {wrong: f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()}
+    noted = [unfit.pop(wrong) for _, wrong in advised if wrong in unfit]
+    return [*unseen, *unfit.values()], noted
 
 
 def look_at_shape(

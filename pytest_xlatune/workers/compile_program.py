@@ -5,9 +5,9 @@
 MODULE is imported from the working directory. FUNCTION is called with the devices and returns a
 jitted function and its arguments, which may be shapes (`jax.ShapeDtypeStruct`). It is handed each
 NAME=VALUE of a cell that it has an argument for, e.g. `per_device_batch_size=8`. TARGET is "cpu",
-or the file of a GPU target configuration; TOPOLOGY is `partitions x hosts x devices` of it, e.g.
-`1x1x8`. The program is written by `--xla_dump_to`. Imports jax and nothing of ours, so that any
-interpreter with a JAX can run it.
+the file of a GPU target configuration, or a TPU such as `v5e:2x4`; TOPOLOGY is `partitions x hosts
+x devices` of it, e.g. `1x1x8`, where the partitions of a TPU are slices. The program is written by
+`--xla_dump_to`. Imports jax and nothing of ours, so that any interpreter with a JAX can run it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def main(program: str, target: str, topology: str, *values: str) -> None:
     import jax
 
     platform, devices = "cpu", jax.devices()
-    if target != "cpu":
+    # v5e:2x4
+    if ":" in target and "/" not in target:
+        platform, devices = "tpu", _of_tpu(target, int(topology.partition("x")[0]))
+    elif target != "cpu":
         platform, devices = "cuda", _described(Path(target), topology)
     module, _, function = program.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -60,6 +63,14 @@ def _described(target: Path, topology: str) -> list[Any]:
         _register()
         described = topologies.get_topology_desc("", platform="cuda", **said)
     return list(described.devices)
+
+
+def _of_tpu(target: str, slices: int) -> list[Any]:
+    """Return the devices of slices of a TPU that is not here; libtpu compiles for it."""
+    from jax.experimental import topologies
+
+    more = {"num_slices": slices} if slices > 1 else {}
+    return list(topologies.get_topology_desc(target, platform="tpu", **more).devices)
 
 
 def _register() -> None:

@@ -30,8 +30,13 @@ from typing import Any
 _MARK = b"\x0a\x0dxla/xla.proto"  # how the description of that file begins: its name
 _MOST = 1 << 18  # bytes from there; the description of jaxlib 0.12 has about 1 << 15
 _SAID = 1 << 14
-# no machine is asked what it is, and no log is written
-_NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_LOG_DIR": "disabled"}
+# no machine is asked what it is, no log is written; and the lock that a running trial has of the
+# machine's TPU is left alone: libtpu would end before it read a flag, and so complain of none
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_LOG_DIR": "disabled",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
 
 def main(result: str) -> None:

@@ -23,7 +23,9 @@ from pytest_xlatune.model.profile import (
     settings_of,
     shell_exports,
 )
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect
+from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report._deployed_files import with_settings
@@ -63,6 +65,7 @@ def test_a_flag_goes_to_the_library_that_reads_it() -> None:
     own = profile("a", "--xla_tpu_rwb_fusion=false", env={TPU: "--xla_tpu_dot_dot_fusion=false"})
     assert own.env[TPU] == "--xla_tpu_dot_dot_fusion=false --xla_tpu_rwb_fusion=false"
     assert profile("nan", "--xla_tpu_detect_nan=true").flags, "XLA's own, in spite of its name"
+    assert set(profile("c", "--xla_max_concurrent_async_all_gathers=4").env) == {TPU}
     with pytest.raises(ConfigError, match="at blanks and knows no quotes"):
         profile("b", "--xla_tpu_rwb_fusion='a b'")
 
@@ -98,6 +101,8 @@ def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = launched(profile("cast", env={name: "--auto-cast none"}), {name: "-O1"})
     assert spec.env[name] == "-O1 --auto-cast none"
     assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
+    own = options_of(profile("cast", env={name: "-O1"}), ())
+    assert own == Reason(Why.STAYS_FOR_VARIABLE, names=("O1",)), "options are asked for"
 
 
 def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(
@@ -169,7 +174,9 @@ def test_a_recipe_is_appended_to_the_line_of_the_env_file() -> None:
     ("text", "words"),
     [
         ("--xla_tpu_rwb_fusion='true'", "its quotes are a part of the value"),
-        ("oops --xla_tpu_rwb_fusion=true", "begins with 'oops'"),
+        ("oops --xla_tpu_rwb_fusion=true", "'oops' has no dashes"),
+        ("--xla_tpu_rwb_fusion=true xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
+        ("--xla_tpu_rwb_fusion xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
         ("--xla_gpu_autotune_level=0", "libtpu refuses it"),
     ],
 )
@@ -183,6 +190,10 @@ def test_profiles_of_a_tpu_are_tpu_settings_alone() -> None:
     found = profiles_for("FSDP", device="v5e")
     assert {"vmem-98304", "tpu-fuse-ag-off", "o1"} <= {each.id for each in found}
     assert not [each.id for each in found if each.flags or "NCCL_ALGO" in each.env]
+    for device in ("TPU v5 lite", "v5-e", "v5litepod-8", "v4-8", "v5e:2x4", "ct5lp-hightpu-4t"):
+        assert profiles_for("FSDP", device=device) == found, device
+    gpus = {each.id for each in profiles_for("FSDP", device="v100")}
+    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
     gpus = {each.id for each in profiles_for("FSDP", device="sm_90")}
     assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
 

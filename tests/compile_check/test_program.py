@@ -16,10 +16,12 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.prepare.compile_check import compiled_by
 from pytest_xlatune.prepare.compilers import (
     Way,
     by_function,
     by_trainer,
+    compiler_of,
     find_target,
     named_targets,
     screen,
@@ -114,6 +116,35 @@ def test_a_folder_is_used_once(tmp_path: Path) -> None:
 def test_what_cannot_be_compiled_is_refused_before(said: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CompileCheck(**said)
+
+
+def test_a_tpu_is_a_target_by_the_name_that_jax_has_for_it(tmp_path: Path) -> None:
+    """What libtpu itself makes of it: `tox -e libtpu`."""
+    tpu = find_target("v5e:2x4")
+    assert (tpu.text, tpu.memory_bytes) == ("", None)
+    vmem = "--xla_tpu_scoped_vmem_limit_kib="
+    own = {"LIBTPU_INIT_ARGS": f"{vmem}32768", "XLA_FLAGS": "--xla_a=1"}
+    way = by_function("a:b", target=tpu, topology="2x1x1", deployed=own, folder=tmp_path)
+    spec = way(profile("vmem", f"{vmem}65536 --xla_b=1"))
+    assert spec.argv[-3:] == ("a:b", "v5e:2x4", "2x1x1")
+    assert spec.env["LIBTPU_INIT_ARGS"] == f"{vmem}32768 {vmem}65536"
+    assert spec.env["XLA_FLAGS"].startswith("--xla_a=1 --xla_b=1 --xla_dump_to=")
+    assert spec.env["TPU_SKIP_MDS_QUERY"] == spec.env["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho jaxlib 0.10.2\n", encoding="utf-8")
+    bare.chmod(0o700)
+    check = CompileCheck(program="a:b", target="v5e:2x4", python=str(bare))
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+    launcher = CommandLauncher(argv=("train",))
+    compiler = compiler_of(check, launcher=launcher, cell=cell, executor="slurm")
+    with pytest.raises(ConfigError, match="has no libtpu"):
+        compiled_by(compiler)
+
+
+@pytest.mark.parametrize("said", ["v5e:2", "v5litepod-8", "tpu:", "v5e:2x4x2x2"])
+def test_what_is_nearly_a_tpu_is_refused_with_how_one_is_named(said: str) -> None:
+    with pytest.raises(ConfigError, match="such as v5e:2x4"):
+        find_target(said)
 
 
 def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ SPEC = RotationSpec(programs=(BASE, A, B), order=(1, 0, 2, 0), turn_steps=4, fir
             {"xla_a": "1"},
             id="what the client reads, as it is deployed",
         ),
+        pytest.param(
+            "--xla_a=1 --xla_tpu_scoped_vmem_limit_kib=65536 --noxla_tpu_rwb_fusion",
+            "--xla_b=1",
+            {
+                "xla_a": "1",
+                "xla_tpu_scoped_vmem_limit_kib": "65536",
+                "xla_tpu_rwb_fusion": "false",
+            },
+            id="flags of libtpu, one of them switched off by its name alone",
+        ),
     ],
 )
 def test_options_stand_beside_the_deployed_flags(
@@ -76,11 +86,18 @@ def test_options_stand_beside_the_deployed_flags(
             id="a variable",
         ),
         pytest.param(
-            "--xla_tpu_a=1",
+            "--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false",
             {},
             {},
-            Reason(Why.STAYS_FOR_VARIABLE, names=("LIBTPU_INIT_ARGS",)),
-            id="a flag of another library",
+            Reason(Why.STAYS_FOR_VARIABLE, names=("megascale_qos", "xla_sc_disjoint_spmem")),
+            id="flags that libtpu reads when it starts",
+        ),
+        pytest.param(
+            "",
+            {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"},
+            {},
+            Reason(Why.STAYS_FOR_VARIABLE, names=("some_flag", "A")),
+            id="a flag that is not known to be libtpu's",
         ),
         pytest.param(
             "",

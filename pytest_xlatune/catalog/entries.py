@@ -17,7 +17,7 @@ import re
 import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from pytest_xlatune.model.cell import Axis, Parallelism
 from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import whole
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pytest_xlatune.model.channels import (
     CHANNELS,
@@ -27,7 +27,7 @@ from pytest_xlatune.model.channels import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, canonical, digest, written
+from pytest_xlatune.model.record import LATER, Json, Record, canonical, dataclass, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"

@@ -15,7 +15,7 @@ import signal
 import textwrap
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,

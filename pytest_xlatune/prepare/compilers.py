@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -61,6 +60,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
 )
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial

@@ -22,7 +22,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, runtime_checkable
 from typing import Protocol as Interface
@@ -35,7 +34,7 @@ from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.record import dataclass, read_json
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pytest_xlatune.evidence.trace.ceilings import Bounds, Ceiling, Ceilings, ce
 from pytest_xlatune.evidence.trace.comparison import milliseconds
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.model.profile import DUMP_FOLDER
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import at_most, counted
 from pytest_xlatune.report.document import Document, Table, columns, lines, plain, section
 

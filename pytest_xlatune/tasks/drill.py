@@ -6,7 +6,7 @@ A variant that cannot be read is told, and the others are drilled all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from pytest_xlatune.evidence.trace.captures import (
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
-from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.record import dataclass, read_json
 from pytest_xlatune.model.text import counted
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Events, Ints, 
 from pytest_xlatune.evidence.trace.breakdown import Drill, Observed
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import counted
 
 IDLE = "idle"

@@ -102,7 +102,7 @@ class WatchedPages:
         made_s, text = self._history
         if now_s - made_s > _HISTORY_S:
             try:
-                document = history(studies_below(self._workdir).past)
+                document = history(studies_below(self._workdir).past, is_page=True)
             except XlatuneError as error:
                 document = _failed("History", str(error))
             page = document_page(document, source="the ledgers", home=f"./{INDEX}")

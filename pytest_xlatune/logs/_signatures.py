@@ -8,8 +8,8 @@ a pattern is compiled when the first line holds one of its words.
 from __future__ import annotations
 
 import functools
+import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum, IntEnum
@@ -126,13 +126,12 @@ class SignatureTable:
         return re.compile("|".join(self.harmless.values()))
 
 
-def read_table(text: str) -> SignatureTable:
-    """Read a table of signatures.
+def read_table(content: Mapping[str, Any]) -> SignatureTable:
+    """Read a table of signatures, as `signatures.toml` has it.
 
     Raises:
         ConfigError: a class, action or tier is unknown.
     """
-    content = tomllib.loads(text)
     return SignatureTable(
         signatures=tuple(map(_signature, content["signature"])),
         harmless={row["sample"]: row["regex"] for row in content["harmless"]},
@@ -148,8 +147,8 @@ def read_table(text: str) -> SignatureTable:
 
 @functools.cache
 def table() -> SignatureTable:
-    """Return the table of `signatures.toml`, read once."""
-    return read_table(_FILE.read_text(encoding="utf-8"))
+    """Return the table, read once: from the copy of `signatures.toml` in JSON."""
+    return read_table(json.loads(_FILE.with_suffix(".json").read_text(encoding="utf-8")))
 
 
 def _signature(row: dict[str, Any]) -> Signature:

@@ -20,10 +20,9 @@ from pathlib import PurePosixPath
 from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import CHANNELS, asks_of, on_top
+from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, asks_of, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
-    DUMP_FOLDER,
     OPTIONS_FOLDER,
     Flag,
     append_flags,

@@ -15,6 +15,8 @@ from dataclasses import field
 
 from pytest_xlatune.model.record import dataclass
 
+DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
+
 # the parts of a step that settings act on: collectives by their kind, and the rest
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")

@@ -36,7 +36,6 @@ NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back 
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
 PGLE_SUFFIX = ".pbtxt"  # by which XLA reads such a file as text
-DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
 OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never

@@ -47,12 +47,11 @@ from pytest_xlatune.launchers.program import FOLDER, INHERIT, QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import on_top
+from pytest_xlatune.model.channels import DUMP_FOLDER, on_top
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import (
     BASELINE,
-    DUMP_FOLDER,
     PGLE,
     Flag,
     Profile,

@@ -24,10 +24,10 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 if TYPE_CHECKING:
-    _Kinds = StrEnum
+    _Auto = StrEnum
 else:
 
-    class _OfKinds(type):
+    class _Automatic(type):
         """Makes a kind of each `auto()`, as `enum` does, which takes half a start of Python."""
 
         def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
@@ -45,14 +45,14 @@ else:
         def __getitem__(cls, name: str) -> Any:
             return vars(cls)[name]
 
-    class _Kinds(str, metaclass=_OfKinds):  # noqa: SLOT000 - each has a name
+    class _Auto(str, metaclass=_Automatic):  # noqa: SLOT000 - each has a name
         def __new__(cls, text: str) -> Self:
             if text not in cls._known:
                 raise ValueError(f"{text!r} is not a valid {cls.__name__}")
             return cls._known[text]
 
 
-class Why(_Kinds):
+class Why(_Auto):
     """The kinds of reasons; `report/words.py` has the fields and the words of each."""
 
     SAID = auto()  # words of others, or of an older record, as they stand

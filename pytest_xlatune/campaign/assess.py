@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision, decide
@@ -32,6 +32,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.reason import Reason, Why, verbatim
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (

@@ -57,6 +57,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
+from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import (
     CheckoutError,
     ConfigError,
@@ -65,7 +66,7 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.profile import DUMP_FOLDER, OPTIONS_FOLDER
+from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.reason import Reason, Why, several
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next

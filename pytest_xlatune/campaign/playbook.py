@@ -8,11 +8,12 @@ This module decides; it starts, cancels and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import takewhile
 
 from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import NODE_CLASSES, UNKNOWN_CLASSES, FailureClass
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 

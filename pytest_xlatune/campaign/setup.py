@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pytest_xlatune.campaign.playbook import Decision
@@ -20,6 +20,7 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell, DeployedFile, secrets_in
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits

@@ -8,7 +8,7 @@ Pure and deterministic: the same context gives the same profiles in the same ord
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
@@ -17,7 +17,7 @@ from pytest_xlatune.catalog.rules import is_idle, objections
 from pytest_xlatune.model.channels import CHANNELS, normal, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import ALIASES, PGLE, Profile, effective_values, parse_flags
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, dataclass, digest
 from pytest_xlatune.model.text import same_value
 
 _SWITCH = 1  # values up to here are off and on, which have nothing beside them

@@ -9,7 +9,6 @@ that is dropped in silence, overridden or added up is told from one that is in e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_xlatune.catalog.context import CONTROL, Level, Objection, is_control
 from pytest_xlatune.catalog.rules import did_you_mean
@@ -23,7 +22,7 @@ from pytest_xlatune.model.profile import (
     append_flags,
     format_flags,
 )
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import is_relative
 
 

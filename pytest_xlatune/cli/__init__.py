@@ -16,6 +16,7 @@ and `flags diff` end with 1 where they find something.
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
 import gc
 import io
@@ -194,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     if argv is None:  # the process is ours: what it loads is no garbage to be looked for
         gc.set_threshold(_LEAST_GARBAGE)
+        atexit.register(gc.freeze)  # nor is it when Python ends, which took a tenth of a command
     hide_secrets_of(os.environ)
     _take_any_sign()
     name = given[0] if given else ""

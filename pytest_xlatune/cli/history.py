@@ -52,9 +52,10 @@ def _history(arguments: argparse.Namespace) -> Output:
             "cell", arguments.cell, valid=found.names, where="the ledgers"
         )
         return Output(notes=notes, problems=(*found.problems, str(unknown)))
-    make = by_load if arguments.by_load else course if arguments.cell is not None else history
+    make = course if arguments.cell is not None else history
+    is_page = arguments.html is not None
     return Output(
-        documents=(make(past),),
+        documents=(by_load(past) if arguments.by_load else make(past, is_page=is_page),),
         json=lambda: (
             {name: [each.to_json() for each in rows] for name, rows in loads_of(past).items()}
             if arguments.by_load

@@ -34,12 +34,13 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.record import dataclass
 
 if TYPE_CHECKING:  # a job's own process, which loads the payload below us, makes none of these
     from pytest_xlatune.model.resources import Resources

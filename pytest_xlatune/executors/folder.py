@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from pytest_xlatune.launchers.rotated import WORKERS
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import LATER, TIME, Json, Record, read_json
+from pytest_xlatune.model.record import LATER, TIME, Json, Record, dataclass, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
     hide,

@@ -19,7 +19,6 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ from pytest_xlatune.launchers.program import check_absolute
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of HEAD and all changes

@@ -35,7 +35,6 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -44,7 +43,7 @@ from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 HOST_FILE = "container.sh"

@@ -16,7 +16,7 @@ import ast
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlparse
 
@@ -31,7 +31,7 @@ from pytest_xlatune.launchers.program import (
 from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import format_flags, parse_flags
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # Model configs ship with a degree for one of these; naming another must take that one back.

@@ -14,17 +14,15 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import CHANNELS, asks_of, on_top
+from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, asks_of, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
-    DUMP_FOLDER,
     OPTIONS_FOLDER,
     Flag,
     append_flags,
@@ -32,6 +30,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     shell_exports,
 )
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and

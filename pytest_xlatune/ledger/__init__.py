@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +27,7 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, read_json
+from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, dataclass, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,

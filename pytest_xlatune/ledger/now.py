@@ -8,12 +8,12 @@ read as absent then. The ledger alone says what was measured.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import TIME, Record, read_json
+from pytest_xlatune.model.record import TIME, Record, dataclass, read_json
 from pytest_xlatune.model.result import Outcome
 
 NOW = "now.json"

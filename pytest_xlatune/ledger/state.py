@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -41,6 +41,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Blamed,

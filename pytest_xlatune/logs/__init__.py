@@ -29,7 +29,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
-from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.record import LATER, Record, dataclass
 from pytest_xlatune.model.text import begun
 
 if TYPE_CHECKING:

@@ -8,16 +8,17 @@ a pattern is compiled when the first line holds one of its words.
 from __future__ import annotations
 
 import functools
+import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import MEGASCALE, Action, FailureClass, Finding
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)
@@ -125,13 +126,12 @@ class SignatureTable:
         return re.compile("|".join(self.harmless.values()))
 
 
-def read_table(text: str) -> SignatureTable:
-    """Read a table of signatures.
+def read_table(content: Mapping[str, Any]) -> SignatureTable:
+    """Read a table of signatures, as `signatures.toml` has it.
 
     Raises:
         ConfigError: a class, action or tier is unknown.
     """
-    content = tomllib.loads(text)
     return SignatureTable(
         signatures=tuple(map(_signature, content["signature"])),
         harmless={row["sample"]: row["regex"] for row in content["harmless"]},
@@ -147,8 +147,8 @@ def read_table(text: str) -> SignatureTable:
 
 @functools.cache
 def table() -> SignatureTable:
-    """Return the table of `signatures.toml`, read once."""
-    return read_table(_FILE.read_text(encoding="utf-8"))
+    """Return the table, read once: from the copy of `signatures.toml` in JSON."""
+    return read_table(json.loads(_FILE.with_suffix(".json").read_text(encoding="utf-8")))
 
 
 def _signature(row: dict[str, Any]) -> Signature:

@@ -11,7 +11,7 @@ import operator
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_xlatune.logs import grammar
@@ -19,6 +19,7 @@ from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.metric import StepRecord
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
 if TYPE_CHECKING:  # most logs are of jobs that went on

@@ -12,13 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import NamedTuple
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet

@@ -11,21 +11,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
-from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import LATER, Json, Record, digest, written
+from pytest_xlatune.model.record import LATER, Json, Record, dataclass, digest, written
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
     secrets_of,
     secrets_of_command,
     without_secrets,
 )
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.profile import Profile
 
 
 class Axis(StrEnum):

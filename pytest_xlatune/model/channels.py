@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from pytest_xlatune.model.record import dataclass
+
+DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
 
 # the parts of a step that settings act on: collectives by their kind, and the rest
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")

@@ -7,10 +7,10 @@ asked for: devices and, in a container, packages are asked for once a session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.record import LATER, Record, dataclass
 
 _COMMIT = 40  # characters of a full hash
 

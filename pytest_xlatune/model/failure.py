@@ -7,12 +7,12 @@ stands in `logs/signatures.toml`; which of them follow from log and outcome toge
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Self
 
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import LATER, TIME, Record
+from pytest_xlatune.model.record import LATER, TIME, Record, dataclass
 
 
 class _Told(StrEnum):

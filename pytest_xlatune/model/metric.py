@@ -10,11 +10,11 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Self, overload
 
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.record import LATER, Record, dataclass
 from pytest_xlatune.model.text import significant
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.record import LATER, Record, dataclass
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
 

@@ -15,7 +15,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pytest_xlatune.model.channels import (
     CHANNELS,
@@ -27,7 +27,7 @@ from pytest_xlatune.model.channels import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, canonical, digest, written
+from pytest_xlatune.model.record import LATER, Json, Record, canonical, dataclass, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"
@@ -36,7 +36,6 @@ NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back 
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
 PGLE_SUFFIX = ".pbtxt"  # by which XLA reads such a file as text
-DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
 OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
 
 # Flags whose second occurrence adds to the first instead of replacing it: appending can never

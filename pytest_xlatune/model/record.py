@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON values and back.
+"""Frozen dataclasses that share their methods, to JSON values and back.
 
 What crosses a process border or is kept in the ledger is a `Record`: builtin scalars, strings,
 lists and dicts after `to_json`, an equal value after `from_json`. Not-a-number and the infinities
@@ -13,7 +13,9 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -21,9 +23,12 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass  # noqa: PLC0414 - others import it from here
 
 _T = TypeVar("_T")
 # Python's words for keywords that are not given:  1 required keyword-only argument: 'model_tag'
@@ -53,6 +58,68 @@ _COLUMNS_OF_ELEMENT = 10_000  # of a list: a trial with its steps, and no cell w
 _AS_IT_IS = frozenset({bool, int, str})  # of what JSON holds
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
+
+
+if not TYPE_CHECKING:
+
+    def dataclass(cls: Any = None, /, **how: Any) -> Any:
+        """Make a dataclass, as the library does; `==`, `hash` and `repr` are one for all classes.
+
+        The library compiles them anew for each class, half of what a class costs where a command
+        starts, and a command compares and shows values of few.
+        """
+        if cls is None:
+            return functools.partial(dataclass, **how)
+        if how.get("order") or how.get("unsafe_hash"):
+            return dataclasses.dataclass(**how)(cls)
+        has_eq, has_repr = how.get("eq", True), how.get("repr", True)
+        own = vars(cls)
+        made = dataclasses.dataclass(**{**how, "eq": False, "repr": False})(cls)
+        if has_repr and "__repr__" not in own:
+            made.__repr__ = _repr
+        if has_eq:
+            if own.get("__hash__") is None:  # absent, or taken away by an `__eq__` of its own
+                made.__hash__ = _hash if how.get("frozen") else None
+            if "__eq__" not in own:
+                made.__eq__ = _eq
+        return made
+
+
+def _eq(self: Any, other: Any) -> Any:
+    if type(other) is not type(self):
+        return NotImplemented
+    compared, _, _ = _shared(typing.cast("Any", type(self)))
+    return compared(self) == compared(other)
+
+
+def _hash(self: Any) -> int:
+    _, hashed, _ = _shared(typing.cast("Any", type(self)))
+    return hash(hashed(self))
+
+
+@reprlib.recursive_repr()
+def _repr(self: Any) -> str:
+    _, _, shown = _shared(typing.cast("Any", type(self)))
+    told = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({told})"
+
+
+@functools.cache
+def _shared(cls: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any], tuple[str, ...]]:
+    """Return what takes the compared and the hashed values of a class, and the names it shows."""
+    found = fields(cls)
+    is_hashed = [each.compare if each.hash is None else each.hash for each in found]
+    return (
+        _values([each.name for each in found if each.compare]),
+        _values([each.name for each, is_in in zip(found, is_hashed, strict=True) if is_in]),
+        tuple(each.name for each in found if each.repr),
+    )
+
+
+def _values(names: list[str]) -> Callable[[Any], Any]:
+    if len(names) > 1:
+        return operator.attrgetter(*names)  # a tuple, as fast as the library's own
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 class Record:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action
-from pytest_xlatune.model.record import Record, written
+from pytest_xlatune.model.record import Record, dataclass, written
 
 
 @written("patience")

@@ -8,7 +8,7 @@ is in `failure` and `metric`, which a command that reads logs loads without the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar, Self, TypeVar
 
@@ -16,7 +16,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record
+from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record, dataclass
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial

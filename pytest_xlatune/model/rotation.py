@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, read_json
+from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
 from pytest_xlatune.model.text import is_relative
 
 SCHEMA = 1  # of the spec and of the journal

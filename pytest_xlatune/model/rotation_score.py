@@ -6,11 +6,9 @@ them. The spec and the journal of a rotation are in `model/rotation.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 
 def copies(count: int) -> tuple[str, ...]:

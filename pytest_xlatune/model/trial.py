@@ -6,12 +6,12 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
-from pytest_xlatune.model.record import LATER, Record, digest
+from pytest_xlatune.model.record import LATER, Record, dataclass, digest
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.rotation import RotationSpec
 

@@ -2,8 +2,9 @@
 
 Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
 what runs, when, and with which verdict. All parameters are known when tests are collected, the same
-in every process: profiles, slots, finalists, tags. Nothing heavy is imported before a sweep is
-collected, because every pytest run loads this module where the package is installed.
+in every process: profiles, slots, finalists, tags. Nothing heavy is imported, and neither fixtures
+nor the controlling process' part are registered, before a file imports the class of a sweep: every
+pytest run loads this module where the package is installed.
 """
 
 from __future__ import annotations
@@ -17,23 +18,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import fixtures, hooks
-from pytest_xlatune.plugin.controller import (
+from pytest_xlatune.plugin import hooks
+from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     IS_USAGE,
     LEFT_OUT,
-    Controller,
-    of_sweeps,
-    root_of,
-    sweep_of,
-)
-from pytest_xlatune.plugin.fixtures import (
     NO_TAG,
     OPENING_KEY,
     OPTIONS_KEY,
     SESSION_KEY,
+    of_sweeps,
+    root_of,
+    sweep_of,
 )
 from pytest_xlatune.sweep.groups import (
     DAILY,
@@ -50,8 +47,6 @@ from pytest_xlatune.sweep.groups import (
 )
 from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
-from pytest_xlatune.tasks import new_session_id
-from pytest_xlatune.tasks.notify import Notifier, read_targets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -122,24 +117,47 @@ def pytest_configure(config: pytest.Config) -> None:
             {key: config.getini(key) for key in INI_KEYS},
             root=root_of(config),
         )
-        targets = read_targets(os.environ, options.notify_file)
         if options.export and not (options.is_off or is_worker(config)):
             from pytest_xlatune.report.exports import check_exports
 
             kept, no_exports = check_exports(options.export)
             options = dataclasses.replace(options, export=kept)
+        config.stash[OPTIONS_KEY] = options
+        config.stash[OPENING_KEY] = []
+        # xdist's controller collects nothing, and tells its workers whose they are
+        is_distributing = config.getoption("dist", "no") != "no"
+        if is_distributing or config.option.showfixtures or options.export or options.notify_file:
+            _attend(config, no_exports=no_exports)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
-    owned.trust_group(options.workdir if options.access == "group" else None)
-    config.add_cleanup(lambda: owned.trust_group(None))
-    config.stash[OPTIONS_KEY] = options
-    config.stash[OPENING_KEY] = []
-    config.pluginmanager.register(fixtures, "xlatune-fixtures")
-    if not is_worker(config) and not options.is_off:
-        controller = Controller(
-            config, options, new_session_id(), Notifier(targets), no_exports=no_exports
-        )
-        config.pluginmanager.register(controller, CONTROLLER)
+    if options.access == "group":
+        from pytest_xlatune import owned
+
+        owned.trust_group(options.workdir)
+        config.add_cleanup(lambda: owned.trust_group(None))
+
+
+def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
+    """Register the fixtures of sweeps and, in the process that has the terminal, the controller.
+
+    Raises:
+        ConfigError: the targets of notifications cannot be read.
+    """
+    options, manager = config.stash[OPTIONS_KEY], config.pluginmanager
+    if manager.hasplugin("xlatune-fixtures"):
+        return
+    from pytest_xlatune.plugin import fixtures
+
+    manager.register(fixtures, "xlatune-fixtures")
+    if is_worker(config) or options.is_off:
+        return
+    from pytest_xlatune.plugin.controller import Controller
+    from pytest_xlatune.tasks import new_session_id
+    from pytest_xlatune.tasks.notify import Notifier, read_targets
+
+    notifier = Notifier(read_targets(os.environ, options.notify_file))
+    controller = Controller(config, options, new_session_id(), notifier, no_exports=no_exports)
+    manager.register(controller, CONTROLLER)
 
 
 def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
@@ -219,6 +237,8 @@ def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Item | pytest.Collector] | None:
     """Put the standard tests of a sweep into its module, where the file asks for them."""
+    if "pytest_xlatune.sweep.declaration" in sys.modules:
+        _attend(collector.config)
     # a file that asks for them has imported their module
     home = sys.modules.get("pytest_xlatune.plugin.standard")
     if home is None or not isinstance(obj, home.StandardTests):
@@ -262,6 +282,7 @@ def pytest_make_collect_report(
         except ConfigError as found:
             error = found
     if isinstance(error, ConfigError):
+        _attend(collector.config)
         report.outcome, report.result = "failed", []
         report.longrepr = f"{collector.nodeid}: {error}"
         vars(report)[IS_USAGE] = True
@@ -392,16 +413,18 @@ def _session_id(config: pytest.Config) -> str:
 
 
 # names of markers in an expression:  wave2 or (gate and not calibrate(jobs=4))
-_NAME = re.compile(r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)")
+_NAME = r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)"
 _OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Refuse a wave of `-m` that is misspelt: it would deselect every test in silence."""
+    asked = set(re.findall(_NAME, session.config.option.markexpr)) - _OPERATORS
+    if not asked:
+        return
     import difflib
 
-    asked = set(_NAME.findall(session.config.option.markexpr)) - _OPERATORS
     # `-m wave22` ran nothing, and said nothing
     registered = _registered(session.config)
     for name in sorted(asked - registered):

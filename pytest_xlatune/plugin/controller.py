@@ -12,11 +12,10 @@ import json
 import os
 import re
 import signal
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,50 +23,29 @@ import pytest
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted
+from pytest_xlatune.plugin.hooks import (
+    CONTROLLER,
+    EXIT,
+    IS_USAGE,
+    LEFT_OUT,
+    REFUSED,
+    of_sweeps,
+    root_of,
+)
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.notify import Notifier
 
 if TYPE_CHECKING:
-    from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.tasks.live import Feed
     from pytest_xlatune.tasks.live_page import LivePage
     from pytest_xlatune.tasks.publish import Known
 
-CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
-LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
-IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
-REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
-EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
 _LOOK_S = 1.0
 _NAMES_CHARS = 300  # of the tests that one thing keeps from running
 _AGAIN_CHARS = 100  # of a message that a test before has said in full
 _ERASED = "\r\x1b[2K"  # of a terminal's line, with the cursor at its begin
-
-
-def root_of(config: pytest.Config) -> Path:
-    """Return the folder of `--rootdir` or of pytest's ini file, else where pytest was started.
-
-    Without either pytest's own root directory follows from the arguments, the value of
-    `--xlatune-workdir` among them once it exists: the next run would not find what this one
-    measured.
-    """
-    is_said = config.inipath is not None or config.getoption("rootdir", None)
-    return config.rootpath if is_said else config.invocation_params.dir
-
-
-def sweep_of(module: object) -> Sweep | None:
-    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
-    # a file that declares a sweep has imported its class; no other file has to
-    home = sys.modules.get("pytest_xlatune.sweep.declaration")
-    found = getattr(module, "SWEEP", None)
-    return found if home is not None and isinstance(found, home.Sweep) else None
-
-
-def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
-    """Return the names of the tests that belong to sweeps."""
-    tests = (each for each in items if isinstance(each, pytest.Function))
-    return [each.name for each in tests if sweep_of(each.module) is not None]
 
 
 @dataclass(slots=True)

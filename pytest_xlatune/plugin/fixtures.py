@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
-from pytest_xlatune.plugin.controller import CONTROLLER, EXIT, REFUSED, sweep_of
-from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.plugin.hooks import (
+    CONTROLLER,
+    EXIT,
+    NO_TAG,
+    OPENING_KEY,
+    OPTIONS_KEY,
+    REFUSED,
+    SESSION_KEY,
+    sweep_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -25,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_xlatune.model.resources import RetryPolicy
     from pytest_xlatune.model.result import Conclusion
     from pytest_xlatune.model.trial import Arm
-    from pytest_xlatune.plugin.session import Session
     from pytest_xlatune.prepare.preflight import Preflight
     from pytest_xlatune.studies.tuning.derived import Slot
     from pytest_xlatune.sweep.declaration import Sweep
@@ -33,12 +40,8 @@ if TYPE_CHECKING:
     from pytest_xlatune.tasks.answers import Measured
     from pytest_xlatune.tasks.artifacts import Recorded
 
-OPTIONS_KEY = pytest.StashKey[RunSettings]()
-OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open
-SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
 MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()  # what a test was given
 TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()  # of pytest-timeout, while it runs
-NO_TAG = ""  # stands for the tags of a sweep that has none
 T = TypeVar("T")
 
 

@@ -1,14 +1,59 @@
-"""The hooks that this plugin calls; implement them in a conftest.py or in a plugin of your own."""
+"""The hooks that this plugin calls, and what its modules share: keys, and what a module declares.
+
+Implement the hooks in a conftest.py or in a plugin of your own. Every pytest run loads this module.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from pytest_xlatune.campaign.playbook import Decision
     from pytest_xlatune.model.result import Conclusion, TrialResult
+    from pytest_xlatune.plugin.session import Session
+    from pytest_xlatune.sweep.declaration import Sweep
+    from pytest_xlatune.sweep.groups import RunSettings
+
+CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
+LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
+IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
+REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
+EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
+OPTIONS_KEY: pytest.StashKey[RunSettings] = pytest.StashKey()
+OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open
+SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+NO_TAG = ""  # stands for the tags of a sweep that has none
+
+
+def root_of(config: pytest.Config) -> Path:
+    """Return the folder of `--rootdir` or of pytest's ini file, else where pytest was started.
+
+    Without either pytest's own root directory follows from the arguments, the value of
+    `--xlatune-workdir` among them once it exists: the next run would not find what this one
+    measured.
+    """
+    is_said = config.inipath is not None or config.getoption("rootdir", None)
+    return config.rootpath if is_said else config.invocation_params.dir
+
+
+def sweep_of(module: object) -> Sweep | None:
+    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
+    # a file that declares a sweep has imported its class; no other file has to
+    home = sys.modules.get("pytest_xlatune.sweep.declaration")
+    found = getattr(module, "SWEEP", None)
+    return found if home is not None and isinstance(found, home.Sweep) else None
+
+
+def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
+    """Return the names of the tests that belong to sweeps."""
+    tests = (each for each in items if isinstance(each, pytest.Function))
+    return [each.name for each in tests if sweep_of(each.module) is not None]
 
 
 @pytest.hookspec

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags

@@ -11,7 +11,6 @@ sweep is what fixtures give.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order

@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,7 +32,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.profile import BASELINE, Profile, merge_flags
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json, digest
+from pytest_xlatune.model.record import Json, dataclass, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers

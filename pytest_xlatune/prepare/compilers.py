@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -48,12 +47,11 @@ from pytest_xlatune.launchers.program import FOLDER, INHERIT, QUOTED_WORD
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import on_top
+from pytest_xlatune.model.channels import DUMP_FOLDER, on_top
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import (
     BASELINE,
-    DUMP_FOLDER,
     PGLE,
     Flag,
     Profile,
@@ -61,6 +59,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
 )
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial

@@ -13,7 +13,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from pytest_xlatune.catalog.rules import check, did_you_mean
 from pytest_xlatune.model.channels import LIBTPU
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Record, read_json
+from pytest_xlatune.model.record import Record, dataclass, read_json
 
 if TYPE_CHECKING:
     from pytest_xlatune.evidence.protobuf import Schema

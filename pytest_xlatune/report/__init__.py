@@ -11,10 +11,9 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 if TYPE_CHECKING:  # a command that shows a document needs no value of a sweep
     from datetime import datetime

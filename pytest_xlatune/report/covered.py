@@ -7,7 +7,7 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, laid_out, read_json
+from pytest_xlatune.model.record import LATER, Json, Record, dataclass, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted

@@ -23,7 +23,6 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeGuard
 
@@ -32,7 +31,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Json, read_json
+from pytest_xlatune.model.record import Json, dataclass, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.report.words import sentence

@@ -6,12 +6,12 @@ From ledgers, as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell, varied_fields
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
 from pytest_xlatune.report.document import (
@@ -28,8 +28,12 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.lines import figure, tally, words
-from pytest_xlatune.report.study_plots import cells_plot, course_plot
 from pytest_xlatune.report.words import plainly
+
+if TYPE_CHECKING:
+    from pytest_xlatune.model.metric import Metric
+    from pytest_xlatune.report.page_plots import PathPlot
+    from pytest_xlatune.report.study_plots import RunsPlot
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -238,8 +242,11 @@ def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
     return sorted(past, key=lambda each: (each.ended_s, each.folder))
 
 
-def history(past: Sequence[PastStudy]) -> Document:
-    """Return all studies as a document, the oldest first, with what they cost."""
+def history(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
+    """Return all studies as a document, the oldest first, with what they cost.
+
+    With the plot that a page draws, where it `is_page`.
+    """
     rows = tuple(
         (
             _when(each),
@@ -265,11 +272,14 @@ def history(past: Sequence[PastStudy]) -> Document:
             _total(past),
         ),
         sections=(section("Studies", Table(columns=titles, rows=rows)),),
-        drawn=drawn(
-            "All cells over time",
-            cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past]),
-        ),
+        drawn=drawn("All cells over time", _cells_plot(past)) if is_page else (),
     )
+
+
+def _cells_plot(past: Sequence[PastStudy]) -> PathPlot | None:
+    from pytest_xlatune.report.study_plots import cells_plot
+
+    return cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past])
 
 
 def _state(past: PastStudy) -> str:
@@ -295,7 +305,7 @@ _VARIED = {
 }
 
 
-def course(past: Sequence[PastStudy]) -> Document:
+def course(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
     """Return the studies of one cell over time: what was deployed then, what was found, the cost.
 
     They may differ in image, commit or nodes, and then their figures do not compare; a column says
@@ -346,19 +356,20 @@ def course(past: Sequence[PastStudy]) -> Document:
                 "Ledgers", bullets(*(f"{literal(each.folder)}: {_when(each)}" for each in ordered))
             ),
         ),
-        drawn=drawn(
-            "The reference over time",
-            course_plot(
-                [
-                    (each.sweep, _when(each), value)
-                    for each in ordered
-                    if each.conclusion.metric == metric
-                    and (value := _value(each.conclusion.reference)) is not None
-                ],
-                head=metric.head,
-            ),
-        ),
+        drawn=drawn("The reference over time", _course_plot(ordered, metric)) if is_page else (),
     )
+
+
+def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> RunsPlot | None:
+    from pytest_xlatune.report.study_plots import course_plot
+
+    figures = [
+        (each.sweep, _when(each), value)
+        for each in ordered
+        if each.conclusion.metric == metric
+        and (value := _value(each.conclusion.reference)) is not None
+    ]
+    return course_plot(figures, head=metric.head)
 
 
 def _value(verdict: Verdict | None) -> float | None:

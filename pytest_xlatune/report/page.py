@@ -16,13 +16,14 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT

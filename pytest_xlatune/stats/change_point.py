@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pytest_xlatune.model.record import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,11 +20,12 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 from pytest_xlatune.model.metric import relative
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends

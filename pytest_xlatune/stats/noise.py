@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import Score, relative
 from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import IDENTICAL, fit_line

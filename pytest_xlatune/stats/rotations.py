@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median, variance
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import Comparison, VerdictKind, relative
 from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks

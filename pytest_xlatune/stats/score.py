@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress, islice
 from typing import TypeGuard, cast, overload
 
@@ -33,6 +33,7 @@ from pytest_xlatune.model.metric import (
     Steps,
 )
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.stats import median
 

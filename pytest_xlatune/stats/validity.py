@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.channels import CHANNELS, flags_in
@@ -28,6 +28,7 @@ from pytest_xlatune.model.profile import (
     read_as_xla,
 )
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 

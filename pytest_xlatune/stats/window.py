@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import Score
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER
+from pytest_xlatune.model.record import LATER, dataclass
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import copies

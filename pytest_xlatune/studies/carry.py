@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar, NamedTuple
@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, check_unique
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, written
+from pytest_xlatune.model.record import Record, dataclass, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,

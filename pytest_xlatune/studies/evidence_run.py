@@ -6,14 +6,14 @@ takes its trial for one of its own. This module must not know how its files are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import dataclass, digest
 from pytest_xlatune.model.result import (
     Conclusion,
     EvidenceResult,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar
@@ -37,7 +37,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Json, Record, written
+from pytest_xlatune.model.record import LATER, Json, Record, dataclass, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Effective, Profile
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,

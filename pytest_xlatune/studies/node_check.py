@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import ClassVar
@@ -21,7 +21,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,

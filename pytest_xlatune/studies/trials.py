@@ -17,7 +17,7 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why, first
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import dataclass, digest
 from pytest_xlatune.model.result import (
     Comparison,
     RotationResult,

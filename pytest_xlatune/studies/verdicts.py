@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, first, verbatim
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,

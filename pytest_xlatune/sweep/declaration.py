@@ -19,7 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_fam
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
-from pytest_xlatune.model.record import check_kinds, written
+from pytest_xlatune.model.record import check_kinds, dataclass, written
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan

@@ -21,7 +21,7 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -40,7 +40,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     restore_default,
 )
-from pytest_xlatune.model.record import written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.redact import (
     hide,
     hide_assignments,

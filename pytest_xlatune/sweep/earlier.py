@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record, read_json
+from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA

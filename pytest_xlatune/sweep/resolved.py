@@ -6,7 +6,7 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
-from pytest_xlatune.model.record import canonical
+from pytest_xlatune.model.record import canonical, dataclass
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import duration, same_value, time_s
 from pytest_xlatune.model.trial import Trial

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import (
     ABOVE,
@@ -380,6 +379,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
         ConfigError: names the path, the file or folder in its way, and what to do; on the way to a
             work directory a folder in which another user could put one in the place of ours too.
     """
+    from pytest_xlatune import owned
+
     for option, path in folders:
         if not str(path).isprintable():
             raise ConfigError(

@@ -16,7 +16,7 @@ import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_xlatune.evidence import readers
@@ -44,8 +44,10 @@ from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
 from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
-from pytest_xlatune.model.profile import BASELINE_ID, DUMP_FOLDER, PGLE_SUFFIX
+from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Shares, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.ceilings import Bounds, Ceiling, Ceilings, ceilings, roofline
 from pytest_xlatune.evidence.trace.comparison import milliseconds
+from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import XlatuneError
-from pytest_xlatune.model.profile import DUMP_FOLDER
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import at_most, counted
 from pytest_xlatune.report.document import Document, Table, columns, lines, plain, section
 
 if TYPE_CHECKING:
+    from pytest_xlatune.evidence.hlo import Program
     from pytest_xlatune.tasks.artifacts import Recorded
 
 
@@ -62,10 +61,13 @@ def read_ceilings(
             step_s = step_s or found.step_s
     program: Program | None = None
     problems: list[str] = []
-    try:
-        program = read_program(dumps[0]) if dumps else None
-    except XlatuneError as error:
-        problems.append(str(error))
+    if dumps:
+        from pytest_xlatune.evidence.hlo.dump import read_program
+
+        try:
+            program = read_program(dumps[0])
+        except XlatuneError as error:
+            problems.append(str(error))
     bounds = Bounds()
     window = CaptureWindow(steps=asked.steps)
     drilled, left_out = read_window(captures, window, step_s=step_s, observe=[bounds])

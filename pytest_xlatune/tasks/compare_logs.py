@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, Ledger
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, counted, duration, time_s

@@ -6,7 +6,7 @@ A variant that cannot be read is told, and the others are drilled all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,7 @@ from pytest_xlatune.evidence.trace.captures import (
 )
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
-from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
-from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.record import dataclass, read_json
 from pytest_xlatune.model.text import counted
 
 if TYPE_CHECKING:
@@ -61,7 +60,11 @@ class Extras:
             )
         if (self.timeline or self.pgle) and variants > 1:
             raise ConfigError("--timeline and --pgle write one variant; give its captures alone")
-        if self.pgle and self.pgle.suffix != PGLE_SUFFIX:
+        if self.pgle is None:
+            return
+        from pytest_xlatune.model.profile import PGLE_SUFFIX
+
+        if self.pgle.suffix != PGLE_SUFFIX:
             raise ConfigError(
                 f"--pgle {self.pgle}: XLA reads such a text by its ending; expected *{PGLE_SUFFIX}"
             )
@@ -179,6 +182,8 @@ def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str
     if asked.timeline:
         yield f"timeline: {asked.timeline}, for https://ui.perfetto.dev"
     if asked.pgle:
+        from pytest_xlatune.model.profile import PGLE
+
         try:
             asked.pgle.write_text(pgle_profile(found, program), encoding="utf-8")
         except OSError as error:

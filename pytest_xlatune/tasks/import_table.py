@@ -27,7 +27,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
@@ -49,7 +49,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import dataclass, digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import CONTRADICTS, KIND, ImportedStudy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from pytest_xlatune.logs.triage import ended_by, primary
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.text import begun, counted, duration, rate, whole

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.ledger import LEDGER, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.record import dataclass
 
 if TYPE_CHECKING:
     from pytest_xlatune.report.history import PastStudy

@@ -20,7 +20,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,7 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative

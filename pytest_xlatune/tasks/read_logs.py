@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence

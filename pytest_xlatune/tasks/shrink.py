@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ from pytest_xlatune.model.channels import CHANNELS, pieces_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import BASELINE, Flag, Profile
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.redact import (
     hide_quoted,
 )

@@ -19,7 +19,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +27,7 @@ from urllib.parse import quote, urlsplit
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import counted, percent
 from pytest_xlatune.report.document import Document, brief, literal, mapped, plain
@@ -102,7 +102,7 @@ class WatchedPages:
         made_s, text = self._history
         if now_s - made_s > _HISTORY_S:
             try:
-                document = history(studies_below(self._workdir).past)
+                document = history(studies_below(self._workdir).past, is_page=True)
             except XlatuneError as error:
                 document = _failed("History", str(error))
             page = document_page(document, source="the ledgers", home=f"./{INDEX}")

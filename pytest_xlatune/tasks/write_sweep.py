@@ -8,11 +8,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import dataclass
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.profile import Flag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
@@ -246,7 +247,7 @@ lost = { action = "retry", tier = "symptom" }
 
 
 def test_a_table_is_read() -> None:
-    read = read_table(ROW)
+    read = read_table(tomllib.loads(ROW))
     (only,) = read.signatures
     assert (only.cls, only.tier, only.is_fatal) == (FailureClass.KILLED, Tier.CAUSE, False)
     assert only.regex == r"Killed|ended by (?P<detail>\w+)"
@@ -266,4 +267,4 @@ def test_a_table_is_read() -> None:
 )
 def test_a_table_with_an_unknown_word_is_refused(right: str, wrong: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_table(ROW.replace(right, wrong))
+        read_table(tomllib.loads(ROW.replace(right, wrong)))

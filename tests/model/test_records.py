@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import inspect
 import json
 import math
 import pickle
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.model import errors
+from pytest_xlatune.model import errors, record
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.record import Record, canonical, digest, laid_out
+from pytest_xlatune.model.record import Record, canonical, dataclass, digest, laid_out
 
 
 class Colour(StrEnum):
@@ -185,3 +188,83 @@ def test_an_unknown_name_comes_with_the_nearest() -> None:
     message = str(ConfigError.unknown("wave", "wave22", valid=["wave2", "confirm"], where="-m"))
     assert message == "unknown wave 'wave22' in -m; did you mean 'wave2'? Known: confirm, wave2"
     assert "Known: none" in str(ConfigError.unknown("wave", "x", valid=[], where="-m"))
+
+
+def classes_by(dataclass: Any, **how: Any) -> tuple[Any, Any, Any]:
+    """Return a class, its subclass, and one with methods of its own, made by a decorator."""
+
+    @dataclass(**how)
+    class Base:
+        a: Any
+        b: tuple[int, ...] = ()
+
+    @dataclass(**how)
+    class Sub(Base):
+        c: str = "x"
+        d: int = dataclasses.field(default=2, compare=False, repr=False)
+        e: int = dataclasses.field(default=2, hash=False)
+
+    @dataclass(**how)
+    class Own:  # noqa: PLW1641 - what becomes of its hash is seen below
+        a: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __repr__(self) -> str:
+            return "own"
+
+    return Base, Sub, Own
+
+
+def attempt(call: Any) -> Any:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - both must raise the same
+        return type(error), str(error).replace(classes_by.__qualname__, "")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"frozen": True, "slots": True, "kw_only": True}, id="frozen"),
+        pytest.param({"frozen": True}, id="frozen, without slots"),
+        pytest.param({"slots": True}, id="mutable"),
+        pytest.param({"frozen": True, "eq": False}, id="by identity"),
+        pytest.param({"frozen": True, "eq": False, "repr": False}, id="not shown"),
+        pytest.param({"frozen": True, "order": True}, id="ordered"),
+        pytest.param({"unsafe_hash": True}, id="hashed although mutable"),
+    ],
+)
+def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None:
+    def told(by: Any) -> dict[str, Any]:
+        base, sub, own = classes_by(by, **how)
+        one, like, other = sub(a=1), sub(a=1, d=5), sub(a=math.nan, b=(4,), c="y")
+        texts = [repr(each) for each in (base(a=0), one, other, own(a=1))]
+        loop = base(a=[])
+        loop.a.append(loop)
+        return {
+            "texts": [each.partition(" object at ")[0] for each in texts],
+            "of itself": repr(loop).partition(" object at ")[0],
+            "equal": [
+                one == like,
+                one == other,
+                other == copy.copy(other),
+                one == base(a=1),
+                one == 1,
+            ],
+            "own": own(a=1) == own(a=2),
+            "hash": [
+                attempt(lambda each=each: hash(each) == hash(each)) for each in (one, own(a=1))
+            ],
+            "same hash": attempt(lambda: hash(one) == hash(sub(a=1, d=5, e=3))),
+            "no hash": sub.__hash__ is None,
+            "order": attempt(lambda: one < sub(a=2)),
+            "changed": attempt(lambda: setattr(one, "a", 7)),
+            "copied": copy.copy(other).b,
+            "replaced": dataclasses.replace(other, c="z").c,
+            "signature": str(inspect.signature(sub)),
+            "frozen": sub.__dataclass_params__.frozen,
+        }
+
+    assert told(record.dataclass) == told(dataclasses.dataclass)

@@ -15,6 +15,7 @@ from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 
 WAITS = """\
 import time
+from pytest_xlatune import Sweep
 from pytest_xlatune.plugin.fixtures import untimed
 def test_waits(request):
     with untimed(request.config):

@@ -15,7 +15,8 @@ import pytest
 from pytest_xlatune.cli import jobs_of, main
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.plugin.controller import EXIT, Ends
+from pytest_xlatune.plugin.controller import Ends
+from pytest_xlatune.plugin.hooks import EXIT
 from pytest_xlatune.sweep.groups import DAILY, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS

@@ -19,11 +19,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 # in the order of reports
 KINDS = (

@@ -19,14 +19,14 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import PGLE, Profile, effective_values
-from pytest_xlatune.model.record import Record, digest
+from pytest_xlatune.model.record import Record, dataclass, digest
 from pytest_xlatune.model.text import counted
 
 

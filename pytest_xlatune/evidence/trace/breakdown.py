@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Self
 
 import numpy as np
@@ -47,7 +47,7 @@ from pytest_xlatune.evidence.trace.step_times import (
     assign_by_names,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import counted
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
@@ -329,7 +329,7 @@ class Observed:
 
 def drill(
     traces: Iterable[Trace | ParseError],
-    window: CaptureWindow = CaptureWindow(),
+    window: CaptureWindow = CaptureWindow(),  # noqa: B008 - frozen
     *,
     step_s: float | None = None,
     observe: Iterable[Callable[[Observed], None]] = (),

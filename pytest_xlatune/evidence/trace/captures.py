@@ -24,16 +24,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Ints, Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
 from pytest_xlatune.model.errors import ConfigError, ParseError
+
+if TYPE_CHECKING:
+    from pytest_xlatune.evidence.hlo import Program
 
 XPLANE = ".xplane.pb"
 JSON = (".trace.json.gz", ".trace.json")

@@ -31,19 +31,22 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Events, Ints, Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, Observed
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import counted
+
+if TYPE_CHECKING:
+    from pytest_xlatune.evidence.hlo import Program
+    from pytest_xlatune.evidence.trace.breakdown import Drill, Observed
 
 IDLE = "idle"
 # kind of kernels -> what the catalog calls the part of a step

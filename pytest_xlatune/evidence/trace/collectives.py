@@ -30,20 +30,19 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.hlo import Collective, Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 if TYPE_CHECKING:
+    from pytest_xlatune.evidence.hlo import Collective, Program
+    from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
     from pytest_xlatune.model.result import Shares
 
 _COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.record import Record, dataclass
 
 NOTEWORTHY = 0.005  # of the span: a part that moved less is not named in the sentence
 

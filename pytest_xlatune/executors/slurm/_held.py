@@ -14,7 +14,6 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +23,7 @@ from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Run, SlurmJob, parse_scontrol, run_command
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.record import dataclass, read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.text import duration

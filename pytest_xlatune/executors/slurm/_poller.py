@@ -28,7 +28,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -49,6 +49,7 @@ from pytest_xlatune.executors.slurm._commands import (
 )
 from pytest_xlatune.executors.slurm._script import SCRIPTS
 from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State
 
 ROUND_S = 3.0

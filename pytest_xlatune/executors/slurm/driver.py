@@ -35,9 +35,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from pytest_xlatune.model.record import dataclass
 
 HELD_JSON, DRIVER_JSON, END, DRIVING = "held.json", "driver.json", "end", "driving"
 STEPS = "steps"  # the queue, beside the folders of its allocations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pytest_xlatune.guests.cvs._keys import (
@@ -47,7 +47,7 @@ from pytest_xlatune.guests.cvs._values import (
     written,
 )
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 
 DEVICES = 8  # of a node, where the file does not say
 _EARLY = "jax_maxtext"

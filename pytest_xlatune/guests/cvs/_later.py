@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pytest_xlatune.guests.cvs._draft import (
     DEVICES,
@@ -44,7 +44,7 @@ from pytest_xlatune.guests.cvs._values import (
     written,
 )
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 
 Find = Callable[[str], tuple[str, str] | None]
 

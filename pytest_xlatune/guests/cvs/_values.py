@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 
 Path = tuple[str | int, ...]
 

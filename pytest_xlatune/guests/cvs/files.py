@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.studies import DeclaredStudy
 from pytest_xlatune.sweep.groups import CellSettings
 

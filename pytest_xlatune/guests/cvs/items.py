@@ -17,7 +17,8 @@ import pytest
 
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.plugin.fixtures import MEASURED_KEY, OPTIONS_KEY, guarded
+from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
+from pytest_xlatune.plugin.hooks import OPTIONS_KEY
 from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -23,6 +23,7 @@ from pytest_xlatune.guests.cvs.reading import PREFIX, SLOPE, CvsCell, CvsFile
 from pytest_xlatune.guests.cvs.thresholds import Demand, held
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
 from pytest_xlatune.model.text import counted

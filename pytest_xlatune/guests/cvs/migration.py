@@ -7,7 +7,6 @@ itself are written out. Keys without a place in generation 4 are listed, each wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pytest_xlatune.guests.cvs._keys import ADDED, ADDED_BY_MODE
 from pytest_xlatune.guests.cvs._values import (
@@ -21,7 +20,7 @@ from pytest_xlatune.guests.cvs._values import (
     setting_text,
 )
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 
 _MARK = " <changeme>"
 

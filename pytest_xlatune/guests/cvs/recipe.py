@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pytest_xlatune.guests.cvs._draft import MODES
 from pytest_xlatune.guests.cvs._keys import (
@@ -38,7 +37,7 @@ from pytest_xlatune.model.profile import (
     format_flags,
     parse_flags,
 )
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.redact import is_secret
 
 _DECODER = json.JSONDecoder()

@@ -9,11 +9,11 @@ where the run has no more. Generations 1 and 2 read the last node's log,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from pytest_xlatune.guests.cvs.files import demand_of
 from pytest_xlatune.guests.cvs.reading import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile, Threshold
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import StepRecord, Verdict, VerdictKind
 
 Steps = Sequence[StepRecord]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from pytest_xlatune.guests.cvs.reading import (
 from pytest_xlatune.guests.cvs.recipe import model_of, recipe_of, untaken, with_values
 from pytest_xlatune.guests.cvs.thresholds import Demand
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import Covered

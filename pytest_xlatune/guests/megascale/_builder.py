@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from pytest_xlatune.guests.megascale._lines import WORKER, TextLine, WorkerList, worker_list
 from pytest_xlatune.guests.megascale.digest import (
@@ -18,6 +18,7 @@ from pytest_xlatune.guests.megascale.digest import (
     cause_of_word,
     judged,
 )
+from pytest_xlatune.model.record import dataclass
 
 _STRAY_LINES = 2000  # lines of others between two lines of a digest
 _MOST_LINES = 20_000  # of one digest

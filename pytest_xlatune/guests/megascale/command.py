@@ -9,7 +9,6 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.cli import complain, show, show_json
@@ -17,7 +16,7 @@ from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleRepo
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.tasks.files import STDIN, chunks_of
 
 _ROWS = 12  # of a table of states

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 
 _FILE = Path(__file__).with_name("megascale.toml")
 

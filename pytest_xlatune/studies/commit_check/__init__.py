@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, written
+from pytest_xlatune.model.record import Record, dataclass, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations
 from statistics import fmean, median
@@ -24,7 +24,7 @@ from pytest_xlatune.model.metric import BUSBW, TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest, written
+from pytest_xlatune.model.record import dataclass, digest, written
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.beside import (

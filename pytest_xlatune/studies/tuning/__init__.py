@@ -10,14 +10,14 @@ concludes the same. This module must not know of executors, ledgers, clocks or l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import cast
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import Plan, Refusal

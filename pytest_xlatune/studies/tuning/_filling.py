@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, settings_of
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History

@@ -6,7 +6,7 @@ Much follows from what a sweep declares and is worked out once. This module know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -23,7 +23,7 @@ from pytest_xlatune.model.profile import (
     check_unique,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Json
+from pytest_xlatune.model.record import LATER, Json, dataclass
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from statistics import fmean, median
@@ -23,7 +23,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import dataclass, digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial

@@ -15,12 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.model.profile import Key, Profile, settings_of
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.search import DEPLOYED, Point

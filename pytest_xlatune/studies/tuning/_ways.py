@@ -7,13 +7,13 @@ is measured in rotations, the second one in jobs as ever. This module knows no h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import Flags, Profile, parse_flags
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record
+from pytest_xlatune.model.record import LATER, Record, dataclass
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal

@@ -15,7 +15,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -35,7 +35,7 @@ from pytest_xlatune.model.profile import (
     settings_of,
 )
 from pytest_xlatune.model.reason import Reason, Why, several
-from pytest_xlatune.model.record import LATER, Record, digest, written
+from pytest_xlatune.model.record import LATER, Record, dataclass, digest, written
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole

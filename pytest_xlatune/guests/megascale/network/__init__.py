@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from pytest_xlatune.guests.megascale.network._transfers import (
     slack_of,
 )
 from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.record import dataclass
 
 __all__ = [
     "Counters",

@@ -11,9 +11,9 @@ a record of an older version, is kept as they said it: `Why.SAID`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.record import Json, Record
@@ -23,37 +23,13 @@ Value = Any
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-if TYPE_CHECKING:
-    _Auto = StrEnum
-else:
-
-    class _Automatic(type):
-        """Makes a kind of each `auto()`, as `enum` does, which takes half a start of Python."""
-
-        def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
-            super().__init__(name, bases, body)
-            cls._known = {}
-            for each in [each for each, value in body.items() if isinstance(value, auto)]:
-                kind = str.__new__(cls, each.lower().replace("_", "-"))
-                kind.name = each
-                cls._known[str(kind)] = kind
-                setattr(cls, each, kind)
-
-        def __iter__(cls) -> Iterator[Any]:
-            return iter(cls._known.values())
-
-        def __getitem__(cls, name: str) -> Any:
-            return vars(cls)[name]
-
-    class _Auto(str, metaclass=_Automatic):  # noqa: SLOT000 - each has a name
-        def __new__(cls, text: str) -> Self:
-            if text not in cls._known:
-                raise ValueError(f"{text!r} is not a valid {cls.__name__}")
-            return cls._known[text]
-
-
-class Why(_Auto):
+class Why(StrEnum):
     """The kinds of reasons; `report/words.py` has the fields and the words of each."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[str]) -> str:
+        del start, count, last_values
+        return name.lower().replace("_", "-")
 
     SAID = auto()  # words of others, or of an older record, as they stand
 
@@ -830,7 +806,7 @@ def _json(value: Value) -> Json:
         return value.to_json()
     if isinstance(value, tuple):
         return [_json(each) for each in value]
-    if isinstance(value, StrEnum | Why):
+    if isinstance(value, StrEnum):
         return str(value)
     if type(value) is float and not math.isfinite(value):
         return str(value)

@@ -22,6 +22,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.model.resources import RetryPolicy
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.report.words import sentence
@@ -259,8 +260,12 @@ class Session:
             if each.id in selection.profiles or each not in sweep.profiles
         ] or sweep.profiles
         if not campaign.view().pending:  # the trainer's own XLA took what was measured
-            measured = {each.arm for each in campaign.conclude().verdicts if each.n}
-            asked = [each for each in asked if each.id not in measured]
+            valid = {
+                each.arm
+                for each in campaign.conclude().verdicts
+                if each.n and each.kind is not VerdictKind.INVALID
+            }
+            asked = [each for each in asked if each.id not in valid]
         flags = preflight.Preflight()
         if asked:
             flags = look_at_flags(

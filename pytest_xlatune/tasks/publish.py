@@ -513,8 +513,12 @@ def _identity(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _as_it_is(folder: Path, known: Known | None) -> Known:
-    """Return the state of a cell by its ledger of this moment, without reading it twice."""
+def known_now(folder: Path, known: Known | None) -> Known:
+    """Return the state of a cell by its ledger of this moment, without reading it twice.
+
+    Raises:
+        LedgerError: there is none, or it cannot be read.
+    """
     if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
         return known
     return read_known(folder)
@@ -724,14 +728,16 @@ def _write_index(reports: Path) -> Path:
     return write_index(reports)
 
 
-def write_so_far(folder: Path, reports: Path, live: Live) -> None:
+def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = None) -> Known:
     """Write the report of a study while it runs: its own files, no tuning document, no export.
+
+    `known` is what was read of it before; return what it was made of.
 
     Raises:
         LedgerError: the ledger cannot be read, or a file not be written.
     """
     with writing(), alone(reports):
-        known = read_known(folder)
+        known = known_now(folder, known)
         live = replace(live, event_s=known.at_s)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
@@ -742,6 +748,7 @@ def write_so_far(folder: Path, reports: Path, live: Live) -> None:
         write_all(texts)
         if has_pages():
             _write_index(reports)
+    return known
 
 
 def publish(
@@ -768,7 +775,7 @@ def publish(
             figures; the ledger itself is complete.
     """
     with writing(), alone(reports):
-        known = _as_it_is(folder, known)
+        known = known_now(folder, known)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
         files = tuple(path.name for path in texts)

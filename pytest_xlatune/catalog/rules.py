@@ -640,11 +640,11 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
         # by its numbers first: pair by pair, 2,000 thresholds took 8 s
         plain = [n for n in sorted(group[0][1]) if all(is_number(own[n]) for _, own in group)]
         seen: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
-        for each, flags in group:
-            alike = seen.setdefault(tuple(float(flags[name]) for name in plain), [])
-            first = next((one for one, own in alike if _same(own, flags)), None)
+        for each, mine in group:
+            alike = seen.setdefault(tuple(float(mine[name]) for name in plain), [])
+            first = next((one for one, own in alike if _same(own, mine)), None)
             if first is None:
-                alike.append((each, flags))
+                alike.append((each, mine))
             elif not is_control(each):
                 text = f"the same settings as {first.id}: one is measured twice"
                 yield Objection(rule="twin", level=Level.NOTE, profile=each.id, text=text)

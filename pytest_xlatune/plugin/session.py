@@ -259,7 +259,7 @@ class Session:
             for each in sweep.named_profiles
             if each.id in selection.profiles or each not in sweep.profiles
         ] or sweep.profiles
-        if not campaign.view().pending:  # the trainer's own XLA took what was measured
+        if asked and not campaign.view().pending:  # the trainer's own XLA took what was measured
             valid = {
                 each.arm
                 for each in campaign.conclude().verdicts

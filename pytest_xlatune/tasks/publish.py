@@ -751,6 +751,17 @@ def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = 
     return known
 
 
+def publish_index(reports: Path) -> None:
+    """Write the page that leads to all reports of a folder, where pages can be written.
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    if has_pages():
+        with writing(), alone(reports):
+            _write_index(reports)
+
+
 def publish(
     folder: Path,
     reports: Path,
@@ -759,6 +770,7 @@ def publish(
     rewrite: bool = False,
     exports: Sequence[str] = (),
     known: Known | None = None,
+    index: bool = True,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
@@ -769,6 +781,7 @@ def publish(
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment. `known` is what was read of it before: read again only where it has grown since.
+    Without `index` the caller calls `publish_index` at the end of several.
 
     Raises:
         LedgerError: the directory cannot be written, or a format's program does not take the
@@ -821,7 +834,7 @@ def publish(
                 known, document, covered=covered, files=files, live=_stands(known), home=_HOME
             )
             write_all({path: page})
-            written += (path, _write_index(reports))
+            written += (path, _write_index(reports) if index else reports / INDEX)
     return written + _given(known, folder, stem, report, exports) if exports else written
 
 

@@ -70,7 +70,11 @@ def examine(
     known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
     below = format_flags(known.taken(deployed))
     texts = [append_flags(below, known.taken(each.flags)) for each in profiles]
-    base, *whole = ask([below, *texts])
+    # a profile of one flag over none is that flag alone
+    said = {"": default, **{str(flag): answer for flag, answer in known.alone.items()}}
+    more = [text for text in dict.fromkeys((below, *texts)) if text not in said]
+    said |= zip(more, ask(more), strict=True) if more else {}
+    base, whole = said[below], [said[text] for text in texts]
     objections = list(known.refusals(BASELINE_ID, deployed))
     unchecked: list[str] = []
     seen: dict[object, str] = {}

@@ -88,27 +88,35 @@ def _documents(
     from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-    from pytest_xlatune.tasks.publish import document_of, publish, read_known
+    from pytest_xlatune.tasks.publish import document_of, publish, publish_index, read_known
 
     exports, missing = check_exports(options.export)
     problems.extend(missing)
-    for folder in folders:
-        with owned.show_only(), _told(problems):
-            known = read_known(folder)
-            yield document_of(known)
-            if writes:
-                written = publish(
-                    folder,
-                    options.reports,
-                    zh=options.zh,
-                    rewrite=options.rewrite,
-                    exports=exports,
-                    known=known,
-                )
-                settings = sorted(known.state.opened[-1].settings.items())
-                told = [f"{name} was said by {place}" for name, place in settings]
-                told += [f"written: {os.path.relpath(path)}" for path in written]
-                yield brief("Files", lines(*told))
+    is_old = False  # the index, which all of them share
+    try:
+        for folder in folders:
+            with owned.show_only(), _told(problems):
+                known = read_known(folder)
+                yield document_of(known)
+                if writes:
+                    is_old = True
+                    written = publish(
+                        folder,
+                        options.reports,
+                        zh=options.zh,
+                        rewrite=options.rewrite,
+                        exports=exports,
+                        known=known,
+                        index=False,
+                    )
+                    settings = sorted(known.state.opened[-1].settings.items())
+                    told = [f"{name} was said by {place}" for name, place in settings]
+                    told += [f"written: {os.path.relpath(path)}" for path in written]
+                    yield brief("Files", lines(*told))
+    finally:
+        with _told(problems):
+            if is_old:
+                publish_index(options.reports)
     if writes and not has_pages():
         yield brief("Pages", lines(NO_PAGES))
 

@@ -11,6 +11,7 @@ module knows neither pytest nor executors, decides nothing and reads no clock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -512,6 +513,7 @@ _HEAD = b'{"schema":'  # how every line begins
 _OPENED = CampaignOpened.kind.encode()
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
+_REMEMBERED = 1 << 15  # lines: a sweep of 5,000 profiles
 
 
 class LedgerSchemaError(UnreadableLedgerError):
@@ -670,13 +672,24 @@ def _line(event: Event, at_s: float) -> bytes:
 
 
 def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
-    where = f"{path}:{number}"
+    try:
+        at_s, event = _said(line)
+    except UnreadableLedgerError as error:
+        raise type(error)(f"{path}:{number}: {error}") from None
+    return LedgerEntry(number=number, at_s=at_s, event=event)
+
+
+# by the text alone, so nothing that happens to a file makes it wrong: one session reads its ledger
+# seven times
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _said(line: bytes) -> tuple[float, Event]:
+    """Return the time and the event of a line."""
     try:
         data = read_json(line, is_ours=True)
         schema, at_s, kind = data.pop("schema"), data.pop("at"), data.pop("event")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UnreadableLedgerError(
-            f"{where}: unreadable line {line[:60]!r}; every line ends whole, so this one was "
+            f"unreadable line {line[:60]!r}; every line ends whole, so this one was "
             "damaged later. Restore the file, cut out the line (what it said is lost), or "
             f"{UnreadableLedgerError.ADVICE}"
         ) from None
@@ -684,22 +697,20 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
         older = isinstance(schema, int) and schema < SCHEMA
         other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
         raise LedgerSchemaError(
-            f"{where}: found schema {schema!r:.40}, this version reads {_KNOWN}. Start over with "
+            f"found schema {schema!r:.40}, this version reads {_KNOWN}. Start over with "
             "--xlatune-fresh, which moves the file aside, deletes nothing and ends none of its "
             f"jobs, or {other}"
         )
     if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(
-            f"{where}: unknown event {kind!r:.40}; expected one of {', '.join(EVENTS)}; "
+            f"unknown event {kind!r:.40}; expected one of {', '.join(EVENTS)}; "
             f"{UnreadableLedgerError.ADVICE}"
         )
     try:
         check_time(what="its time", value=at_s)
-        return LedgerEntry(number=number, at_s=float(at_s), event=EVENTS[kind].from_json(data))
+        return float(at_s), EVENTS[kind].from_json(data)
     except (XlatuneError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise UnreadableLedgerError(
-            f"{where}: {kind}: {error}; {UnreadableLedgerError.ADVICE}"
-        ) from None
+        raise UnreadableLedgerError(f"{kind}: {error}; {UnreadableLedgerError.ADVICE}") from None
 
 
 def _append(path: Path, text: bytes) -> None:

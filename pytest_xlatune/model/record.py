@@ -363,6 +363,10 @@ def _decode_items(kind: Any, value: Json, where: str) -> object:
     if not isinstance(value, list):
         raise TypeError
     sort, rules, is_alike = _parts(kind)
+    # pairs of scalars, such as the times of steps, are most of a large ledger
+    pair = _scalars(rules[0][0]) if is_alike and sort is tuple else ()
+    if pair and all(type(item) is list and tuple(map(type, item)) == pair for item in value):
+        return tuple(map(tuple, value))
     return sort(
         item if type(item) is rule[0] else _by_rule(rule, item, where=where)
         for rule, item in zip(rules * len(value) if is_alike else rules, value, strict=True)
@@ -375,6 +379,13 @@ def _parts(kind: Any) -> tuple[Any, tuple[_Rule, ...], bool]:
     sort, kinds = typing.get_origin(kind), typing.get_args(kind)
     is_alike = sort is frozenset or kinds[-1] is Ellipsis
     return sort, tuple(map(_rule_of, kinds[:1] if is_alike else kinds)), is_alike
+
+
+@functools.cache
+def _scalars(kind: Any) -> tuple[Any, ...]:
+    """Return the kinds of a tuple's items where JSON holds them as they are, else ()."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) is tuple else ()
+    return kinds if {*kinds} <= _AS_IT_IS | {float} else ()
 
 
 def _decode_dict(kind: Any, value: Json, where: str) -> object:

@@ -51,11 +51,16 @@ def same_value(one: str, other: str, *, kind: str = "") -> bool:
         return False
     if kind == "bool" or (not kind and low and high and {low, high} <= _SWITCHES):
         return _SWITCH.get(low, low) == _SWITCH.get(high, high)
-    if _NUMBER.fullmatch(low) and _NUMBER.fullmatch(high):
+    if is_number(low) and is_number(high):
         return float(low) == float(high) and _digits(low) == _digits(high)
     if "," in low + high:
         return _parts(low) == _parts(high)
     return _is_short_for(low, other) or _is_short_for(high, one)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number as XLA takes it."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def is_relative(value: str) -> bool:

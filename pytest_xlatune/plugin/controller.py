@@ -389,9 +389,9 @@ class Controller:
         """
         from pytest_xlatune.report.leaderboard import state_line
         from pytest_xlatune.report.render import terminal
-        from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
+        from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish
 
-        known = read_known(folder)
+        known = self._known(folder)
         document = document_of(known)
         terminalreporter.section(f"xlatune: {known.sweep}")
         is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
@@ -457,7 +457,6 @@ class Controller:
     def _finish(self, folder: Path) -> None:
         from pytest_xlatune.campaign.jobs import cancel_unwaited
         from pytest_xlatune.report.lines import summary_message
-        from pytest_xlatune.tasks.publish import read_known
 
         if not self._options.keep_jobs:
             self._is_ending_jobs = True
@@ -471,7 +470,7 @@ class Controller:
                     [f"xlatune: ended {jobs}, for no test waits for them; run again to go on"]
                 )
         self.tick()
-        known = read_known(folder)
+        known = self._known(folder)
         self._config.hook.pytest_xlatune_concluded(sweep=known.sweep, conclusion=known.conclusion)
         if known.stopped or self._has_news:
             self._tell(
@@ -480,6 +479,16 @@ class Controller:
                     cell=known.cell, conclusion=known.conclusion, history=known.history
                 )
             )
+
+    def _known(self, folder: Path) -> Known:
+        """Return what a ledger says now, read again only where it has grown."""
+        from pytest_xlatune.tasks.publish import known_now
+
+        page = self._pages.get(folder)
+        known = known_now(folder, page.known if page is not None else None)
+        if page is not None:
+            page.known = known
+        return known
 
     def _tell(self, message: str) -> None:
         """Send a message to the targets; one that cannot be sent is shown here."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.profile import NO_ENV_ID
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import RetryPolicy
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
 from pytest_xlatune.report.words import sentence
@@ -254,17 +255,26 @@ class Session:
             # another process of the session may have begun while we looked
             if is_busy or not campaign.view().state.trials:
                 break
-        flags = look_at_flags(
-            [
-                each
-                for each in sweep.named_profiles
-                if each.id in selection.profiles or each not in sweep.profiles
-            ]
-            or sweep.profiles,
-            context_of(resolved.cell, resolved.sweep.launcher),
-            python=resolved.sweep.launcher.interpreter,
-            environ=os.environ,
-        )
+        asked: Sequence[Profile] = [
+            each
+            for each in sweep.named_profiles
+            if each.id in selection.profiles or each not in sweep.profiles
+        ] or sweep.profiles
+        if asked and not campaign.view().pending:  # the trainer's own XLA took what was measured
+            valid = {
+                each.arm
+                for each in campaign.conclude().verdicts
+                if each.n and each.kind is not VerdictKind.INVALID
+            }
+            asked = [each for each in asked if each.id not in valid]
+        flags = preflight.Preflight()
+        if asked:
+            flags = look_at_flags(
+                asked,
+                context_of(resolved.cell, resolved.sweep.launcher),
+                python=resolved.sweep.launcher.interpreter,
+                environ=os.environ,
+            )
         found = preflight.Preflight(
             faults=(*found.faults, *flags.faults),
             notes=(*map(sentence, state.notes), *found.notes, *flags.notes),

@@ -12,6 +12,7 @@ of ours; so pytest knows its markers from then on, not before.
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -211,13 +212,22 @@ def kind_of(name: str) -> StudyKind:
     return KINDS[kind]
 
 
+_IN_USE = weakref.WeakValueDictionary[tuple[str, str], "Study"]()
+
+
 def study_of(name: str, declared: Json) -> Study:
-    """Return the study of this name from its builtins.
+    """Return the study of this name from its builtins; one in use knows what it has concluded.
 
     Raises:
         LedgerError: it is none that is known here.
     """
-    return kind_of(name).cls.from_json(declared)
+    from pytest_xlatune.model.record import canonical
+
+    key = name, canonical(declared)
+    found = _IN_USE.get(key)
+    if found is None:
+        found = _IN_USE[key] = kind_of(name).cls.from_json(declared)
+    return found
 
 
 def _named(path: str) -> Any:

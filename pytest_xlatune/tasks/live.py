@@ -229,7 +229,15 @@ class Feed:
         self._studies: dict[str, Study] = {}
         self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
+        self._has_landed = False
         self._added: dict[str, Reason] = {}  # study -> what was told of trials that were added
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that the session asks was measured before it."""
+        told = ((each, history_of(self._state, each)) for each in self._studies.values())
+        is_over = not self._has_landed and not any(each.at_most(found) for each, found in told)
+        return bool(self._studies) and is_over
 
     def landed(self) -> Iterator[Landed]:
         """Give the trials that landed since the last call.
@@ -298,6 +306,7 @@ class Feed:
             yield Landed(line=f"note: {sentence(event.said)}", sweep=sweep)
 
     def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
+        self._has_landed = True
         study = self._studies.get(result.trial.study)
         if result.trial.protocol.dump:
             if self._studies:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.report.page import Live
 from pytest_xlatune.tasks.live import Feed
-from pytest_xlatune.tasks.publish import write_so_far
+from pytest_xlatune.tasks.publish import Known, write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
 _PAUSE_S = 10.0  # between two times that it is written
@@ -23,7 +23,11 @@ _SHARE = 20  # of the time that passes it takes this part at most: a large ledge
 
 
 class LivePage:
-    """The report of one ledger of a session; the first is written ten seconds after it began."""
+    """The report of one ledger of a session; the first is written ten seconds after it began.
+
+    Attributes:
+        known: the ledger as it was read last.
+    """
 
     def __init__(
         self, folder: Path, reports: Path, feed: Feed, *, now: Callable[[], float] = time.time
@@ -33,6 +37,7 @@ class LivePage:
         self._pause_s = _PAUSE_S
         self._is_old = False
         self._told = ""
+        self.known: Known | None = None
 
     def look(self, *, is_news: bool) -> str:
         """Write it where it is time; `is_news`: something happened since the call before.
@@ -45,13 +50,16 @@ class LivePage:
         is_due = passed_s >= (self._pause_s if self._is_old else max(_RENEWED_S, self._pause_s))
         if not is_due:
             return ""
+        if self._feed.is_idle:  # the end of the session writes it
+            self._written_s = began_s
+            return ""
         progress, running = self._feed.standing()
         live = Live(
             written_s=began_s, alive_s=began_s, event_s=began_s, progress=progress, running=running
         )
         said = ""
         try:
-            write_so_far(self._folder, self._reports, live)
+            self.known = write_so_far(self._folder, self._reports, live, self.known)
         except XlatuneError as error:
             said = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of a page must not end a night

@@ -514,8 +514,12 @@ def _identity(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _as_it_is(folder: Path, known: Known | None) -> Known:
-    """Return the state of a cell by its ledger of this moment, without reading it twice."""
+def known_now(folder: Path, known: Known | None) -> Known:
+    """Return the state of a cell by its ledger of this moment, without reading it twice.
+
+    Raises:
+        LedgerError: there is none, or it cannot be read.
+    """
     if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
         return known
     return read_known(folder)
@@ -725,14 +729,16 @@ def _write_index(reports: Path) -> Path:
     return write_index(reports)
 
 
-def write_so_far(folder: Path, reports: Path, live: Live) -> None:
+def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = None) -> Known:
     """Write the report of a study while it runs: its own files, no tuning document, no export.
+
+    `known` is what was read of it before; return what it was made of.
 
     Raises:
         LedgerError: the ledger cannot be read, or a file not be written.
     """
     with writing(), alone(reports):
-        known = read_known(folder)
+        known = known_now(folder, known)
         live = replace(live, event_s=known.at_s)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
@@ -742,6 +748,18 @@ def write_so_far(folder: Path, reports: Path, live: Live) -> None:
             texts[stem.with_name(f"{stem.name}.html")] = page
         write_all(texts)
         if has_pages():
+            _write_index(reports)
+    return known
+
+
+def publish_index(reports: Path) -> None:
+    """Write the page that leads to all reports of a folder, where pages can be written.
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    if has_pages():
+        with writing(), alone(reports):
             _write_index(reports)
 
 
@@ -753,6 +771,7 @@ def publish(
     rewrite: bool = False,
     exports: Sequence[str] = (),
     known: Known | None = None,
+    index: bool = True,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
@@ -763,13 +782,14 @@ def publish(
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment. `known` is what was read of it before: read again only where it has grown since.
+    Without `index` the caller calls `publish_index` at the end of several.
 
     Raises:
         LedgerError: the directory cannot be written, or a format's program does not take the
             figures; the ledger itself is complete.
     """
     with writing(), alone(reports):
-        known = _as_it_is(folder, known)
+        known = known_now(folder, known)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
         files = tuple(path.name for path in texts)
@@ -815,7 +835,7 @@ def publish(
                 known, document, covered=covered, files=files, live=_stands(known), home=_HOME
             )
             write_all({path: page})
-            written += (path, _write_index(reports))
+            written += (path, _write_index(reports) if index else reports / INDEX)
     return written + _given(known, folder, stem, report, exports) if exports else written
 
 

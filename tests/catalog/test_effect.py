@@ -123,3 +123,19 @@ def test_a_refused_flag_that_is_deployed_is_a_fault_and_hides_nothing() -> None:
             Level.NOTE,
         ),
     ]
+
+
+def test_xla_is_asked_about_each_text_once() -> None:
+    asked: list[str] = []
+
+    def once(texts: Sequence[str]) -> list[ParsedText]:
+        assert texts, "an interpreter is started for nothing"
+        asked.extend(texts)
+        return stand_in(texts)
+
+    single = [profile("one", "--a=1"), profile("two", "--a=2"), profile("again", "--a=1")]
+    examine(single, (), once)
+    assert asked == ["", "--a=1", "--a=2"]
+    asked.clear()
+    examine([*single, profile("both", "--a=1 --b=true")], (), once)
+    assert sorted(asked) == ["", "--a=1", "--a=1 --b=true", "--a=2", "--b=true"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.catalog.context import Context, Level, Shape, closes_ring
+from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import RULES, check, why_not
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
+from pytest_xlatune.model.text import same_value
 
 
 def in_xla_flags(text: str) -> Profile:
@@ -423,3 +425,27 @@ def test_a_twin_is_told_in_whatever_order_and_spelling() -> None:
     assert [(each.profile, each.text) for each in found] == [
         ("two", "the same settings as one: one is measured twice")
     ]
+
+
+LEVEL = "xla_gpu_autotune_level"
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "twins"),
+    [
+        pytest.param(LEVEL, "1024 +1024 1024.0 1000 01000", [1, 4], id="numbers"),
+        pytest.param(LEVEL, "8 7 8 08", [2, 3], id="the first of three"),
+        pytest.param(LEVEL, "16, 16 17", [1], id="a list among numbers"),
+        pytest.param("xla_gpu_enable_pipelined_p2p", "1 true 0 false", [1, 3], id="switches"),
+    ],
+)
+def test_twins_among_many_values(flag: str, values: str, twins: list[int]) -> None:
+    profiles = [profile(f"p{n}", f"--{flag}={each}") for n, each in enumerate(values.split())]
+    kind = history().kind(flag)
+    pairs = [
+        n
+        for n, value in enumerate(values.split())
+        if any(same_value(each, value, kind=kind) for each in values.split()[:n])
+    ]
+    found = [each.profile for each in check(profiles, Context()) if each.rule == "twin"]
+    assert found == [f"p{n}" for n in twins] == [f"p{n}" for n in pairs]

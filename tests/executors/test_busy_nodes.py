@@ -10,6 +10,8 @@ import pytest
 
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm.nodes import check_nodes
+from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.prepare import preflight
@@ -80,3 +82,48 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
     monkeypatch.setattr(session_room, "look_at_flags", lambda *_, **__: Preflight())
     assert session.preflight(sweep).faults == ()
     assert looks == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("pending", "asked"),
+    [
+        pytest.param((), [["lost", "new"]], id="those without a measurement"),
+        pytest.param(("a trial",), [["fast", "lost", "new"]], id="all while one is to run"),
+    ],
+)
+def test_xla_is_asked_about_what_no_trial_has_shown(
+    monkeypatch: pytest.MonkeyPatch, pending: tuple[str, ...], asked: list[list[str]]
+) -> None:
+    view = SimpleNamespace(state=SimpleNamespace(trials={1: 1}, notes=()), pending=pending)
+    verdicts = (
+        Verdict(arm="fast", kind=VerdictKind.SCREENED, n=1),
+        Verdict(arm="lost", kind=VerdictKind.INVALID, n=1),
+    )
+    nothing: Any = SimpleNamespace(workdir=None)
+    session, seen = Session(nothing, "me", config=nothing), list[list[str]]()
+    profiles = [profile(name, "--xla_a=1") for name in ("fast", "lost", "new")]
+    sweep: Any = SimpleNamespace(name="pretend", profiles=profiles, named_profiles=profiles)
+    one: Any = SimpleNamespace(
+        profiles=set(),
+        sweep=SimpleNamespace(
+            cell=None, sweep=SimpleNamespace(launcher=SimpleNamespace(interpreter=""))
+        ),
+    )
+    session._selections["pretend"] = one
+    campaign = SimpleNamespace(
+        view=lambda: view,
+        conclude=lambda: SimpleNamespace(verdicts=verdicts),
+        setup=SimpleNamespace(folder=None),
+    )
+
+    def look_at_flags(these: list[Profile], *_: object, **__: object) -> Preflight:
+        seen.append([each.id for each in these])
+        return Preflight()
+
+    monkeypatch.setattr(session, "campaign", lambda _: campaign)
+    monkeypatch.setattr(preflight, "look", lambda _: Preflight())
+    monkeypatch.setattr(session_room, "site_of", lambda *_, **__: None)
+    monkeypatch.setattr(session_room, "context_of", lambda *_: None)
+    monkeypatch.setattr(session_room, "look_at_flags", look_at_flags)
+    session.preflight(sweep)
+    assert seen == asked

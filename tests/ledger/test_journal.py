@@ -35,6 +35,25 @@ def test_a_reader_gets_only_what_is_new(ledger: Ledger) -> None:
     assert [entry.event for entry in reader.refresh()] == [STORY[2]]
 
 
+def test_a_line_that_was_read_before_is_no_memory_of_its_file(ledger: Ledger) -> None:
+    ledger.append(Noted(text="one"), Noted(text="two"), Noted(text="one"), at_s=1.0)
+    assert [entry.number for entry in Ledger(ledger.path).refresh()] == [1, 2, 3]
+    before = ledger.path.read_bytes()
+    one, two = before.splitlines(keepends=True)[:2]
+    for text, numbers in ((two + one, [1, 2]), (before[:-1], [1, 2]), (two + two + one, [1, 2, 3])):
+        ledger.path.write_bytes(text)  # cut in place, and grown again: the same file to `stat`
+        entries = Ledger(ledger.path).refresh()
+        assert [entry.number for entry in entries] == numbers
+        assert [entry.event for entry in entries] == [
+            Noted(text=json.loads(line)["text"]) for line in text.splitlines(True)[: len(numbers)]
+        ]
+    damaged = one.replace(b"noted", b"nosed")
+    for text, where in ((damaged, ":1: "), (one + damaged, ":2: ")):
+        ledger.path.write_bytes(text)
+        with pytest.raises(LedgerError, match=f"{ledger.path}{where}unknown event 'nosed'"):
+            Ledger(ledger.path).refresh()
+
+
 @given(data=st.data())
 def test_any_prefix_is_readable_and_can_be_gone_on_with(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

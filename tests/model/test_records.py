@@ -268,3 +268,31 @@ def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None
         }
 
     assert told(record.dataclass) == told(dataclasses.dataclass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed(Record):
+    steps: tuple[tuple[int, float], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        pytest.param([[0, 1.5], [1, 0.5]], ((0, 1.5), (1, 0.5)), id="as they are"),
+        pytest.param([[0, 1.5], [1, 2]], ((0, 1.5), (1, 2.0)), id="a whole number of seconds"),
+        pytest.param([[0, "inf"]], ((0, math.inf),), id="one that JSON has no word for"),
+        pytest.param([], (), id="none"),
+        *(
+            pytest.param(wrong, None, id=f"refused: {wrong}")
+            for wrong in ([[0, 1.5, 2.5]], [[0]], [[True, 1.5]], ["ab"], [[0, None]], [{"0": 1.5}])
+        ),
+    ],
+)
+def test_pairs_are_held_to_their_kinds(said: object, read: object) -> None:
+    if read is None:
+        with pytest.raises(LedgerError, match=r"Timed\.steps"):
+            Timed.from_json({"steps": said})
+        return
+    found = Timed.from_json({"steps": said}).steps
+    assert found == read
+    assert all(type(at) is int and type(took) is float for at, took in found)

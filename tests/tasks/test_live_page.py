@@ -121,3 +121,18 @@ def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
     live = Live(written_s=1_800_000_000.0, alive_s=1_799_990_000.0, event_s=1_799_980_000.0)
     assert live.is_still
     assert live.said == "Stands still since 2027-01-15 05:13:20 UTC: no session is at it"
+
+
+def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep) -> None:
+    run(sweep.campaign)
+    again = campaign(sweep.campaign.setup.folder.parents[1], ScriptedExecutor(), session="again")
+    at = again.setup.folder
+    feed = Feed(at, session_id="again", now=lambda: sweep.at_s)
+    live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
+    assert [each.line.partition("; ")[0][-15:] for each in feed.landed()] == ["from the ledger"]
+    sweep.at_s += 100.0
+    assert live.look(is_news=True) == ""
+    assert not sweep.path.exists()
+    # the feed of the session that measured it has seen trials land
+    sweep.after(100.0)
+    assert sweep.path.exists()

@@ -259,6 +259,11 @@ class CatalogEntry(Record):
         return not (self.is_flag or self.channel) and self.name.islower()
 
     @property
+    def changes_products(self) -> bool:
+        """Whether it may compute other matrix products, so that it has no roofline."""
+        return self.changes_numerics and "compute" in self.aims
+
+    @property
     def ceilings(self) -> tuple[str, ...]:
         """What bounds its gain; () of a key, which makes another program."""
         named = {ceiling_of(each).name for each in self.aims} if not self.is_key else ()
@@ -332,12 +337,15 @@ class Catalog:
         return tuple(part for part in PARTS if part in found)
 
     def is_bounded(self, profile: Profile) -> bool:
-        """Tell whether each setting of a profile has a ceiling, and all make the same program."""
+        """Tell whether each setting of a profile has a ceiling, and leaves the products alone.
+
+        A collective that sums in another order changes numbers, and no product.
+        """
         names = {flag.name for flag in profile.flags}
         names |= {name for _, name in settings_in(profile.env, "")}
         entries = [self.find(each) for each in names]
         return not profile.overrides and all(
-            found and all(each.ceilings and not each.changes_numerics for each in found)
+            found and all(each.ceilings and not each.changes_products for each in found)
             for found in entries
         )
 

@@ -77,7 +77,8 @@ def _is_ledger(path: Path) -> bool:
     """Whether a path, not the name of a sweep, is meant; it need not be there."""
     from pytest_xlatune.ledger import LEDGER
 
-    return "/" in str(path) or path.is_file() or (path / LEDGER).is_file()
+    is_file = path.is_file() and path.suffix != ".py"  # that of a sweep is no ledger
+    return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
 
 def _documents(

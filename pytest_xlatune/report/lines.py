@@ -190,6 +190,7 @@ def standing(
         is_placed: whether the study says itself what its rounds are: runs are counted, and none is
             called a confirmation.
     """
+    history = [each for each in history if each.memory is None]  # compiled alone: no job
     screen = [each for each in history if each.trial.is_screened and not each.trial.is_baseline]
     confirm = [each for each in history if each.trial.block]
     running = [each for each in history if each.status is TrialStatus.RUNNING]

@@ -1044,12 +1044,18 @@ WORDS: Mapping[Why, str] = {
         "with each of {values:, } of {key}, where compiled memory lets the pair fit: about 3 jobs "
         "more for each further value"
     ),
+    Why.WITH_EACH_LISTED: N_(
+        "with each of {values:, } of {key}: a job for each pair that compiled memory lets fit"
+    ),
     Why.LENGTHS_DIFFER: N_(
         "{key} changes the tokens of a step: TGS is comparable, the loss of different lengths is "
         "not, and neither is what a model learns"
     ),
     Why.MEMORY_IS_SAME: N_(
         "compiled memory is the same with each value of {key}: does the program take it?"
+    ),
+    Why.MEMORY_OF_SOME: N_(
+        "compiled memory is the same with {values:, } of {key}: is that one program?"
     ),
     Why.GIVEN_UP: N_(
         "with {values:, } of {key} the best first run was more than {cut:size} behind: no further "

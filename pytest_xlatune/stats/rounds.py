@@ -7,7 +7,7 @@ This module must not know what a program sets, nor how several rotations decide.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -147,7 +147,9 @@ def turns_of(
 
     The level of a turn is the median of its steps: on a GPU 16 of 420 turns had a stall of the
     host in one of theirs. A turn that is cut short, or loses steps to other things, counts with
-    the others, two or more.
+    the others, two or more. A program's first turn does not count where it is unlike all others:
+    there a GPU records the program's graphs, and the lines of these steps come in a bunch (a step
+    of 27 ms on an H200 as 3, 2, 27 and 90 ms).
 
     Args:
         whose: (program, id of the first step, steps) of each turn, in order.
@@ -181,10 +183,30 @@ def turns_of(
         return NoTurns(reason=Reason(Why.NO_TURN_BEGAN))
     if not any(is_baseline(each.program) for each in found):
         return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
-    return tuple(found)
+    return _warm(found)
+
+
+def _warm(turns: Sequence[MeasuredTurn]) -> tuple[MeasuredTurn, ...]:
+    """Return the turns without those in which a program was still warming up."""
+    first: dict[str, MeasuredTurn] = {}
+    later: defaultdict[str, list[float]] = defaultdict(list)
+    for each in turns:
+        if first.setdefault(each.program, each) is not each:
+            later[each.program].append(each.log_step_s)
+    level = {name: median(own) for name, own in later.items() if len(own) >= _LATER_TURNS}
+    off = [abs(each - level[name]) for name in level for each in later[name]]
+    most = max(_UNLIKE, _UNLIKE_TIMES * 1.4826 * median(off)) if off else math.inf
+    cold = {
+        each.first_step
+        for name, each in first.items()
+        if name in level and abs(each.log_step_s - level[name]) > most
+    }
+    return tuple(each for each in turns if each.first_step not in cold)
 
 
 _LEAST_STEPS = 2  # of a turn
+_LATER_TURNS = 2  # of a program, which say what its turns are like
+_UNLIKE, _UNLIKE_TIMES = 0.1, 8.0  # of a first turn: as a log, and as standard deviations of a turn
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
 _HUBER = 1.345  # as in `stats/blocks.py`
 _WEIGHED = 4  # times

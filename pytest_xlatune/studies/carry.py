@@ -146,6 +146,12 @@ class Carry(DeclaredStudy):
                     f"carry: {own!r} is {kind} in {self.small}, so no gain is shown there that "
                     "could carry; confirm it in that cell first, or leave it out"
                 )
+            low, high = verdict.ci95 or (0.0, 0.0)
+            if not -1 < low <= (verdict.delta or 0.0) <= high < math.inf:
+                raise ConfigError(
+                    f"carry: the figures of {own!r} in {self.small} do not go together: "
+                    f"{verdict.delta} in [{low}, {high}]; take that report as it was written"
+                )
             found.append(replace(verdict, arm=each.id))
         return SmallCell(
             cell=report.cell,

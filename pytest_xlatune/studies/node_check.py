@@ -55,7 +55,7 @@ from pytest_xlatune.studies.cell_arms import (
     refuse_unless_positive,
 )
 from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
-from pytest_xlatune.studies.trials import median_loss, usable
+from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
 from pytest_xlatune.studies.verdicts import (
     NOT_FINITE,
     at_level,
@@ -532,9 +532,9 @@ class NodeWalk(CellWalk[NodeStudy]):
         usual, tolerance = self.usual_loss, self.study.loss_tolerance
         if usual is None:
             return None
-        losses = (each.score.loss for each in scored if each.score)
-        for loss in losses:
-            if loss is not None and different_loss(loss, usual, tolerance=tolerance):
+        began = first_loss([each for own in self.runs.values() for each in own])
+        for loss in losses_of(scored):
+            if different_loss(loss, usual, tolerance=tolerance, first=began):
                 both = {"loss": loss, "median": usual}
                 return Reason(Why.NODE_OTHER_LOSS, tolerance=tolerance, **both)
         return None

@@ -605,8 +605,20 @@ def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialR
 
 def median_loss(results: Sequence[TrialResult]) -> float | None:
     """Return the median loss of the scored trials; None where none was printed."""
-    losses = [s.loss for each in results if (s := usable(each)) and s.loss is not None]
+    losses = losses_of(results)
     return median(losses) if losses else None
+
+
+def losses_of(results: Iterable[TrialResult]) -> list[float]:
+    """Return the losses that the scored trials printed."""
+    return [s.loss for each in results if (s := usable(each)) and s.loss is not None]
+
+
+def first_loss(results: Sequence[TrialResult]) -> float | None:
+    """Return the median loss of the first step of the scored trials; None where none is known."""
+    scores = filter(None, map(usable, results))
+    began = [each.first_loss for each in scores if each.first_loss is not None]
+    return median(began) if began else None
 
 
 _LONGER = 2.0  # a rotation may take so much longer than what was seen before it says

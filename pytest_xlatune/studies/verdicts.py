@@ -51,7 +51,7 @@ from pytest_xlatune.studies import (
     Question,
     Study,
 )
-from pytest_xlatune.studies.trials import Past, median_loss, usable
+from pytest_xlatune.studies.trials import Past, first_loss, losses_of, median_loss, usable
 
 if TYPE_CHECKING:
     from pytest_xlatune.stats.rotations import DeployedCheck
@@ -66,13 +66,18 @@ class Losses:
 
     def reason(self, past: Past, arm: str) -> Reason | None:
         """Return how an arm's loss differs from what it is compared with; None: it does not."""
+        is_of_reference = self.rule is LossRule.REFERENCE
         own = (*past.screens_of(arm), *past.confirms_of(arm))
-        expected = past.reference_loss if self.rule is LossRule.REFERENCE else median_loss(own)
+        expected = past.reference_loss if is_of_reference else median_loss(own)
         if self.rule is LossRule.NONE or expected is None:
             return None
-        losses = (score.loss for each in own if (score := usable(each)) and score.loss is not None)
-        found = (different_loss(each, expected, tolerance=self.tolerance) for each in losses)
-        return first(found)
+        at = past.reference
+        beside = (*past.screens_of(at), *past.confirms_of(at)) if is_of_reference else ()
+        others, began = losses_of(beside), first_loss(beside)
+        return first(
+            different_loss(each, expected, tolerance=self.tolerance, others=others, first=began)
+            for each in losses_of(own)
+        )
 
 
 NO_SCORE = Reason(Why.NO_SCORE)

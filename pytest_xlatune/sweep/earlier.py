@@ -22,6 +22,7 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, read_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
+from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
@@ -221,7 +222,7 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
     if path.is_dir() or path.suffix == ".jsonl":
         return _of_ledger(path, cell)
     try:
-        document: Any = read_json(path.read_text(encoding="utf-8"))
+        document = _document(path)
         trials = [
             TrialResult.from_json({name: each[name] for name in each if name != "id"})
             for each in document["trials"]
@@ -242,6 +243,20 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
     return f"{written}{changed}", _usable(trials, path)
 
 
+def _document(path: Path) -> Any:
+    """Return the data of a report.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it is not there, or no report.
+        LedgerError: a newer version wrote it.
+    """
+    document: Any = read_json(path.read_text(encoding="utf-8"))
+    if document["schema"] > REPORT_SCHEMA:
+        said = document["schema"]
+        raise LedgerError(f"schema {said!r}, this version reads up to {REPORT_SCHEMA}")
+    return document
+
+
 def read_report(path: Path) -> Report:
     """Return what a `leaderboard.json` or `gate.json` says, of whatever cell it is.
 
@@ -249,7 +264,7 @@ def read_report(path: Path) -> Report:
         ConfigError: there is no such file, or it is no such report.
     """
     try:
-        document: Any = read_json(path.read_text(encoding="utf-8"))
+        document = _document(path)
         return Report(
             written=str(document["written"]),
             digest=str(document["cell_digest"]),

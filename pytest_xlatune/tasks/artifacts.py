@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_xlatune.campaign.log import LOG
 from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
@@ -41,6 +40,7 @@ from pytest_xlatune.evidence.trace.comparison import (
     parts,
     seconds,
 )
+from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
 from pytest_xlatune.logs import read_log
@@ -51,6 +51,7 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.owned import write_bytes
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
+from pytest_xlatune.stats.score import timed_steps
 from pytest_xlatune.tasks.files import chunks_of
 
 FAMILIES = 5  # of the kernel families that moved most
@@ -133,6 +134,12 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
                 f"{said}: this trial left no dump and no capture; record its "
                 "profile with `xlatune evidence SWEEP_FILE PROFILE`"
             )
+    if not match and ".py:" in said:
+        names = sorted({folder.parent.name for folder in find_ledgers(workdir)})
+        raise ConfigError(
+            f"{said}: expected the name of a sweep before the colon, not its file; measured below "
+            f"{workdir} are {', '.join(names) or 'none'}"
+        )
     if len(found) > 1:
         raise ConfigError(
             f"{said}: recorded in {len(found)} cells; name the trial: "
@@ -204,19 +211,26 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
         attempts = state.trials[each.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
         if each.status is TrialStatus.MEASURED and not each.is_read and submission is not None:
-            profiled_at = each.trial.protocol.skip_first_steps
+            attempt, profiled_at = submission.folder, each.trial.protocol.skip_first_steps
+            step_s = _step_s(state, each.trial)
             found.append(
-                read_attempt(each.trial.id, folder, submission.folder, profiled_at=profiled_at)
+                read_attempt(each.trial.id, folder, attempt, profiled_at=profiled_at, step_s=step_s)
             )
     return tuple(found)
 
 
 def read_attempt(
-    trial_id: str, folder: Path, attempt: str, *, profiled_at: int = 0
+    trial_id: str,
+    folder: Path,
+    attempt: str,
+    *,
+    profiled_at: int = 0,
+    step_s: float | None = None,
 ) -> EvidenceRecorded:
     """Read the artifacts of an attempt; its folder is `attempt` below the ledger's.
 
-    `profiled_at` is the step at which the profiler began.
+    `profiled_at` is the step at which the profiler began. `step_s` are the seconds of a step
+    without it; None takes those of the steps before.
     """
     facts: list[str] = []
     problems: list[str] = []
@@ -238,7 +252,7 @@ def read_attempt(
         captures = tuple(each for each in below if _stays_below(each, folder / attempt))
         problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
         facts += [fact for each in readers().values() for fact in each.facts(captures)]
-        step_s = _step_before(folder / attempt / LOG, profiled_at)
+        step_s = step_s or _step_before(folder / attempt / log_name(), profiled_at)
         drilled, left_out = read_window(captures, CaptureWindow(), step_s=step_s, observe=[bounds])
         facts.append(drill_fact(drilled))
         problems += left_out
@@ -278,7 +292,9 @@ def _step_before(log: Path, profiled_at: int) -> float | None:
         return None
     # the one before the window is printed while the profiler starts
     warm = range(_WARM, profiled_at - 1)
-    times = [each.step_s for each in steps if each.step in warm and each.step_s and not each.start]
+    told = {each.step for each in steps if each.step in warm and each.step_s and not each.start}
+    exact = timed_steps(steps, tokens_per_device_step=None)
+    times = [each.step_s for each in exact if each.step in told and each.step_s]
     return statistics.median(times) if times else None
 
 

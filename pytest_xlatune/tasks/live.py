@@ -36,7 +36,6 @@ from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import (
     best_lines,
@@ -173,10 +172,6 @@ class _Waits:
     is_held: bool
     is_suspended: bool
     starts_s: float | None
-
-
-def _named(trial: Trial) -> str:
-    return trial.profile.id if trial.rotation is None else trial.called
 
 
 def _about(running: Running, now_s: float) -> object:
@@ -383,7 +378,7 @@ class Feed:
             return ""
         history = history_of(self._state, study)
         progress = self._progress(history, study)
-        job = f"{_named(first.trial)} (job {first.job_id})"
+        job = f"{first.trial.called} (job {first.job_id})"
         return hide_kept(f"{job} {first.words}{more} | {progress}")
 
     def standing(self) -> tuple[str, tuple[str, ...]]:
@@ -392,7 +387,7 @@ class Feed:
         if not studies:
             return "", ()
         order = sorted(self._running, key=lambda each: each.state is State.PENDING)
-        told = (f"{each.trial.profile.id} (job {each.job_id}) {each.words}" for each in order)
+        told = (f"{each.trial.called} (job {each.job_id}) {each.words}" for each in order)
         progress = self._progress(history_of(self._state, studies[-1]), studies[-1])
         return hide_kept(progress), tuple(hide_kept(plain(each)) for each in told)
 

@@ -127,7 +127,12 @@ def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str
                     found.append(_checked(each, cell))
                 except ConfigError as error:
                     problems.append(str(error))
-    return sorted(found, key=_order), problems
+    # the same measurement in two files is no second one
+    unique = {
+        (*each.place.values(), each.profile.shown_text, *each.best.job_ids): each
+        for each in sorted(found, key=_order, reverse=True)
+    }
+    return sorted(unique.values(), key=_order), problems
 
 
 def _order(recipe: MeasuredRecipe) -> tuple[str, ...]:
@@ -222,7 +227,7 @@ def unsupported(cell: Covered, best: Verdict, profile: Profile) -> str:
     if not best.wins or best.n < MIN_TRIALS or best.ci95 is None or best.delta is None:
         return "it is not FASTER by two trials or more whose settings were in effect"
     low, high = best.ci95
-    if not low <= best.delta <= high:
+    if not (low <= best.delta <= high and math.isfinite(high - low)):
         return f"{percent(best.delta)} lies outside of its interval"
     below = parse_flags(cell.cell.environment.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
     options = options_of(profile, below)

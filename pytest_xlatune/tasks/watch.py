@@ -283,7 +283,7 @@ def _cell(cell: Seen, width: int) -> Iterator[ScreenLine]:
     for why in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
         yield ((f"  {why}", "yellow"),)
     for each in cell.running:
-        yield ((f"  {each.trial.profile.id} (job {each.job_id}) {each.words}", "bold"),)
+        yield ((f"  {each.trial.called} (job {each.job_id}) {each.words}", "bold"),)
     head, *rows = compact_lines(_ranking(cell.ranking[:_RANKED], width - 2))
     if rows:
         yield ((f"  {head}", "dim"),)

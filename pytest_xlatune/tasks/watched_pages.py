@@ -138,7 +138,7 @@ class WatchedPages:
                 event_s=known.at_s,
                 progress=seen.progress,
                 running=tuple(
-                    f"{literal(each.trial.profile.id)} (job {plain(each.job_id)}) {each.words}"
+                    f"{literal(each.trial.called)} (job {plain(each.job_id)}) {each.words}"
                     for each in seen.running
                 ),
             )

@@ -74,7 +74,9 @@ def least_of(job: Job, *, by: float) -> Roofline:
             if each.kind == "compute")
         for device in range(job.devices) for step in range(job.steps)
     ]  # fmt: skip
-    return Roofline(least_s=min(work) / FULL * TICK_PS * 1e-12)
+    # a played device multiplies on each of its streams
+    peak = FULL * len({each.stream for each in job.ops if each.kind == "compute"})
+    return Roofline(least_s=min(work) / peak * TICK_PS * 1e-12, devices=job.devices)
 
 
 def test_no_setting_of_a_played_job_wins_more_than_its_ceiling() -> None:
@@ -148,6 +150,60 @@ def test_a_ceiling_is_what_the_step_keeps_without_its_class(
 ) -> None:
     found = looked_at(captures(job, play(job)), least_of(job, by=0.5))
     assert found.of(name).gain == pytest.approx(gain, abs=2e-4)
+
+
+def op(name: str, kind: str, *needs: str, ticks: int = 10, **more: Any) -> Op:
+    return Op(name, kind, ((FULL * ticks,) * 4,), needs, **more)
+
+
+@pytest.mark.parametrize(
+    ("job", "setting"),
+    [
+        pytest.param(
+            Job(ops=(
+                op("s", "compute"), op("k1", "compute", "s", label="k"),
+                op("j", "compute", "s", lane=1), op("k2", "compute", "k1", "j", label="k"),
+                op("t", "communication", "k1", "j"),
+            ), devices=1, steps=4, shared=2, compute_slowed=2),
+            "undisturbed collectives", id="a kernel that another of its kind slows elsewhere",
+        ),
+        pytest.param(
+            Job(ops=(
+                op("s", "compute", ticks=1), op("t", "communication", "s"),
+                op("c1", "copies", "t"), op("c2", "copies", "s"), op("b", "compute", "c2"),
+            ), devices=1, steps=4),
+            "no copy", id="a copy that is behind one of a collective in its stream",
+        ),
+        pytest.param(
+            Job(ops=(
+                op("a", "compute"), op("c1", "copies", "a", ticks=1), op("c2", "copies", ticks=1),
+                op("b", "compute", "c2", lane=1),
+            ), devices=1, steps=4),
+            "no copy", id="computation that would run beside other computation",
+        ),
+        pytest.param(
+            Job(ops=(op("a", "compute"), op("b", "compute", lane=1)), devices=1, steps=4, launch=9),
+            "a quick host", id="kernels of two streams that a host launches too late",
+        ),
+    ],
+)  # fmt: skip
+def test_what_several_streams_win_is_below_the_ceiling(job: Job, setting: str) -> None:
+    of, act = SETTINGS[setting]
+    before, changed = play(job), act(job)
+    gain = period(job, before) / period(changed, play(changed)) - 1
+    assert 0.1 < gain <= (looked_at(captures(job, before)).of(of).gain or 0) + 1e-6
+
+
+def test_the_device_that_all_wait_for_need_not_be_in_the_captures() -> None:
+    job = kernels(("a", "compute", [40, 40, 80]), ("b", "communication", [10] * 3))
+    before, changed = play(job), SETTINGS["compute at its roofline"][1](job)
+    gain = period(job, before) / period(changed, play(changed)) - 1
+    spaces = captures(job, before)
+    for seen, told in ((spaces, False), (spaces[:2], True), (spaces[:1], True)):
+        found = looked_at(seen, least_of(job, by=0.5))
+        assert gain <= (found.of("compute").gain or 0)
+        notes = [each for each in found.notes if f"{len(seen)} device" in each and "of 3" in each]
+        assert bool(notes) is told
 
 
 def test_the_step_without_the_profiler_has_smaller_gaps_and_the_same_kernels() -> None:
@@ -444,7 +500,7 @@ def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_pat
     silent = read_attempt("e", tmp_path, "s/e.1", profiled_at=10)
     assert silent.shares is not None
     assert (silent.shares.ceilings, silent.shares.to_win) == (None, None)
-    log = attempt / "xlatune.log"
+    log = attempt / "log.0.txt"  # the trainer's
     log.write_text(log_of(15, step_s=0.0009))
     found = read_attempt("e", tmp_path, "s/e.1", profiled_at=10).shares
     assert found is not None
@@ -467,6 +523,9 @@ def test_an_evidence_run_records_the_ceilings_of_its_step(of_h100: Path, tmp_pat
     # steps that the profiler was in are none without it
     log.write_text(log_of(15, step_s=0.0009))
     assert read_attempt("e", tmp_path, "s/e.1", profiled_at=4).shares == silent.shares
+    # other trials of the profile say it better
+    told = read_attempt("e", tmp_path, "s/e.1", profiled_at=4, step_s=0.0009).shares
+    assert told == found
 
 
 def test_settings_that_make_another_program_are_not_bounded() -> None:
@@ -475,8 +534,12 @@ def test_settings_that_make_another_program_are_not_bounded() -> None:
     assert load().is_bounded(profile("b", env={"NCCL_IB_QPS_PER_CONNECTION": "4"}))
     assert not load().is_bounded(profile("c", f"{flags} --xla_gpu_unheard_of=1"))
     assert not load().is_bounded(profile("d", flags, overrides={"remat_policy": "full"}))
-    precision = next(each for each in load().entries if each.is_flag and each.changes_numerics)
+    (precision,) = (each for each in load().entries if each.slug == "f32-dots-by-bf16")
     assert not load().is_bounded(profile("e", f"--{precision.name}=true"))
+    # another order of summation: a collective of the same products
+    for name in ("reduce_scatter", "all_gather"):
+        combined = f"--xla_gpu_{name}_combine_threshold_bytes=1073741824"
+        assert load().is_bounded(profile("f", combined))
 
 
 def test_the_page_shows_what_the_command_prints(

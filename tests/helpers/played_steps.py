@@ -27,6 +27,12 @@ class Op:
     kind: str
     work: tuple[tuple[int, ...], ...]  # of each device: of each step
     needs: tuple[str, ...] = ()
+    lane: int = 0  # of the streams of its kind
+    label: str = ""  # the operation, where several kernels are of one
+
+    @property
+    def stream(self) -> int:
+        return STREAMS[self.kind] + len(STREAMS) * self.lane
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Job:
     compute_slowed: int = FULL  # work in a tick with a collective beside it
     talk_slowed: int = FULL
     copy_slows: int = FULL  # work in a tick with a copy beside it
+    shared: int = FULL  # work in a tick with another kernel of its kind beside it
     waits_for_device: bool = False  # the host, before each step
 
 
@@ -58,15 +65,15 @@ class _Player:
         self.job = job
         self.order = [(step, op) for step in range(job.steps) for op in job.ops]
         self.queues = {
-            (device, kind): [(step, op) for step, op in self.order if op.kind == kind]
+            (device, stream): [(step, op) for step, op in self.order if op.stream == stream]
             for device in range(job.devices)
-            for kind in STREAMS
+            for stream in {each.stream for each in job.ops}
         }
         self.launched: dict[tuple[int, int, str], int] = {}
         # of each device: the place in the order, and when that is launched
         self.hosts = [(0, job.python)] * job.devices
         # of each stream what runs: step, op, start, work that is left
-        self.running: dict[tuple[int, str], tuple[int, Op, int, int]] = {}
+        self.running: dict[tuple[int, int], tuple[int, Op, int, int]] = {}
         self.done: Played = {}
         self.now = 0
 
@@ -74,8 +81,8 @@ class _Player:
         while len(self.done) < len(self.order) * self.job.devices:
             for device in range(self.job.devices):
                 self._launch(device)
-                for kind in STREAMS:
-                    self._start(device, kind)
+                for at in [each for each in self.queues if each[0] == device]:
+                    self._start(at)
             self._tick()
             self.now += 1
             assert self.now < 100_000, "the job hangs"
@@ -101,9 +108,9 @@ class _Player:
                 when += job.python
             self.hosts[device] = place, when
 
-    def _start(self, device: int, kind: str) -> None:
-        queue = self.queues[device, kind]
-        if (device, kind) in self.running or not queue:
+    def _start(self, at: tuple[int, int]) -> None:
+        queue, device = self.queues[at], at[0]
+        if at in self.running or not queue:
             return
         step, op = queue[0]
         if self.launched.get((device, step, op.name), self.now + 1) > self.now:
@@ -116,26 +123,30 @@ class _Player:
             return
         queue.pop(0)
         # a collective has the work of one device, and ends on all at once
-        of = 0 if kind == "communication" else device
-        self.running[device, kind] = step, op, self.now, op.work[of][step]
+        of = 0 if op.kind == "communication" else device
+        self.running[at] = step, op, self.now, op.work[of][step]
 
     def _tick(self) -> None:
         job = self.job
         rates = {}
-        for (device, kind), (step, op, _, _) in self.running.items():
-            beside = {other for at, other in self.running if at == device} - {kind}
-            rate = FULL
+        for (device, stream), (step, op, _, _) in self.running.items():
+            kind, others = op.kind, [each for each in self.running if each[0] == device]
+            beside = {self.running[each][1].kind for each in others if each[1] != stream}
+            rate = job.shared if kind in beside else FULL
             if kind == "communication":
-                there = (self.running.get((each, kind)) for each in range(job.devices))
+                there = (self.running.get((each, stream)) for each in range(job.devices))
                 is_whole = all(each is not None and each[:2] == (step, op) for each in there)
-                rate = (job.talk_slowed if "compute" in beside else FULL) if is_whole else 0
+                rate = (min(rate, job.talk_slowed) if "compute" in beside else rate) * is_whole
             elif kind == "compute" and "communication" in beside:
-                rate = job.compute_slowed
-            rates[device, kind] = min(rate, job.copy_slows) if "copies" in beside else rate
-        talks = min((rates[key] for key in rates if key[1] == "communication"), default=FULL)
+                rate = min(rate, job.compute_slowed)
+            is_slowed = "copies" in beside and kind != "copies"
+            rates[device, stream] = min(rate, job.copy_slows) if is_slowed else rate
         for key, (step, op, start, work) in list(self.running.items()):
-            left = work - (talks if key[1] == "communication" else rates[key])
-            self.running[key] = step, op, start, left
+            # a collective is as fast as on the device where it is slowest
+            rate = rates[key]
+            if op.kind == "communication":
+                rate = min(rates.get((each, key[1]), 0) for each in range(job.devices))
+            self.running[key] = step, op, start, (left := work - rate)
             if left <= 0:
                 del self.running[key]
                 name = key[0], step, op.name
@@ -149,7 +160,7 @@ def captures(job: Job, played: Played, *, knows_launches: bool = True) -> list[S
 
 def _capture(job: Job, played: Played, device: int, knows_launches: bool) -> Space:
     space = Space()
-    kinds = {each.name: each.kind for each in job.ops}
+    ops = {each.name: each for each in job.ops}
     order = [(step, op.name) for step in range(job.steps) for op in job.ops]
     # launches of one tick come one after the other
     launched = [played[device, *each][0] * TICK_PS + place for place, each in enumerate(order)]
@@ -158,10 +169,10 @@ def _capture(job: Job, played: Played, device: int, knows_launches: bool) -> Spa
         after = [*launched, launched[-1] + TICK_PS][(step + 1) * len(job.ops)]
         space.host("train", begin, after - begin - 1 or 1, "step_num", step)
     for place, (step, name) in enumerate(order):
-        _, start, end = played[device, step, name]
+        (_, start, end), op = played[device, step, name], ops[name]
         space.kernel(
-            device, f"Stream #{STREAMS[kinds[name]]}", NAMES[kinds[name]], start * TICK_PS,
-            (end - start) * TICK_PS, op=name, correlation=place + 1,
+            device, f"Stream #{op.stream}", NAMES[op.kind], start * TICK_PS,
+            (end - start) * TICK_PS, op=op.label or name, correlation=place + 1,
         )  # fmt: skip
         if knows_launches:
             space.host("cuLaunchKernel", launched[place], 1, "correlation_id", place + 1)
@@ -208,6 +219,8 @@ def some_job(number: int) -> Job:
         replace(each, needs=tuple(drawn[int(need[1:])].name for need in each.needs))
         for each in drawn
     )
+    lanes = draw.choice([1, 2, 3])
+    ops = tuple(replace(each, lane=draw.randrange(lanes)) for each in ops)
     return Job(
         ops=ops,
         devices=devices,
@@ -219,6 +232,7 @@ def some_job(number: int) -> Job:
         talk_slowed=draw.choice([FULL, 3]),
         copy_slows=draw.choice([FULL, FULL, 3]),
         waits_for_device=draw.random() < 0.3,
+        shared=draw.choice([FULL, 2]),
     )
 
 

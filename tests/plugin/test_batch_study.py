@@ -182,6 +182,18 @@ def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> Non
     )
 
 
+def test_a_first_run_beside_too_few_blocks_is_not_called_worse_by_a_rough_noise() -> None:
+    """Of a study with MaxText on a busy machine: one program twice, and 47 % between their runs."""
+    values = {(0, 1): -0.5, (0, 2): 0.0, (0, 4): 0.05, (1, 2): 0.07, (1, 4): 0.0,
+              (2, 2): -0.11, (2, 4): 0.0}  # fmt: skip
+    study = study_of(sizes=(1.0, 2.0, 4.0), sigma=None, blocks=2)
+    concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
+    first = concluded.verdict("pdbs-1")
+    assert first is not None
+    assert (first.word, first.ci95) == ("CANNOT TELL", None)
+    assert "1 degrees of freedom are left, 3 needed" in sentence(first.reasons[-1])
+
+
 def size_of(trial: Trial) -> int:
     return int(trial.arm.partition("-")[2])
 

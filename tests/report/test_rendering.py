@@ -17,7 +17,7 @@ from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.report.document import (
     Bullets,
     Code,
@@ -194,6 +194,11 @@ def test_progress_counts_second_runs_of_a_profile_apart() -> None:
         landed(TrialStatus.RUNNING, stage="again", name="overlap-3"),
     ]
     assert standing(history) == "2/2 screened, 1/2 screened again, 1 running"
+
+
+def test_what_was_compiled_alone_is_no_run() -> None:
+    alone = replace(landed(TrialStatus.DROPPED), memory=CompiledMemory())
+    assert standing([alone, landed(TrialStatus.PLANNED)]) == "0/1 screened"
 
 
 # --- renderers -------------------------------------------------------------------------------

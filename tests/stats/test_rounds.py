@@ -265,3 +265,41 @@ def test_one_round_has_changes_and_no_errors() -> None:
 def test_turns_without_a_baseline_are_no_score() -> None:
     found = fit_turns([each for each in turns(EFFECTS, rounds=2) if each.program in EFFECTS])
     assert isinstance(found, NoTurns)
+
+
+# seconds of the four steps of a turn on an H200, to the millisecond: the first turn of a program,
+# in which its graphs are recorded, and all later ones
+COLD, WARM = (0.090, 0.003, 0.002, 0.027), (0.027, 0.027, 0.027, 0.027)
+
+
+def of_seconds(own: RotationSpec, seconds: dict[int, tuple[float, ...]]) -> RotationScore:
+    """What a rotation comes to whose turns, by number, took these seconds; WARM those not named."""
+    told = [0.027] * own.first_step
+    for at in range(len(own.order)):
+        told += seconds.get(at, WARM)
+    steps = [StepRecord(step=at, step_s=each) for at, each in enumerate(told)]
+    found = measured_turns(journal(own, calls=len(told)), steps, own)
+    assert not isinstance(found, NoTurns)
+    return scored(list(found))
+
+
+def test_a_turn_in_which_a_gpu_records_graphs_does_not_count() -> None:
+    own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=4)
+    first = {each: own.order.index(each) for each in range(3)}
+    found = of_seconds(own, dict.fromkeys(first.values(), COLD))
+    assert [each.turns for each in found.programs] == [5, 5, 5]
+    assert max(abs(each.change) for each in found.programs) < 0.001
+    assert math.exp(-found.level) == pytest.approx(0.027, rel=0.001)
+
+
+def test_a_turn_that_is_late_by_little_or_is_no_first_one_counts() -> None:
+    own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=4)
+    slow = (0.029,) * 4  # 7 %
+    found = of_seconds(own, {own.order.index(2): slow, len(own.order) - 1: COLD})
+    assert sum(each.turns for each in found.programs) == len(own.order)
+
+
+def test_a_program_with_two_turns_keeps_both() -> None:
+    own = spec(order=draw_turns(3, 2, 2, "cold"), turn_steps=4)
+    found = of_seconds(own, {own.order.index(2): COLD})
+    assert [each.turns for each in found.programs] == [2, 2, 2]

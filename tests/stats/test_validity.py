@@ -153,3 +153,23 @@ def test_the_dump_is_a_stronger_witness_than_a_list_of_the_environment() -> None
 )
 def test_loss_guard(loss: float, *, differs: bool) -> None:
     assert bool(different_loss(loss, 10.0, tolerance=0.02)) is differs
+
+
+@pytest.mark.parametrize(
+    ("loss", "reference", "others", "first", "differs"),
+    [
+        pytest.param(0.0257, 0.0385, [0.0385, 0.0377], 9.509, False, id="by heart, on an H200"),
+        pytest.param(0.0257, 0.0385, [0.0385, 0.0377], None, True, id="nothing says how it began"),
+        pytest.param(0.2, 0.0385, [0.0385], 9.509, True, id="by heart, and far off"),
+        pytest.param(2.1, 2.0, [2.0, 2.0], 10.0, True, id="a fifth is not yet by heart"),
+        pytest.param(3.383, 3.374, [3.374, 2.487], 9.509, False, id="in the middle of the fall"),
+        pytest.param(3.1, 3.374, [3.374, 2.487], 9.509, False, id="nearer than the baseline's own"),
+        pytest.param(2.9, 3.374, [3.374, 2.487], 9.509, True, id="never five times the tolerance"),
+        pytest.param(math.nan, 3.374, [3.374, 2.487], 9.509, True, id="not a number"),
+    ],
+)
+def test_a_loss_may_be_as_far_off_as_the_baselines_own(
+    loss: float, reference: float, others: list[float], first: float | None, *, differs: bool
+) -> None:
+    found = different_loss(loss, reference, tolerance=0.02, others=others, first=first)
+    assert bool(found) is differs

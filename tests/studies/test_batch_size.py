@@ -817,6 +817,7 @@ def test_pairs_without_compiled_memory_stop_before_any_job() -> None:
     assert len(history) == 1
     (why,) = record(concluded).objection
     assert "chosen by compiled memory, and there is none: no such target" in sentence(why)
+    assert sentence(why).endswith("(4 remat_policy=full)"), "which of the pairs"
 
 
 def test_a_program_that_does_not_take_the_by_is_told() -> None:
@@ -832,6 +833,24 @@ def test_a_program_that_does_not_take_the_by_is_told() -> None:
     assert any(
         "is the same with each value of remat_policy" in sentence(e) for e in concluded.notes
     )
+
+
+def test_two_values_of_one_memory_are_named() -> None:
+    """MaxText 0.2.5 takes remat_policy=none, which it does not list, and compiles full."""
+    study = asking_study(start=8, sigma=0.002, **PAIRED)
+    steady = paired(study, gains=LATER)
+
+    def run(trial: Trial, at: int) -> TrialResult:
+        size, policy = pair_in(study, trial)
+        if trial.stage == "compiled" and policy == "none":
+            return compiled(trial, size * LIMIT / (CEILINGS["full"] + 0.5))
+        return steady(trial, at)
+
+    concluded, _ = drive(study, run)
+    told = [sentence(each) for each in concluded.notes if "is that one program" in sentence(each)]
+    assert told == [
+        "compiled memory is the same with full, none of remat_policy: is that one program?"
+    ]
 
 
 def test_a_value_that_no_size_fits_with_costs_no_job_and_where_none_fits_one_says_so() -> None:
@@ -885,7 +904,9 @@ def test_a_length_as_by_says_what_is_comparable() -> None:
 def test_a_plan_says_what_pairs_are_tried() -> None:
     study = asking_study(start=8, **PAIRED)
     text = " ".join(map(sentence, study.outline(())))
-    assert "with each of full, minimal, none of remat_policy" in text
+    assert "with each of full, minimal, none of remat_policy, where compiled memory lets" in text
+    text = " ".join(map(sentence, asking_study(sizes=(4, 8), **PAIRED).outline(())))
+    assert "full, minimal, none of remat_policy: a job for each pair that compiled" in text
 
 
 @settings(max_examples=tried(30), deadline=None)

@@ -281,6 +281,16 @@ SCREENED = replace(WINS, kind=VerdictKind.SCREENED, ci95=None, n=1)
             {"report": replace(REPORT, conclusion=replace(WHOLE, complete=False))},
             "is not over", id="a sweep that is not over",
         ),
+        *(
+            pytest.param(
+                Carry(small="a.json"),
+                {"report": replace(REPORT, conclusion=replace(WHOLE, verdicts=(
+                    replace(WINS, delta=delta, ci95=ci95),)))},
+                "do not go together", id=f"figures that are none: {delta} in {ci95}",
+            )
+            for delta, ci95 in ((-2.0, (-3.0, 1.0)), (0.5, (0.01, 0.03)), (0.02, (0.01, math.inf)),
+                                (0.02, (math.nan, math.nan)))
+        ),
         pytest.param(Carry(small="a.json"), {"budget": 15}, "--xlatune-budget 16", id="budget"),
         pytest.param(Carry(small="small"), {"budget": 31}, "--xlatune-budget 32",
                      id="budget of both cells"),

@@ -85,6 +85,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             id="a gain that is no number",
         ),
         pytest.param(
+            lambda cell: best(cell).update(delta=9.0, ci95=[0.1, "inf"]),
+            "lies outside of its interval",
+            id="an interval without an end",
+        ),
+        pytest.param(
             lambda cell: cell["history"].remove(deciding(cell)[0]),
             "did not run these settings",
             id="a trial that is left out",
@@ -157,9 +162,12 @@ def test_a_table_says_what_is_known_and_why_a_file_is_left_out(
     assert {each["jaxlib"] for each in rows} == {"0.10.2"}
     assert rows[1]["settings"] == f"--{FLAG}=2"
     assert "c-tuning.json is not the data of a tuning document" in err
-    assert main(["recipe", "list", str(tmp_path / "deep")]) == 0
+    # a copy, and a path that is named twice, are no second measurement
+    shutil.copy(EXAMPLE, tmp_path / "deep" / "b-tuning.json")
+    assert main(["recipe", "list", str(tmp_path / "deep"), str(tmp_path / "deep")]) == 0
     shown = capsys.readouterr().out
     gain = best(json.loads(EXAMPLE.read_text(encoding="utf-8"))["cells"][0])
+    assert shown.count("a-tuning.json") == shown.count("-tuning.json") == 1
     assert f"{100 * gain['delta']:+.1f}" in shown
     assert "[{:+.1f}, {:+.1f}]".format(*(100 * each for each in gain["ci95"])) in shown
 

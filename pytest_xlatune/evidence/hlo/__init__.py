@@ -124,6 +124,7 @@ class Program(Record):
     tuned: str = ""  # of what autotuning chose: tiles and algorithms
     flop: int = 0  # of a step's matrix products of 16 bits and wider, at least; 2 an added product
     flop_narrow: int = 0  # of those of 8 bits; branches, convolutions, other kernels: neither
+    devices: int = 1  # that it runs on: partitions x replicas
 
     @property
     def unknown_trips(self) -> int:
@@ -153,6 +154,8 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ([a-z][a-z0-9-]
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{\s*$")
 # the first line:  HloModule jit_train_step, is_scheduled=true, entry_computation_layout={...
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
+# in it, where there are several:  , replica_count=2, num_partitions=8, frontend_attributes={
+_DEVICES = re.compile(r", (?:replica_count|num_partitions)=(\d{1,9})")
 # in it:  frontend_attributes={fingerprint_before_lhs="70caf7744d6db14c500bc2be2259cefc"}
 _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 # in a call:  calls=%comp    body=%region_0.1_spmd, condition=%region_1.2    to_apply=%add
@@ -251,6 +254,7 @@ class _Started:
 class _Parser:
     module: str = ""
     fingerprint: str | None = None
+    devices: int = 1
     entry: str = ""
     computations: set[str] = field(default_factory=set)
     here: str | None = None
@@ -284,6 +288,7 @@ class _Parser:
             self.module = found.group(1) if found else ""
             printed = _FINGERPRINT.search(line)
             self.fingerprint = printed.group(1) if printed else None
+            self.devices = math.prod(map(int, _DEVICES.findall(line)))
         elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
             found = _COMPUTATION.match(line)
             if found is not None:
@@ -528,6 +533,7 @@ def _program(parser: _Parser, source: str) -> Program:
         in_flight=_in_flight(callers_first, parser.order, known),
         flop=flop[2 * _NARROW],
         flop_narrow=flop[_NARROW],
+        devices=parser.devices,
     )
 
 

@@ -12,9 +12,11 @@ and besides
 
 * the idle time that its kernels may cause: by their launches, or before and behind them;
 * exposed kernels of other classes that its own may delay, for as long as its own run hidden, and
-  waits for another device; `idle` may delay all of them;
+  waits for another device; `idle` may delay all of them, and so may a collective or a copy behind
+  another kernel in its stream: what needs it waits for that one too;
+* computation that may run beside other computation: all but that of the stream with the most;
 * what its kernels may have slowed others by: at most the time that both ran at once, and no more
-  than a kernel took beyond its shortest run with nothing of another kind beside it.
+  than a kernel took beyond its shortest run with nothing beside it.
 
 A step of t seconds that keeps t - x on the device that keeps most gains at most t / (t - x) - 1. A
 device that waits for another keeps less than that one, so a wait is no communication. A kernel has
@@ -164,6 +166,8 @@ class _Periods:
     gaps: Ints
     slowed: Ints
     hidden: Ints  # what its kernels sum to beyond their own time
+    queued: Ints  # 1 where one of its kernels is behind another in its stream
+    aside: Ints  # one column: computes, and not on the stream that computes longest
     inside: Ints  # no kernel runs in a step
     between: Ints  # nor behind it
     talks: tuple[Talk, ...]
@@ -205,7 +209,7 @@ class Bounds:
         beside = _beside(events.start_ps, events.end_ps, found.kind)
         slowed, host = _slowed(events, found.kind, beside), _host(found)
         rows = [_period(found, window, slowed, host) for window in windows]
-        own, gaps, less, hidden, inside, between = (
+        own, gaps, less, hidden, queued, aside, inside, between = (
             np.array(column) for column in zip(*rows, strict=True)
         )
         self.devices.append(
@@ -216,22 +220,30 @@ class Bounds:
                 gaps=gaps,
                 slowed=less,
                 hidden=hidden,
+                queued=queued,
+                aside=aside,
                 inside=inside,
                 between=between,
                 talks=tuple(_talks(found, windows, beside)),
             )
         )
 
-    def waits(self, of: _Periods) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def is_whole(self, roof: Roofline) -> bool:
+        """Tell whether all devices of the program are in the captures."""
+        return roof.devices is not None and roof.devices <= len(self.devices)
+
+    def waits(
+        self, of: _Periods, *, is_whole: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return how much of each period a device may wait for others: exposed, and in all.
 
-        The shortest kernel of a collective on any device holds the least wait. A device that is
-        alone in a capture may wait in all of them.
+        The shortest kernel of a collective on any device holds the least wait, where all devices
+        are here (`is_whole`). Else each may wait in all of them for one that is not.
         """
         exposed, whole = np.zeros(len(of.length)), np.zeros(len(of.length))
         for each in of.talks:
             shortest = 0
-            if len(self.devices) > 1:
+            if is_whole:
                 talks = (one for device in self.devices for one in device.talks)
                 shortest = min(int(one.duration.min()) for one in talks if one.name == each.name)
             np.add.at(exposed, each.period, np.minimum(each.exposed, each.duration - shortest))
@@ -301,7 +313,7 @@ def _talks(found: Observed, windows: Sequence[Window], beside: Ints) -> Iterator
 
 
 def _beside(start: Ints, end: Ints, kind: Ints) -> Ints:
-    """Return of each kernel, in a column a kind, how long kernels of that kind ran beside it."""
+    """Return of each kernel, in a column a kind, how long others of that kind ran beside it."""
     points = np.concatenate([start, end])
     order = np.argsort(points, kind="stable")
     width = np.diff(points[order], append=points[order[-1:]])
@@ -311,10 +323,19 @@ def _beside(start: Ints, end: Ints, kind: Ints) -> Ints:
     kinds = np.tile(kind, 2)[order]
     columns = []
     for each in range(len(KINDS)):
-        runs = np.cumsum(np.where(kinds == each, change, 0)) > 0
-        until = np.concatenate([[0], np.cumsum(np.where(runs, width, 0))[:-1]])
-        columns.append(until[place[len(start) :]] - until[place[: len(start)]])
+        count = np.cumsum(np.where(kinds == each, change, 0))
+        # a kernel is one of its own kind
+        others, of_its_own = (
+            until[place[len(start) :]] - until[place[: len(start)]]
+            for until in (_until(width, count > 0), _until(width, count > 1))
+        )
+        columns.append(np.where(kind == each, of_its_own, others))
     return np.stack(columns, axis=1)
+
+
+def _until(width: Ints, where: NDArray[np.bool_]) -> Ints:
+    """Return the sum of widths up to each point, of those where something holds."""
+    return np.concatenate([[0], np.cumsum(np.where(where, width, 0))[:-1]])
 
 
 def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
@@ -324,7 +345,7 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
     label = events.op.astype(np.int64) * (1 + events.name.max(initial=0)) + events.name
     _, which = np.unique(label, return_inverse=True)
     # of collectives the shortest run may hold a wait
-    alone = (beside.sum(axis=1) == beside[np.arange(len(kind)), kind]) & (kind != _COMMUNICATION)
+    alone = (beside.sum(axis=1) == 0) & (kind != _COMMUNICATION)
     shortest = np.zeros(which.max(initial=0) + 1, np.int64)  # one that never ran alone: all of it
     shortest[which[alone]] = np.iinfo(np.int64).max
     np.minimum.at(shortest, which[alone], events.duration_ps[alone])
@@ -336,8 +357,8 @@ def _slowed(events: Events, kind: Ints, beside: Ints) -> Ints:
 
 def _period(
     found: Observed, window: Window, slowed: Ints, host: Ints
-) -> tuple[list[int], list[int], list[int], list[int], int, int]:
-    """Return own, gaps, slowed and hidden time of each kind, and idle time in a step and behind it.
+) -> tuple[list[int], list[int], list[int], list[int], list[int], list[int], int, int]:
+    """Return columns of `_Periods`: own, gaps, slowed, hidden, queued, aside, inside and between.
 
     `host` says of each kernel, in a column a kind, how much sooner the host were without the kind.
     """
@@ -371,7 +392,12 @@ def _period(
     then = np.flatnonzero(events.start_ps == end)
     gaps, inside, between = _gaps(found, np.concatenate([here, then]), window, host)
     hidden = [int((stop - start)[kind == each].sum()) - own[each] for each in range(len(KINDS))]
-    return own, gaps, less, hidden, inside, between
+    stream = found.stream[here]
+    behind = np.delete(kind, np.unique(stream, return_index=True)[1])
+    queued = [int((behind == each).any()) for each in range(len(KINDS))]
+    of_stream = np.bincount(stream, np.where(kind == _COMPUTE, stop - start, 0))
+    aside = max(own[_COMPUTE] - int(of_stream.max(initial=0)), 0)
+    return own, gaps, less, hidden, queued, [aside], inside, between
 
 
 def _gaps(found: Observed, here: Ints, window: Window, host: Ints) -> tuple[list[int], int, int]:
@@ -454,11 +480,13 @@ class Roofline:
         least_s: FLOP / peak; None where it is not known.
         unknown: why.
         peak: the data sheet.
+        devices: that the program runs on; None where no dump tells.
     """
 
     least_s: float | None = None
     unknown: str = ""
     peak: str = ""
+    devices: int | None = None
 
 
 # the name of a module and the number that a trace may add:  jit_train_step.12    jit_step(4711)
@@ -478,16 +506,19 @@ def roofline(program: Program | None, modules: set[str], tflops: float | None) -
         told = ", ".join(sorted(named))
         return Roofline(unknown=f"the dump is of {program.module}, the capture of {told}")
     if not program.flop + program.flop_narrow:
-        return Roofline(unknown="the program has no matrix product whose FLOP is known")
+        return Roofline(
+            unknown="the program has no matrix product whose FLOP is known", devices=program.devices
+        )
     known = peak_of(program.target)
     if tflops is not None:
         wide, narrow, by = tflops, 2 * tflops, ""
     elif known is not None:
         wide, narrow, by = known.tflops, known.tflops_narrow, f"{known.devices}: {known.source}"
     else:
-        return Roofline(unknown=f"no peak of {program.target} is known: give --peak-tflops")
+        why = f"no peak of {program.target} is known: give --peak-tflops"
+        return Roofline(unknown=why, devices=program.devices)
     least_s = (program.flop / wide + program.flop_narrow / narrow) * 1e-12
-    return Roofline(least_s=least_s, peak=by)
+    return Roofline(least_s=least_s, peak=by, devices=program.devices)
 
 
 def ceilings(bounds: Bounds, drilled: Drill, roof: Roofline) -> Ceilings:
@@ -522,11 +553,11 @@ def ceilings(bounds: Bounds, drilled: Drill, roof: Roofline) -> Ceilings:
         parts=shares | {IDLE: float((busiest.inside + busiest.between).mean()) / whole},
         of_peak=None if least_s is None or not busy_s or least_s > busy_s else least_s / busy_s,
         peak=roof.peak,
-        notes=tuple(_notes(bounds, drilled)),
+        notes=tuple(_notes(bounds, drilled, roof)),
     )
 
 
-def _notes(bounds: Bounds, drilled: Drill) -> Iterator[str]:
+def _notes(bounds: Bounds, drilled: Drill, roof: Roofline) -> Iterator[str]:
     if bounds.left_out:
         yield (
             f"left out: {counted(bounds.left_out, 'step')} with another number of kernels than "
@@ -538,8 +569,12 @@ def _notes(bounds: Bounds, drilled: Drill) -> Iterator[str]:
         yield "no step can be told from the next: the time between two steps is not in it"
     if not bounds.knows_launches:
         yield "launches are not in it: each gap counts for each class that has a kernel"
-    if len(bounds.devices) == 1 and any(each.talks for each in bounds.devices):
-        yield "one device: what it waits for others counts as communication"
+    if not bounds.is_whole(roof) and any(each.talks for each in bounds.devices):
+        known = "an unknown number" if roof.devices is None else roof.devices
+        yield (
+            f"{counted(len(bounds.devices), 'device')} of {known}: what one waits for those that "
+            "are missing counts for each class"
+        )
 
 
 def _ceiling(
@@ -548,7 +583,8 @@ def _ceiling(
     """Return the ceiling of a class: that of the device that keeps most."""
     divided = drilled.divided_by if len(drilled.steps) == 1 else 1
     least = (roof.least_s or 0.0) * divided * 1e12
-    found = [_taken(name, each, bounds.waits(each), least) for each in devices]
+    is_whole = bounds.is_whole(roof)
+    found = [_taken(name, each, bounds.waits(each, is_whole=is_whole), least) for each in devices]
     if not any(_has(name, each) for each in devices):
         found = [(0 * own, 0 * gaps, 0 * more) for own, gaps, more in found]
     at = max(
@@ -613,17 +649,21 @@ def _taken(
     kind = CLASSES[name]
     if kind is None:
         # kernels that start sooner may hide, and run beside others than now
-        more = exposed + of.slowed[:, [_COMMUNICATION, _MEMORY]].sum(axis=1)
+        more = exposed + of.aside[:, 0] + of.slowed[:, [_COMMUNICATION, _MEMORY]].sum(axis=1)
         return of.between.astype(float), of.inside.astype(float), more.astype(float)
     column = KINDS.index(kind)
     own = of.own[:, column].astype(float)
-    more = of.slowed[:, column] + np.minimum(exposed, of.hidden[:, column])
+    delayed = np.minimum(exposed, of.hidden[:, column])
+    more = of.slowed[:, column].astype(float)
     if kind is not Kind.COMMUNICATION:
-        more = np.minimum(more + waits[0], of.slowed[:, column] + exposed)
+        delayed = np.minimum(delayed + waits[0], exposed)
         # a collective that waits slows others meanwhile
         more += np.minimum(waits[1], of.slowed[:, _COMMUNICATION])
     if kind is Kind.COMPUTE:
         own = own - least
+    else:
+        delayed = np.where(of.queued[:, column], exposed, delayed) + of.aside[:, 0]
+    more += delayed
     return own, of.gaps[:, column].astype(float), more.astype(float)
 
 

@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Tri
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
-from pytest_xlatune.stats.design import bonferroni
+from pytest_xlatune.stats.design import MIN_DF, bonferroni, t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, LossRule, Policy, Traits
 from pytest_xlatune.studies.batch_size._concluded import (
@@ -450,10 +450,11 @@ class BatchStudy(RankedCells["BatchWalk"]):
             ends = {"least": self.values[0], "most": self.values[-1]}
             how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
         pairs = {"key": asked.by, "values": list(self.by_values)}
+        each = Why.WITH_EACH_LISTED if self.is_listed else Why.WITH_EACH
         return (
             *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
             how,
-            *([Reason(Why.WITH_EACH, **pairs)] if self.by_values else []),
+            *([Reason(each, **pairs)] if self.by_values else []),
             Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
         )
 
@@ -629,9 +630,12 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def stopped(self) -> Reason | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
-        unknown = [each.said for each in self.answers.values() if each.fits is None]
+        unknown = [(at, each.said) for at, each in self.answers.items() if each.fits is None]
         if self.study.by_values and unknown:
-            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=unknown[0])
+            # a value that the trainer refuses is one of several
+            at, said = unknown[0]
+            why = Reason(Why.WITH_DETAIL, why=said, detail=self.study.labels[at])
+            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=why)
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:
@@ -705,17 +709,18 @@ class BatchWalk(CellWalk[BatchStudy]):
         """
         tolerance = self.study.loss_tolerance
         losses = {
-            at: score.loss
+            at: (score.loss, score.first_loss)
             for at, own in sorted(self.probes.items())
             for each in own
             if (score := usable(each)) and score.loss is not None
         }
-        first: dict[tuple[float | None, int | None], float] = {}
+        first: dict[tuple[float | None, int | None], tuple[float, float | None]] = {}
         told = {}
-        for at, loss in losses.items():
+        for at, (loss, began) in losses.items():
             cell = self.study.cells[at]
-            of = first.setdefault((cell.per_device_batch_size, cell.max_target_length), loss)
-            told[at] = different_loss(loss, of, tolerance=tolerance)
+            size = (cell.per_device_batch_size, cell.max_target_length)
+            of, of_began = first.setdefault(size, (loss, began))
+            told[at] = different_loss(loss, of, tolerance=tolerance, first=of_began)
         return {at: why for at, why in told.items() if why}
 
     @cached_property
@@ -815,6 +820,29 @@ class BatchWalk(CellWalk[BatchStudy]):
         return self.study.asked.sigma
 
     @cached_property
+    def singles_differ(self) -> float | None:
+        """How far two single runs may differ, of 95 % of pairs; None where the noise is unknown."""
+        is_known = self.noise is not None and not self.rough_df
+        return 1.96 * math.sqrt(2) * (self.noise or 0.0) if is_known else None
+
+    @cached_property
+    def by_chance(self) -> float:
+        """How far a first run may lie behind the best by noise alone."""
+        sigma = self.study.asked.sigma or self.noise or _SIGMA
+        reach = CUT_SIGMAS * sigma
+        # the same program, run on a busy machine beside two blocks, was called worse by 47 %
+        if self.rough_df:
+            reach = max(reach, t_quantile(0.975, self.rough_df) * math.sqrt(2) * sigma)
+        return max(reach, CUT_AT)
+
+    @property
+    def rough_df(self) -> int:
+        """The degrees of freedom of a noise that is known by too few blocks; 0 where it is not."""
+        if self.study.asked.sigma is not None or self.fit is None or self.fit.df >= MIN_DF:
+            return 0
+        return max(self.fit.df, 0)
+
+    @cached_property
     def told_apart(self) -> Mapping[int, bool]:
         """Place -> whether it is shown to be worse than the best."""
         if self.lead is None:
@@ -830,9 +858,8 @@ class BatchWalk(CellWalk[BatchStudy]):
             elif self.fit is None and at in self.leaders:
                 found[at] = False  # the budget left no block
             else:
-                sigma = self.study.asked.sigma or self.noise or _SIGMA
                 gap = self.scores[self.lead] - self.scores[at]
-                found[at] = at not in self.compared and gap > max(CUT_SIGMAS * sigma, CUT_AT)
+                found[at] = at not in self.compared and gap > self.by_chance
         return found
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -22,6 +21,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
+from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
@@ -331,15 +331,18 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
         return SizeWord.CANNOT_TELL.say(base, *([pair.reason] if pair is not None else []))
     elif lead is not None:
         gap = found.scores[at] - found.scores[lead]
-        reach = 1.96 * math.sqrt(2) * (found.noise or 0.0)
-        base = changed(base, gap, (gap - reach, gap + reach) if found.noise else None)
+        reach = found.singles_differ
+        base = changed(base, gap, None if reach is None else (gap - reach, gap + reach))
     if found.told_apart[at]:
         worse = SizeWord.WORSE.say(base)
         return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
     if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
         same = Reason(Why.DIFFERENCE_EXCLUDED, difference=EQUIVALENCE)
         return SizeWord.SAME.say(base, same)
-    why = [] if is_block else [Reason(Why.WITHIN_NOISE, cut=CUT_AT)]
+    near = Reason(Why.WITHIN_NOISE, cut=CUT_AT)
+    if found.rough_df:
+        near = Reason(Why.FEW_DF, df=found.rough_df, needed=MIN_DF)
+    why = [] if is_block else [near]
     return SizeWord.CANNOT_TELL.say(base, *why)
 
 
@@ -461,9 +464,15 @@ def _of_pairs(found: BatchWalk) -> list[Reason]:
     asked, notes = found.study.asked, []
     if asked.by == TARGET_LENGTH:
         notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
-    needed = [lane.compiled.needed for lane in found.lanes]
-    if all(each.items() & needed[0].items() for each in needed[1:]):
+    alike: dict[int, list[str]] = {}  # number of a lane -> its value, and those with its memory
+    for lane in found.lanes:
+        of = next((at for at in alike if lane.takes_as(found.lanes[at])), lane.number)
+        alike.setdefault(of, []).append(found.study.by_values[lane.number])
+    if len(alike) == 1:
         notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))
+    else:
+        several = (each for each in alike.values() if len(each) > 1)
+        notes += [Reason(Why.MEMORY_OF_SOME, key=asked.by, values=each) for each in several]
     if behind := [found.study.by_values[lane.number] for lane in found.given_up]:
         notes.append(Reason(Why.GIVEN_UP, key=asked.by, values=behind, cut=LANE_CUT))
     return notes

@@ -79,6 +79,13 @@ class Lane:
             is_over=any(each.fits is None for each in known.values()),
         )
 
+    def takes_as(self, other: Lane) -> bool:
+        """Whether each size that was compiled in both lanes takes the same memory; one at least."""
+        both = self.compiled.needed.keys() & other.compiled.needed.keys()
+        return bool(both) and all(
+            self.compiled.needed[at] == other.compiled.needed[at] for at in both
+        )
+
     @property
     def next_compiled(self) -> Trial | None:
         """The size that is to be compiled next; None where all is known, or cannot be."""

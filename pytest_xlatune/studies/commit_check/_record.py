@@ -16,7 +16,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies.cell_arms import OF_THE_NODES, CellWalk, is_excused
 from pytest_xlatune.studies.staged import FAILS, Words
-from pytest_xlatune.studies.trials import median_loss
+from pytest_xlatune.studies.trials import first_loss, median_loss
 
 if TYPE_CHECKING:
     from pytest_xlatune.studies.commit_check import CommitStudy  # noqa: F401 - of CommitWalk
@@ -146,10 +146,12 @@ class CommitWalk(CellWalk["CommitStudy"]):
         """Return how the losses of places differ from those of the ones before."""
         found = []
         for before, after in pairs:
-            one, other = (median_loss(self.by_place.get(at, ())) for at in (before, after))
+            trials = self.by_place.get(before, ())
+            one, other = median_loss(trials), median_loss(self.by_place.get(after, ()))
             if one is None or other is None:
                 continue
-            if different_loss(other, one, tolerance=self.study.loss_tolerance):
+            tolerance, began = self.study.loss_tolerance, first_loss(trials)
+            if different_loss(other, one, tolerance=tolerance, first=began):
                 named = {"commit": self.study.ids[after], "before": self.study.ids[before]}
                 found.append(Reason(Why.COMMIT_OTHER_LOSS, loss=other, loss_before=one, **named))
         return tuple(found)

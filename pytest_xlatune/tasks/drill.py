@@ -21,6 +21,7 @@ from pytest_xlatune.evidence.trace.captures import (
 )
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
 
@@ -60,14 +61,10 @@ class Extras:
             )
         if (self.timeline or self.pgle) and variants > 1:
             raise ConfigError("--timeline and --pgle write one variant; give its captures alone")
-        if self.pgle:
-            from pytest_xlatune.model.profile import PGLE_SUFFIX  # most drills ask for none
-
-            if self.pgle.suffix != PGLE_SUFFIX:
-                raise ConfigError(
-                    f"--pgle {self.pgle}: XLA reads such a text by its ending; "
-                    f"expected *{PGLE_SUFFIX}"
-                )
+        if self.pgle and self.pgle.suffix != PGLE_SUFFIX:
+            raise ConfigError(
+                f"--pgle {self.pgle}: XLA reads such a text by its ending; expected *{PGLE_SUFFIX}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +179,6 @@ def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str
     if asked.timeline:
         yield f"timeline: {asked.timeline}, for https://ui.perfetto.dev"
     if asked.pgle:
-        from pytest_xlatune.model.profile import PGLE
-
         try:
             asked.pgle.write_text(pgle_profile(found, program), encoding="utf-8")
         except OSError as error:

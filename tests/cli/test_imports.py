@@ -135,7 +135,7 @@ MODULES = [
     ("hlo .", TRIALS | PAGES | {"model.cell"}),
     (
         "drill h.trace.json",
-        TRIALS | PAGES | {"model.cell", "model.profile", "evidence.hlo", "evidence.trace.xplane"},
+        TRIALS | PAGES | {"model.cell", "evidence.hlo", "evidence.trace.xplane"},
     ),
     ("ceiling h.trace.json", TRIALS | PAGES | {"ledger", "tasks.artifacts"}),
     ("network h.xplane.pb", TRIALS | {"model.cell"}),

@@ -36,7 +36,7 @@ VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-PADDING: Final = 48  # bytes behind a stretch, so that two words at any cursor lie inside
+PADDING: Final = 48  # bytes behind a stretch, so that a word at any cursor lies inside
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -50,7 +50,7 @@ _FOLDS = tuple(
         (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
     )
 )
-_ONE, _TOP, _BITS = np.uint64(1), np.uint64(56), np.uint64(64)
+_ONE, _TOP = np.uint64(1), np.uint64(56)
 
 
 class WireError(ValueError):
@@ -127,8 +127,7 @@ def text(data: Bytes, start: int, end: int) -> str:
 class Octets:
     """Some bytes, read at many positions at once.
 
-    Of a word at any position numpy reads two aligned ones and shifts: an unaligned read costs it
-    more than that. No position lies more than 20 behind the end.
+    No position lies more than 20 behind the end.
 
     Attributes:
         data: all that they are part of.
@@ -146,23 +145,11 @@ class Octets:
             part = b"".join((part, bytes(stop - len(data))))
         octets = np.frombuffer(part, np.uint8)
         self._ahead = tuple(octets[ahead:] for ahead in range(4))
-        self._words = np.frombuffer(part, "<u8", count=len(part) // 8)
+        self._words = np.ndarray((len(part) - 7,), "<u8", part, strides=(1,))
 
     def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
         """Return the byte `ahead` (3 at most) of each position."""
         return self._ahead[ahead].take(at)
-
-    def word(self, at: Ints) -> NDArray[np.uint64]:
-        """Return the little-endian 64-bit word at each position."""
-        place = at >> 3
-        low = self._words.take(place)
-        place += 1
-        high = self._words.take(place)
-        shift = ((at & 7) << 3).view(np.uint64)
-        low >>= shift
-        high <<= _BITS - shift  # numpy shifts 64 bits to 0
-        low |= high
-        return low
 
     def varints(self, at: Ints) -> tuple[Ints, Ints]:
         """Decode a varint at each position: values and sizes in bytes.
@@ -179,7 +166,7 @@ class Octets:
             value <<= 7
             value |= first & 0x7F
             return value, long + np.int64(1)
-        return _varints(self.word(at))
+        return _varints(self._words[at])  # `take` would copy all words: they overlap
 
 
 def _varints(found: NDArray[np.uint64]) -> tuple[Ints, Ints]:

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
-_RUN_BYTES = 1 << 17  # of a window behind one that held a run of steps
+_RUN_BYTES = 1 << 17  # of a window behind one that held many runs of steps
+_MANY_RUNS = 8  # an eighth of a window
 _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
@@ -218,7 +219,7 @@ class LogReader:
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
         self._step_lines = StepLines(self._fronts) if pattern is None else None
-        self._has_runs = False  # the block before had one, so that the next one may
+        self._has_runs = False  # the block before had many, so that the next one may
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""
         self._lines = 0
@@ -289,6 +290,8 @@ class LogReader:
         """Read more of the log; an unfinished last line waits for its end."""
         if self._closed:
             raise ValueError("this log was closed; read another one with a new LogReader")
+        self._bytes += len(chunk)
+        self._tail = (self._tail + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         at = 0
         while at < len(chunk):
             end = at + (_RUN_BYTES if self._has_runs else _WINDOW_BYTES)
@@ -349,9 +352,6 @@ class LogReader:
         )
 
     def _read(self, piece: bytes) -> None:
-        self._bytes += len(piece)
-        whole = piece if len(piece) >= _TAIL_BYTES else self._tail + piece
-        self._tail = whole[-_TAIL_BYTES:]
         end = piece.rfind(b"\n") + 1
         if end:
             block = bytes(self._held) + memoryview(piece)[:end]
@@ -375,10 +375,10 @@ class LogReader:
             if seen is None or not any(_STEP_BYTES in line for _, line in found):
                 self._examine_found(found, number)
                 return number + total
-        self._has_runs = False
+        run_bytes = 0
         for run, part in seen.runs(block):
             if run is not None:
-                self._has_runs = True
+                run_bytes += len(part)
                 if self._ranks is not None:
                     # where no prefix was learnt both would read the same run
                     self._ranks.see(part, None if self._fronts.prefix else run)
@@ -388,6 +388,7 @@ class LogReader:
             total, found = self._sieve.lines(part)
             self._examine_found(found, number, is_seen=run is not None)
             number += total
+        self._has_runs = run_bytes * _MANY_RUNS > len(block)
         return number
 
     def _examine_found(

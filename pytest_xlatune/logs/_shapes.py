@@ -419,9 +419,11 @@ class Sieve:
         Each with its index in the block, from 0.
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
+        if self._dull.issuperset(shapes):
+            return len(shapes) - 1, []
         fresh = set(shapes) - self._dull
         live = self._live(fresh)
-        texts = block.split(b"\n") if fresh else []
+        texts = block.split(b"\n")
         if len(live) < len(fresh):
             live |= {
                 shape

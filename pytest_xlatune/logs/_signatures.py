@@ -189,13 +189,13 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
 
     `text` is it without its prefix; `evidence` with it, which holds the severity.
     """
+    # lines of MSCCL++ and of LL cutoffs in good runs say NCCL WARN
+    if is_harmless(text) or _SOURCE.match(text):
+        return None
     low = text.lower()
     known = table()
     places = {at: low.find(word) for word, at in known.places if word in low}
     is_last_word = _severity(evidence) == "F"
-    # lines of MSCCL++ and of LL cutoffs in good runs say NCCL WARN
-    if not (places or is_last_word) or is_harmless(text) or _SOURCE.match(text):
-        return None
     for at in sorted(places):
         signature = known.signatures[at]
         # what a pattern costs can grow faster than the line: it is held to the words' surroundings

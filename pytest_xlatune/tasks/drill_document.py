@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, TimeRow
-from pytest_xlatune.evidence.trace.collectives import Communication
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
     compare_windows,
@@ -40,6 +39,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.tasks.drill import Drilled
 
 if TYPE_CHECKING:
+    from pytest_xlatune.evidence.trace.collectives import Communication
     from pytest_xlatune.report.page_plots import BarOf, BarsPlot
 
 SCHEMA = 1

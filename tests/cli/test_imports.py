@@ -133,7 +133,10 @@ MODULES = [
     ("triage one/0.log", TRIALS | PAGES | OF_TROUBLE),
     ("megascale one/0.log", TRIALS),
     ("hlo .", TRIALS | PAGES | {"model.cell"}),
-    ("drill h.trace.json", TRIALS | PAGES | {"model.cell", "evidence.trace.xplane"}),
+    (
+        "drill h.trace.json",
+        TRIALS | PAGES | {"model.cell", "evidence.hlo", "evidence.trace.xplane"},
+    ),
     ("ceiling h.trace.json", TRIALS | PAGES | {"ledger", "tasks.artifacts"}),
     ("network h.xplane.pb", TRIALS | {"model.cell"}),
     ("flags list", TRIALS | PAGES),

@@ -52,7 +52,7 @@ from tests.helpers.captures import node, reconciles
     ],
 )
 def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str, family: str) -> None:
-    (found,), _ = classify([kernel], FAMILIES)
+    (found,), _ = classify((kernel,), FAMILIES)
     assert (*(each.name for each in FAMILIES), OTHER.name)[found] == family
 
 

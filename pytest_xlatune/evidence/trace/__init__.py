@@ -10,6 +10,7 @@ something is a kernel at all is not decided here, and never by its name: the tra
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -321,8 +322,9 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=2)  # ranks of a window bear the same names
 def classify(
-    names: Iterable[str], families: Sequence[Family]
+    names: tuple[str, ...], families: tuple[Family, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the family (an index; `len(families)` is other) and the kind of each name."""
     patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]

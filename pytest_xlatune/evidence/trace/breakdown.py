@@ -62,10 +62,11 @@ def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
     """
     is_small = keys.max(initial=0) < _SMALL
     order = np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
-    begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    begins = np.flatnonzero(np.diff(keys.take(order), prepend=-1))
     count = np.diff(begins, append=len(keys))
-    sums = [np.add.reduceat(column[order], begins) for column in columns]
-    longest = np.maximum.reduceat(columns[0][order], begins)
+    ordered = [column.take(order) for column in columns]
+    sums = [np.add.reduceat(each, begins) for each in ordered]
+    longest = np.maximum.reduceat(ordered[0], begins)
     return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
 
 
@@ -116,18 +117,16 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
     width = np.diff(points[order], append=points[order[-1]])
     change = np.repeat(np.array([1, -1], np.int8), size)[order]
     kinds = np.tile(kind.astype(np.int8), 2)[order]
-    running = [
-        np.cumsum(np.where(kinds == KINDS.index(each), change, 0), dtype=np.int32) for each in Kind
-    ]
+    running = [np.cumsum(change * (kinds == KINDS.index(each)), dtype=np.int32) for each in Kind]
     compute, comm, memory = (each > 0 for each in running)
     depth = running[0] + running[1] + running[2]
     # time alone up to each point; a kernel's own is the difference between its two ends
-    alone = np.concatenate([[0], np.cumsum(np.where(depth == 1, width, 0))[:-1]])
+    alone = np.concatenate([[0], np.cumsum(width * (depth == 1))[:-1]])
     place = np.empty(2 * size, np.int64)
     place[order] = np.arange(2 * size)
 
     def measure(where: NDArray[np.bool_]) -> int:
-        return int((width * where).sum())
+        return int(np.dot(width, where))
 
     return (
         Timeline(
@@ -306,7 +305,7 @@ class CaptureWindow:
     nodes: int | None = None
     gpus_per_node: int | None = None
     steps: int | None = None
-    families: Sequence[Family] = FAMILIES
+    families: tuple[Family, ...] = FAMILIES
     force: bool = False  # show a capture that lost events, under a warning
 
 

@@ -30,7 +30,6 @@ import numpy as np
 
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Ints, Kind, Trace
-from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
@@ -89,6 +88,8 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
 def _read_one(path: str) -> Trace | ParseError:
     try:
         if path.endswith(JSON):
+            from pytest_xlatune.evidence.trace._chrome import read_trace_json
+
             return read_trace_json(Path(path).read_bytes(), path)
         from pytest_xlatune.evidence.trace.xplane import read_xplane_file
 

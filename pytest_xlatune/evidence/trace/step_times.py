@@ -228,7 +228,7 @@ def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
     ends = np.array([each.end_ps for each in annotations], np.int64)
     place = np.searchsorted(starts, time_ps, side="right") - 1
     inside = (place >= 0) & (time_ps < ends[np.maximum(place, 0)])
-    return np.where(inside, place, ABSENT)
+    return np.where(inside, place, ABSENT).astype("i4")
 
 
 def _runs(events: Events, main: int, steps: int | None) -> Ints | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import operator
@@ -18,7 +19,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from pathlib import PurePosixPath
@@ -56,6 +57,7 @@ _COLUMNS = 120
 _COLUMNS_OF_ELEMENT = 10_000  # of a list: a trial with its steps, and no cell with its trials
 
 _AS_IT_IS = frozenset({bool, int, str})  # of what JSON holds
+_NUMBERS = frozenset({int, float})
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
 
@@ -262,10 +264,23 @@ def _laid_out(
         parts = [f"{json.dumps(key)}: {within(value[key], columns=_COLUMNS)}" for key in keys]
     else:
         opening, closing = "[]"
-        parts = [within(each, columns=_COLUMNS_OF_ELEMENT) for each in value]
+        parts = (
+            [f"[{each}]" for each in one_line(value)[2:-2].split("], [")]
+            if _are_rows(value)
+            else [within(each, columns=_COLUMNS_OF_ELEMENT) for each in value]
+        )
     inner, outer = "  " * (depth + 1), "  " * depth
     lines = f",\n{inner}".join(parts)
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"
+
+
+def _are_rows(value: Sequence[object], kind: type = list) -> bool:
+    """Whether values are rows of numbers, such as the times of steps: most of a long job's text."""
+    if {*map(type, value)} != {kind} or not all(value):
+        return False
+    rows = typing.cast("Sequence[Sequence[float]]", value)
+    kinds = {*map(type, itertools.chain.from_iterable(rows))}
+    return kinds <= _NUMBERS and all(map(math.isfinite, itertools.chain.from_iterable(rows)))
 
 
 def _is_long(value: list[Json] | dict[str, Json], columns: int) -> bool:
@@ -324,6 +339,8 @@ def _encode(value: object) -> Json:
         return value.to_json()
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, tuple) and _are_rows(value, tuple):
+        return [*map(list, value)]
     if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
         return [_encode(item) for item in items]

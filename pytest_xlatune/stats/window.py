@@ -7,6 +7,7 @@ profiles: which of them warms up longer is a comparison of jobs like any other.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -89,7 +90,11 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
     first = declared[0]
     jobs = [
-        [each for each in score.timings if each[0] < first or each[0] in declared]
+        [
+            each
+            for each, is_in in zip(score.timings, declared.has(_steps(score)), strict=True)
+            if is_in or each[0] < first
+        ]
         for score in scores
         if "resumed" not in score.flags
     ]
@@ -119,9 +124,14 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
     Of medians, so that stragglers do not enter. None where its steps were not kept or are too few.
     """
     allowed = window_steps(protocol)
-    logs = [math.log(seconds) for step, seconds in score.timings if step in allowed]
+    kept = itertools.compress(score.timings, allowed.has(_steps(score)))
+    logs = [math.log(took) for _, took in kept]
     half = len(logs) // 2
     return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
+
+
+def _steps(score: Score) -> list[int]:
+    return [step for step, _ in score.timings]
 
 
 def _too_few(start: int, protocol: Protocol) -> Reason:

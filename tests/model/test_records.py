@@ -296,3 +296,26 @@ def test_pairs_are_held_to_their_kinds(said: object, read: object) -> None:
     found = Timed.from_json({"steps": said}).steps
     assert found == read
     assert all(type(at) is int and type(took) is float for at, took in found)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param([0, 1.5], id="numbers"),
+        pytest.param([-0.0, 1e-300, 10**20], id="odd numbers"),
+        pytest.param([7], id="one"),
+        pytest.param([], id="none"),
+        pytest.param([True, None], id="no numbers"),
+        pytest.param(["], [", 1], id="a text that looks like the next row"),
+    ],
+)
+def test_rows_of_a_long_list_are_laid_out_one_a_line(row: list[Any]) -> None:
+    rows = [row, *([[1, 2.5]] * 60), row]
+    assert laid_out(rows) == "[\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n]\n"
+
+
+def test_rows_that_json_has_no_word_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        laid_out([[0, math.inf]] * 60)
+    assert Timed(steps=((0, 1.5), (1, math.nan))).to_json() == {"steps": [[0, 1.5], [1, "nan"]]}
+    assert Timed(steps=((0, 1.5), (1, 2.0))).to_json() == {"steps": [[0, 1.5], [1, 2.0]]}

@@ -41,7 +41,7 @@ SWEEP = Sweep(
         *profiles_for("FSDP", device="v5e", wave="wave3"),
     ),
     derived=(Stacks(wave="wave4", slots=4),),
-    design=DesignSettings(budget=50),
+    design=DesignSettings(budget=72),
 )
 
 tests = standard_tests(SWEEP)

@@ -2,9 +2,9 @@
 
 Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
 what runs, when, and with which verdict. All parameters are known when tests are collected, the same
-in every process: profiles, slots, finalists, tags. Nothing heavy is imported, and neither fixtures
-nor the controlling process' part are registered, before a file imports the class of a sweep: every
-pytest run loads this module where the package is installed.
+in every process: profiles, slots, finalists, tags. Nothing heavy is imported, and the controlling
+process' part is not registered, before a file imports the class of a sweep: every pytest run loads
+this module where the package is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import hooks
+from pytest_xlatune.plugin import fixtures, hooks
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     IS_USAGE,
@@ -124,9 +124,11 @@ def pytest_configure(config: pytest.Config) -> None:
             options = dataclasses.replace(options, export=kept)
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
+        # at once: what is registered later would stand in front of a fixture of the project
+        config.pluginmanager.register(fixtures, "xlatune-fixtures")
         # xdist's controller collects nothing, and tells its workers whose they are
         is_distributing = config.getoption("dist", "no") != "no"
-        if is_distributing or config.option.showfixtures or options.export or options.notify_file:
+        if is_distributing or options.export or options.notify_file:
             _attend(config, no_exports=no_exports)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
@@ -138,18 +140,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
-    """Register the fixtures of sweeps and, in the process that has the terminal, the controller.
+    """Register the controller, in the process that has the terminal.
 
     Raises:
         ConfigError: the targets of notifications cannot be read.
     """
     options, manager = config.stash[OPTIONS_KEY], config.pluginmanager
-    if manager.hasplugin("xlatune-fixtures"):
-        return
-    from pytest_xlatune.plugin import fixtures
-
-    manager.register(fixtures, "xlatune-fixtures")
-    if is_worker(config) or options.is_off:
+    if manager.hasplugin(CONTROLLER) or is_worker(config) or options.is_off:
         return
     from pytest_xlatune.plugin.controller import Controller
     from pytest_xlatune.tasks import new_session_id

@@ -70,6 +70,10 @@ HERE = {
         "models/commits.md",
     ),
     "gate": Case("", "gate/gate.md"),
+    "tpu": Case(
+        "-k 'test_baseline or tpu-cf' --xlatune-rotate off --xlatune-model llama2-7b",
+        "tpu/leaderboard.md",
+    ),
     "quickstart": Case("-m 'wave1 or wave2'", "quickstart/leaderboard.md"),
 }
 

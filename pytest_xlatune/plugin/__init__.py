@@ -124,7 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
             options = dataclasses.replace(options, export=kept)
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
-        # at once: what is registered later would stand in front of a fixture of the project
+        # at once: later they would stand in front of fixtures of the project
         config.pluginmanager.register(fixtures, "xlatune-fixtures")
         # xdist's controller collects nothing, and tells its workers whose they are
         is_distributing = config.getoption("dist", "no") != "no"

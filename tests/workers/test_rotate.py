@@ -508,8 +508,6 @@ def test_the_flags_of_the_catalog_are_options_of_a_compilation(
     release = version()
     entries = [each for each in load().entries if each.is_flag]
     entries = [each for each in entries if each.status in (Status.CANDIDATE, Status.CONTROL)]
-    # of a flag that names a file of the user's, such as PGLE's, the catalog makes no profile
-    entries = [each for each in entries if each.profiles]
     names = {each.name for each in entries}
     rotating = {each.name for each in entries if each.taken is Taken.COMPILE}
     found = {each.id: options_of(each, ()) for entry in entries for each in entry.profiles}

@@ -175,7 +175,6 @@ AT_START: Mapping[str, str] = MappingProxyType(
         "xla_gpu_cudnn_gemm_fusion_level": _AUTOTUNER,
         "xla_gpu_cudnn_gemm_max_plans": _AUTOTUNER,
         "xla_gpu_load_autotune_results_from": _AUTOTUNER,
-        "xla_gpu_dump_autotune_results_to": _AUTOTUNER,
         "xla_gpu_per_fusion_autotune_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotuner_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotune_cache_mode": _AUTOTUNER,

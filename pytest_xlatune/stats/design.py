@@ -37,9 +37,9 @@ _Weighted = Sequence[tuple[float, float]]  # values and their weights, which sum
 def t_quantile(probability: float, df: float) -> float:
     """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
 
-    Solves P(T <= c) = E_s Phi(c s).
+    Solves P(T <= c) = E_s Phi(c s); with infinitely many, s is 1.
     """
-    if df < 1:
+    if not df >= 1:
         return math.nan
     if probability < 1 / 2:
         return -t_quantile(1 - probability, df)
@@ -104,6 +104,8 @@ def _normal() -> _Weighted:
 @functools.lru_cache(maxsize=256)
 def _noise(df: float) -> _Weighted:
     """Return points of s, df s^2 chi-squared: log density of log s is df (log s - s^2 / 2)."""
+    if math.isinf(df):
+        return [(1.0, 1.0)]
     step = min(0.1, 0.4 / math.sqrt(df))
     points = []
     for direction in (1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -185,6 +186,13 @@ def test_a_lone_leader_needs_no_block_where_the_noise_is_known() -> None:
     unknown, history = drive(replace(steep, asked=replace(steep.asked, sigma=None)), world())
     assert len(history) == 3 + 4 * 2, "the noise is not known: the best two are run in blocks"
     assert verdict(unknown, "pdbs-2").kind is VerdictKind.SLOWER
+    of_block = {(e.trial.block, e.trial.arm): e.score.value for e in history if e.score is not None}
+    gaps = [of_block[at, "pdbs-4"] - of_block[at, "pdbs-2"] for at in (1, 2, 3, 4)]
+    ci95 = verdict(unknown, "pdbs-1").ci95
+    assert ci95 is not None
+    half = (math.log1p(ci95[1]) - math.log1p(ci95[0])) / 2
+    # two single runs differ as two within a block do; Student, 3 degrees of freedom
+    assert half == pytest.approx(3.182446 * statistics.stdev(gaps), rel=1e-5)
 
 
 def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> None:
@@ -447,6 +455,7 @@ def test_the_other_estimates_of_a_ceiling() -> None:
         ({"key": "max_target_length"}, "needs to know where to begin"),
         ({"by_values": ("full", "none")}, "need by="),
         ({**PAIRED, "by": "per_device_batch_size"}, "is both keys"),
+        ({**PAIRED, "by": "ici_fsdp_parallelism"}, "is the cell's parallelism"),
         ({**PAIRED, "by_values": ("full",)}, "two values of remat_policy or more"),
         ({**PAIRED, "by_values": ("full", "full")}, "each once"),
         ({**PAIRED, "by": "XLA_FLAGS"}, "tuned by profiles"),

@@ -171,6 +171,12 @@ class BatchSize(DeclaredStudy):
             raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
         if "XLA_FLAGS" in (self.key, self.by):
             raise ConfigError("batch size: flags of XLA are tuned by profiles; name another key")
+        for name in (self.key, self.by):
+            if name.endswith("_parallelism"):
+                raise ConfigError(
+                    f"batch size: {name} is the cell's parallelism, which its sizes share; give "
+                    "each parallelism a study of its own"
+                )
         # 2048 and "2048" are one value
         object.__setattr__(self, "by_values", tuple(map(str, self.by_values)))
         self._check_second()
@@ -822,8 +828,10 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def singles_differ(self) -> float | None:
         """How far two single runs may differ, of 95 % of pairs; None where the noise is unknown."""
-        is_known = self.noise is not None and not self.rough_df
-        return 1.96 * math.sqrt(2) * (self.noise or 0.0) if is_known else None
+        if self.noise is None or self.rough_df:
+            return None
+        df = self.fit.df if self.fit is not None and math.isfinite(self.fit.sigma) else math.inf
+        return t_quantile(0.975, df) * math.sqrt(2) * self.noise
 
     @cached_property
     def by_chance(self) -> float:

@@ -434,6 +434,21 @@ def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path
     assert not slurm.count("sbatch"), "it comes back: no other is asked for"
 
 
+def test_what_an_allocation_takes_when_it_begins_again_is_not_requeued(tmp_path: Path) -> None:
+    """Slurm is asked once in a few seconds: a trial was run twice that began between two rounds."""
+    run = tmp_path / "pp8" / "cell" / "s1"
+    (allocation(run).folder / "submitit").mkdir()
+    (run / "held-1" / "submitit" / "31_begun").touch()
+    taken = {"held": "held-1", "allocation": "31", "step": "xlt-r", "at_s": 1.0}
+    begins = replace(submission(run, "r", taken=taken), folder="pp8/cell/s1/r.1")
+    slurm = Scripted(scontrol=Reply(code=0, out=at(run, PUT_BACK)))
+    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm)
+    executor._look(run)
+    slurm.answers["scontrol"] = [Reply(code=0, out=at(run, scontrol("RUNNING")))]
+    (found,) = executor.poll([begins], root=tmp_path).values()
+    assert (found.state, found.reason) == (State.PENDING, "starting")
+
+
 def test_an_allocation_whose_number_the_next_one_got_is_lost(tmp_path: Path) -> None:
     run = tmp_path / "pp8" / "cell" / "s1"
     for number in (1, 2):

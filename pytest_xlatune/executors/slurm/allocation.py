@@ -505,7 +505,9 @@ class AllocationExecutor(OnSlurm):
             (pair for pair in allocations if pair[0].folder.name == taken["held"]),
             (None, Outcome(state=State.LOST, reason="its allocation is not known")),
         )
-        if said.state is State.PENDING and said.is_requeued:  # its steps are gone with the nodes
+        is_back = said.state is State.PENDING and said.is_requeued
+        # the answer may be older than what the allocation took when it began again
+        if is_back and self._now(held).state is State.PENDING:  # its steps are gone with the nodes
             said = dataclasses.replace(said, state=State.REQUEUED)
         word = _word(folder / driver.ENDED)
         now = self._ended(folder, taken, word, held, said) or _running(folder, said)
@@ -570,15 +572,17 @@ class AllocationExecutor(OnSlurm):
                 return cut
         if word is None:
             return None
-        if not said.state.is_final and held is not None and not self._still_runs(held):
+        if not said.state.is_final and not self._now(held).reason.startswith("RUNNING"):
             return None  # the allocation ends too, and that may be why
         return ended(SlurmJob(job_id=job_id, outcome=_failed(folder, taken, word)), folder)
 
-    def _still_runs(self, held: Held) -> bool:
-        """Whether Slurm says just now that an allocation is as it should be."""
+    def _now(self, held: Held | None) -> Outcome:
+        """Return where an allocation stands by Slurm's word of just now; unknown is lost."""
+        if held is None:
+            return Outcome(state=State.LOST)
         job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", held.job_id]).out)
         known = job.get(held.job_id)
-        return known is not None and known.outcome.reason.startswith("RUNNING")
+        return Outcome(state=State.LOST) if known is None else known.outcome
 
 
 def step_words(request: Request) -> tuple[str, ...]:

@@ -457,6 +457,19 @@ def test_a_job_that_is_put_back_into_the_queue_is_told_and_its_second_start_is_r
     assert "put back into the queue" in ended.reason
 
 
+def test_the_end_of_the_first_start_that_slurm_takes_for_the_second_s_is_requeued(
+    clock: Clock, folder: Path
+) -> None:
+    """Released at once, a job was FAILED before its script began again: `exit-code`, exit 1."""
+    answers = [scontrol("PENDING", reason="BeginTime"), scontrol("FAILED", code="1:0")]
+    slurm = Scripted(scontrol=[Reply(code=0, out=each) for each in answers])
+    begins(folder, at_s=100)
+    claims(folder, at_s=101, ranks=1)
+    (folder / "outcome.json").write_text(json.dumps(TOLD_TO_END.to_json()))
+    poller = Poller(run=slurm, clock=clock)
+    assert rounds(poller, clock, folder, 2)[-1].state is State.REQUEUED
+
+
 @pytest.mark.parametrize(
     ("claimed_s", "outcomes", "state"),
     [

@@ -198,7 +198,8 @@ class Poller:
         self._empty.pop(folder, None)
         outcome = job.outcome
         if outcome.state.is_final:
-            return ended(job, folder)
+            before = self._last.get(folder, _UNASKED)
+            return ended(job, folder, was_put_back=before.is_requeued)
         if outcome.state is State.PENDING and was_begun:
             said = f"{outcome.reason}, {_PUT_BACK}"
             return replace(outcome, reason=said, is_requeued=True)
@@ -240,10 +241,14 @@ class Poller:
         )
 
 
-def ended(job: SlurmJob, folder: Path) -> Outcome:
-    """Return how an attempt ended, by Slurm's word of its job or step and by the payloads'."""
+def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome:
+    """Return how an attempt ended, by Slurm's word of its job or step and by the payloads'.
+
+    `was_put_back` says that the job had begun, and waited again when it was last asked for.
+    """
     ranks = list(read_outcomes(folder).values())
-    if (requeued := _requeued(job, folder, ranks)) is not None:
+    requeued = _requeued(job, folder, ranks, was_put_back=was_put_back)
+    if requeued is not None:
         return requeued
     # signal 9 alone is tried again: such a trial ran out of the host's memory three times
     if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
@@ -302,7 +307,9 @@ def _has_restarted(folder: Path, job_id: str) -> bool:
         return False
 
 
-def _requeued(job: SlurmJob, folder: Path, ranks: Sequence[Outcome]) -> Outcome | None:
+def _requeued(
+    job: SlurmJob, folder: Path, ranks: Sequence[Outcome], *, was_put_back: bool = False
+) -> Outcome | None:
     """Return how an attempt ended whose job was put back into the queue; None where it was not.
 
     How the job ended says nothing of it then. What its ranks said of themselves before stands.
@@ -311,7 +318,8 @@ def _requeued(job: SlurmJob, folder: Path, ranks: Sequence[Outcome]) -> Outcome 
     is_of_script = job.outcome.state in (State.COMPLETED, State.FAILED)
     if not is_of_script or is_own or is_whole(folder, ranks):
         return None
-    if not _has_restarted(folder, job.job_id):
+    # Slurm took the end of the first start for that of the second, whose script never ran
+    if not was_put_back and not _has_restarted(folder, job.job_id):
         return None
     told = merge(replace(job.outcome, state=State.REQUEUED), ranks)
     return replace(told, reason=f"{job.outcome.reason}; {_PUT_BACK}", exit_code=None, signal=None)

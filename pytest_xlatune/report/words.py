@@ -253,7 +253,7 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.ROTATION_SAVES_NOTHING: N_(
         "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
-        "{others:+job} and {other_s:time}"
+        "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
     Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),

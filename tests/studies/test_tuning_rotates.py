@@ -414,7 +414,7 @@ def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
     if not rotates:
         assert sentence(sweep.outline(())[0]) == (
             "no profile rotates: with rotations the plan takes 10 jobs and 12 h 32 min, without "
-            "them 50 jobs and 1 h 3 min"
+            "them 50 jobs and 1 h 3 min; --xlatune-rotate on rotates all the same"
         )
     # a session goes on with the pace that it began with
     begun = turning(rotation=RotationRule(must_save=True, pace=pace)).to_json()

@@ -292,3 +292,13 @@ def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
     assert main(["compile-check", sweep, "--target", "h100"]) == 2
     assert "name a program (module:function)" in capsys.readouterr().err
+
+
+def test_flags_of_a_tpu_are_compiled_for_no_processor_by_oversight(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep = str(ROOT / "tests" / "libtpu" / "mine.py")
+    assert main(["compile-check", sweep, "--program", "mine:step"]) == 2
+    said = capsys.readouterr().err
+    assert "profiles set LIBTPU_INIT_ARGS, which no compiler of this machine's processor" in said
+    assert "--target v5e:2x4" in said

@@ -15,7 +15,7 @@ from pytest_xlatune import (
 
 SWEEP = Sweep(
     name="mine",
-    launcher=CommandLauncher(argv=("python", "train.py", "--steps={steps}")),
+    launcher=CommandLauncher(argv=("python", "/shared/train.py", "--steps={steps}")),
     cell=CellSettings(model_tag="my-model", parallelism="FSDP=8", devices=8),
     site=SiteSettings(executor="local"),
     profiles=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -356,6 +356,21 @@ def test_a_part_of_a_mixed_sweep_runs_what_it_selects() -> None:
         question = Question(about=Ask.SCREENED, name=chosen, wave="wave2")
         assert sweep.answer(done, question).state is Answered.YES
         assert sweep.answer((), question).state is Answered.NOT_YET
+
+
+@pytest.mark.parametrize(("make", "stage"), [(turning, "look"), (mixed, "wave2")])
+def test_the_baseline_alone_is_measured_where_all_rotate_and_where_some_do(
+    make: Callable[..., TuningStudy], stage: str
+) -> None:
+    """`pytest SWEEP::test_baseline`, before anything else."""
+    sweep = make(selected=frozenset(), confirm=False)
+    question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
+    assert sweep.answer((), question).state is Answered.NOT_YET
+    done = drive(sweep, Machine())
+    assert {each.trial.stage for each in done} == {stage}
+    verdict = sweep.answer(done, question).verdict
+    assert verdict is not None
+    assert verdict.n
 
 
 @pytest.mark.parametrize(

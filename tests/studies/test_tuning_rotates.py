@@ -273,9 +273,15 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
-def test_the_baseline_of_a_lost_look_is_told_by_the_jobs_that_follow() -> None:
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Machine(fails=lambda trial: trial.rotation is not None), id="it is lost"),
+        pytest.param(Machine(finds=False), id="nothing can rotate"),
+    ],
+)
+def test_where_a_look_is_in_vain_the_jobs_that_follow_tell_of_the_baseline(run: Machine) -> None:
     sweep = turning(6)
-    run = Machine(fails=lambda trial: trial.rotation is not None)
     question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
     done: list[TrialResult] = []
     while (found := sweep.answer(done, question)).state is Answered.NOT_YET:

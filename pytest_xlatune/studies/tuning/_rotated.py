@@ -556,11 +556,11 @@ class RotatedSweep(Walk["TuningStudy"]):
                 return told(self._concluded.verdict(question.name))
 
     def _of_reference(self, question: Question) -> Answer:
-        """Return all that tells of the baseline: the look, or jobs where that has no score."""
+        """Return all that tells of the baseline: the look, or jobs where that is in vain."""
         if self.asks_rotations and self.look is None:
             return NOT_YET
-        is_of_jobs = self.why_not is not None or not self.asks_rotations
-        if self.base is None and is_of_jobs and self.jobs is not None:
+        is_of_jobs = self.why_not is not None or (self.base is None and not self.asks_rotations)
+        if is_of_jobs and self.jobs is not None:
             return self.jobs.answer(self.beside, question)
         return told(self._concluded.reference)
 

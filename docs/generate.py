@@ -16,6 +16,7 @@ import enum
 import importlib
 import inspect
 import io
+import os
 import random
 import re
 import sys
@@ -26,6 +27,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent / "benchmarks"), str(DOCS.parent)]
@@ -307,21 +309,42 @@ def made_trace() -> Lines:
 
 def _output(command: str, data: bytes) -> Lines:
     """Yield a command that reads one file, and what it says, indented as code."""
-    _, *words = command.split()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path(words[-1]).write_bytes(data)
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            cli.main(words)
+        Path(command.rsplit(maxsplit=1)[-1]).write_bytes(data)
+        yield from _session(command)
+
+
+def _session(command: str, *more: str) -> Lines:
+    """Yield a command and what it says, indented as code; `more` words are not shown."""
+    kept = {name: of for name, of in os.environ.items() if not name.startswith("XLATUNE_")}
+    plain = mock.patch.dict(os.environ, {**kept, "COLUMNS": "80"}, clear=True)
+    with plain, contextlib.redirect_stdout(io.StringIO()) as said:
+        cli.main([*command.split()[1:], *more])
     yield from ("", f"    $ {command}")
     yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
 
 
 def recipes() -> Lines:
     """Yield what `xlatune recipe list` says of the committed examples."""
-    with contextlib.chdir(DOCS.parent), contextlib.redirect_stdout(io.StringIO()) as said:
-        cli.main(["recipe", "list", "reports/example"])
-    yield from ("", "    $ xlatune recipe list reports/example")
-    yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
+    with contextlib.chdir(DOCS.parent):
+        yield from _session("xlatune recipe list reports/example")
+
+
+def tpu_plan() -> Lines:
+    """Yield what `xlatune plan` says of the sweep for a TPU, before the table of its trials."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(DOCS.parent):
+        command = "xlatune plan sweeps/test_tpu.py --model llama2-7b"
+        lines = list(_session(command, "--workdir", folder))
+    yield from (*lines[: lines.index("    Trials")], "    ...")
+
+
+def tpu_programs() -> Lines:
+    """Yield a sweep for a TPU, and what its compile check says in tests/libtpu."""
+    sweep = DOCS.parent / "tests" / "libtpu" / "mine.py"
+    yield from ("", "    $ cat mine.py")
+    for path in (sweep, DOCS.parent / "tests" / "data" / "libtpu" / "compile_check.txt"):
+        said = path.read_text(encoding="utf-8")
+        yield from (f"    {each}".rstrip() for each in said.splitlines())
 
 
 def faults() -> Lines:
@@ -481,6 +504,8 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
     "recipes": ("how-to/recipe.md", recipes),
+    "a plan for a TPU": ("how-to/tpu.md", tpu_plan),
+    "programs for a TPU": ("how-to/tpu.md", tpu_programs),
     "a digest": ("how-to/megascale.md", digest),
     "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),

@@ -21,6 +21,7 @@ from pytest_xlatune import (
     standard_tests,
 )
 
+DEPLOYED = "--xla_tpu_scoped_vmem_limit_kib=65536"
 SWEEP = Sweep(
     name="tpu",
     launcher=MaxTextLauncher(
@@ -31,14 +32,15 @@ SWEEP = Sweep(
     cell=CellSettings(
         parallelism="FSDP=8",
         devices=8,
-        deployed={"LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=65536"},
+        deployed={"LIBTPU_INIT_ARGS": DEPLOYED},
         protocol=Protocol(steps=15),
     ),
     site=SiteSettings(executor="local"),
     profiles=(
-        *profiles_for("FSDP", device="v5e"),
-        # bundles of MaxText's own: offload to the SparseCore is for v6e and later
-        *profiles_for("FSDP", device="v5e", wave="wave3"),
+        # without the deployed one, and those for other devices
+        *profiles_for("FSDP", device="v5e", deployed=DEPLOYED),
+        # bundles of MaxText's own
+        *profiles_for("FSDP", device="v5e", deployed=DEPLOYED, wave="wave3"),
     ),
     derived=(Stacks(wave="wave4", slots=4),),
     design=DesignSettings(budget=72),

@@ -7,6 +7,7 @@ Pure and deterministic: the same context gives the same profiles in the same ord
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -16,7 +17,14 @@ from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
 from pytest_xlatune.catalog.rules import is_idle, objections
 from pytest_xlatune.model.channels import CHANNELS, normal, on_top
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import ALIASES, PGLE, Profile, effective_values, parse_flags
+from pytest_xlatune.model.profile import (
+    ALIASES,
+    PGLE,
+    Profile,
+    by_channel,
+    effective_values,
+    parse_flags,
+)
 from pytest_xlatune.model.record import Record, dataclass, digest
 from pytest_xlatune.model.text import same_value
 
@@ -114,16 +122,16 @@ def profiles_for(
         axis: e.g. FSDP; or PP=4,FSDP=2, where the profiles of the dominant axis come first. That
             is the one of the larger degree, and the first that is written of two equal ones.
         jaxlib: the target's release; "" keeps what only some releases accept.
-        deployed: the deployed XLA_FLAGS.
-        device: architecture, e.g. sm_90 or gfx942; "" leaves a vendor's own settings out.
+        deployed: the deployed flags: those of XLA_FLAGS, of LIBTPU_INIT_ARGS, or of both.
+        device: e.g. sm_90, gfx942, v5e; "" leaves a vendor's own settings out.
         wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
             attention kernel, quantization, scan), alone and jointly.
         pgle: the file that `xlatune drill --pgle` wrote from a capture of this cell, as the nodes
             see it. The first profile, `pgle-profile`, lets XLA schedule by it.
 
     Raises:
-        ConfigError: no such axis, a malformed parallelism, text or release, a wave without entries;
-            a path of a file that is not absolute.
+        ConfigError: no such axis or device, a malformed parallelism, text or release, a wave
+            without entries; a path of a file that is not absolute.
     """
     if pgle and not PurePath(pgle).is_absolute():
         raise ConfigError(
@@ -132,8 +140,8 @@ def profiles_for(
     known = sorted({each.wave for each in load().entries if each.values})
     if wave not in known:
         raise ConfigError.unknown("wave", wave, valid=known, where="the catalog")
-    flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
-    context = Context(deployed=flags, knows_env=False, jaxlib=jaxlib, device=device)
+    flags, env = by_channel(parse_flags(deployed, where="the deployed flags"))
+    context = Context(deployed=flags, env=env, knows_env=False, jaxlib=jaxlib, device=device)
     return candidates(axis, context, wave=wave, files={PGLE: pgle} if pgle else {}).profiles
 
 
@@ -145,6 +153,8 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     wanted = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
     if (wanted or entry.channel) and wanted not in (vendor or None, _ANY_GPU):
         return f"{wanted or entry.channel}'s; the device is {context.device or 'not known'}"
+    if context.device and not re.fullmatch(entry.devices, context.device, re.IGNORECASE):
+        return f"not for {context.device}: {entry.constraints}"
     of_any = entry.channel or entry.is_key or entry.name.startswith("JAX_")
     of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
     if vendor and vendor not in GPU_VENDORS and of_gpu:

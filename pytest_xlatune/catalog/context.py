@@ -207,8 +207,11 @@ class Context(Record):
         knows_env: whether they are known; without, no variable is its default.
         is_complete: whether that is all; env files that only the nodes see may set more.
         jaxlib: the target's release; "" is unknown.
-        device: its architecture, e.g. sm_90, gfx942, cpu; "" is unknown.
+        device: its architecture, e.g. sm_90, gfx942, v5e, cpu; "" is unknown.
         program: the deployed program's shape; None is unknown.
+
+    Raises:
+        ConfigError: no such device is known.
     """
 
     deployed: Flags = ()
@@ -219,18 +222,36 @@ class Context(Record):
     device: str = ""
     program: Shape | None = None
 
+    def __post_init__(self) -> None:
+        vendor_of(self.device)
+
 
 GPU_VENDORS = ("nvidia", "amd")
+_DEVICES = {
+    # sm_90   H100   GB200   A100-SXM4-80GB   NVIDIA H100 80GB HBM3   Tesla V100
+    "nvidia": r"sm_?\d+[a-z]?|g?[abhlptv]\d+s?\b.*|.*\b(nvidia|tesla|geforce|quadro|rtx).*",
+    # gfx942   MI300X   AMD Instinct MI300X
+    "amd": r"gfx\d+[a-z]?|mi\d+.*|.*\b(amd|instinct|radeon)\b.*",
+    "cpu": r"cpu\b.*",
+}
 
 
 def vendor_of(device: str) -> str:
-    """Return who makes a device; "" where it is not known, and of a CPU."""
-    for each in CHANNELS.values():
-        if each.devices and re.fullmatch(each.devices, device, re.IGNORECASE):
-            return each.vendor
-    if device in ("", "cpu"):
-        return ""
-    return "amd" if device.startswith("gfx") else "nvidia"
+    """Return who makes a device, `cpu` of a CPU; "" where none is named.
+
+    Raises:
+        ConfigError: no such device is known. Another's settings would measure noise on it.
+    """
+    of_channels = {each.vendor: each.devices for each in CHANNELS.values() if each.devices}
+    for vendor, names in (of_channels | _DEVICES).items():
+        if re.fullmatch(names, device, re.IGNORECASE):
+            return vendor
+    if device:
+        raise ConfigError(
+            f"unknown device {device!r}; expected an architecture or its name such as sm_90, H100, "
+            "gfx942, MI300X, v5e, cpu"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

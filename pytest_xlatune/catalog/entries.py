@@ -206,6 +206,7 @@ class CatalogEntry(Record):
             or a variable, every device's of a key.
         changes_numerics: it computes with other precision or order, so the loss rule decides.
         since, until: first and last probed libtpu that accepts it; "" where that is no limit.
+        devices: pattern of the names of those it is for, in either case.
         integer: NCCL reads a plain integer.
         compile_time: a variable that HLO shows.
         defaults: vendor -> what its NCCL takes where nothing sets the variable.
@@ -234,6 +235,7 @@ class CatalogEntry(Record):
     changes_numerics: bool = False
     since: str = ""
     until: str = ""
+    devices: str = ".*"
 
     @property
     def channel(self) -> str:

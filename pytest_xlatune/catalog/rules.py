@@ -96,7 +96,7 @@ def _latency_hiding(case: Case) -> Iterator[str]:
 
 def _why_no_latency_hiding(case: Case) -> str:
     """Say why the scheduler is off; "" where it is on, or where that is unknown."""
-    jaxlib, device = case.context.jaxlib, case.context.device
+    jaxlib, device = case.context.jaxlib, case.context.device.lower()
     if _LHS in case.after:
         return "" if case.is_on(_LHS) else "it is switched off"
     if case.env.get("JAX_OPTIMIZATION_LEVEL", "O0") not in ("O0", "") or PGLE in case.after:
@@ -141,7 +141,7 @@ def is_idle(profile: Profile, context: Context) -> bool:
 
 
 def _no_op(case: Case) -> Iterator[str]:
-    jaxlib, device = case.context.jaxlib, case.context.device
+    jaxlib, device = case.context.jaxlib, case.context.device.lower()
     has_it = device.startswith(("sm_9", "sm_10", "sm_12")) and jaxlib and release(jaxlib) >= (0, 7)
     if has_it and not case.profile.env and values_of(case.profile.flags) == {_LHS: "true"}:
         yield f"jaxlib {jaxlib} has the latency hiding scheduler on by itself on {device}"

@@ -15,6 +15,8 @@ from pytest_xlatune.cli.parsers import (
     resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output, live
+from pytest_xlatune.model.channels import CHANNELS
+from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck
@@ -85,6 +87,12 @@ def compiler_of(resolved: ResolvedSweep, arguments: argparse.Namespace) -> Compi
     }
     how = resolved.sweep.compile_check or CompileCheck()
     if arguments.program and not arguments.target and not how.target:
+        asked = {name for each in resolved.sweep.profiles for name in each.env}
+        if unread := sorted(CHANNELS.keys() & asked):
+            raise ConfigError(
+                f"profiles set {unread[0]}, which no compiler of this machine's processor reads; "
+                "name the device, e.g. --target v5e:2x4, or say --target cpu"
+            )
         said["target"] = CPU
     return dataclasses.replace(
         how, **{name: value for name, value in said.items() if value is not None}

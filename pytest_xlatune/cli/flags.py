@@ -15,6 +15,7 @@ import argparse
 from pytest_xlatune.cli.lint import SCHEMA, add_context, add_diff, add_lint
 from pytest_xlatune.cli.parsers import add_commands, add_json
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.errors import ConfigError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +59,12 @@ def _list(arguments: argparse.Namespace) -> Output:
         return Output(documents=(brief("The catalog", lines(*markdown_tables(load()))),))
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if arguments.axis is None:
+        for name in ("deployed", "jaxlib", "device"):
+            if getattr(arguments, name):
+                raise ConfigError(
+                    f"--{name} chooses among the profiles of an axis; say which one, e.g. "
+                    "--axis FSDP, or leave it out for the whole catalog"
+                )
         entries = load().entries
         return Output(
             documents=(brief("The catalog", lines(*map(entry_line, entries))),),

@@ -61,7 +61,10 @@ def add_context(parser: argparse.ArgumentParser) -> None:
         help="jaxlib's version on the target; the catalog's tables answer, and no XLA is asked",
     )
     parser.add_argument(
-        "--device", metavar="NAME", default="", help="device of the target, e.g. sm_90, gfx942, cpu"
+        "--device",
+        metavar="NAME",
+        default="",
+        help="device of the target, e.g. sm_90, gfx942, v5e, cpu",
     )
 
 

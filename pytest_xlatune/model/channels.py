@@ -67,7 +67,7 @@ CHANNELS: dict[str, Channel] = {
         reader="libtpu",
         vendor="google",
         # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   v5e:2x4   ct5lp-hightpu-4t
-        devices=r".*tpu.*|v\d(?!\d)[a-z -]*(-\d+|:\d+(x\d+)+)?",
+        devices=r".*tpu.*|trillium|ironwood|v\d(?!\d)[a-z -]*(-\d+|:\d+(x\d+)+)?",
         prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
                   "xla_enable_async_", "xla_should_", "megascale_", "xla_max_", "xla_sparse_core_",
                   "xla_latency_hiding_scheduler_", "xla_hlo_scheduling_brkga_", "xla_vf_",
@@ -120,6 +120,16 @@ def pieces_of(variable: str, text: str) -> dict[str, str]:
     Joined by blanks they are the text again, less what a later flag of a name overrides.
     """
     return {name: words for name, (_, words) in _flags(variable, text).items()}
+
+
+def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each flag of a channel's text that a later one replaces: name, value, the later one."""
+    before: dict[str, str] = {}
+    for word in text.split():
+        for name, value in flags_in(variable, word).items():
+            if before.setdefault(name, value) != value:
+                yield name, before[name], value
+            before[name] = value
 
 
 def _flags(variable: str, text: str) -> dict[str, tuple[str, str]]:

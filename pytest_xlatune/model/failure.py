@@ -39,7 +39,7 @@ class CompileClass(_Told):
     IDENTICAL = "identical", "identical to the baseline"
     SCHEDULE = "schedule", "same program, other schedule"
     PROGRAM = "program", "other program"
-    UNSEEN = "unseen", "acts at run time only"
+    UNSEEN = "unseen", "effect not seen"
     REFUSED = "refused", "flag refused"
     FAILED = "failed", "does not compile"
     MEMORY = "memory", "needs too much memory"

@@ -105,17 +105,14 @@ def find_target(said: str) -> CompileTarget:
     Raises:
         ConfigError: neither; names the nearest.
     """
-    if _TPU.fullmatch(said):
-        return CompileTarget(name=said, path=Path(said), text="")
+    if _TPU.fullmatch(said.lower()):
+        return CompileTarget(name=said.lower(), path=Path(said), text="")
     known = named_targets()
     path = known.get(said.lower(), Path(said))
     if not path.is_file():
-        if re.fullmatch(r"\w+", said):
-            raise ConfigError.unknown("target", said, valid=known, where="compile check")
-        raise ConfigError(
-            f"{said} is no target: name one of {', '.join(known)}, a TPU with its chips such as "
-            "v5e:2x4, or the *.gpu_target_config.pbtxt of a dump"
-        )
+        others = "a TPU with its chips, e.g. v5e:2x4", "the *.gpu_target_config.pbtxt of a dump"
+        valid = (CPU, *known, *others)
+        raise ConfigError.unknown("target", said, valid=valid, where="compile check")
     return CompileTarget(
         name=said, path=path.absolute(), text=path.read_text(encoding="utf-8", errors="replace")
     )

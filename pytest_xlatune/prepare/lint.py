@@ -20,7 +20,7 @@ from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import tpu_flags
 from pytest_xlatune.catalog.rules import check, did_you_mean
-from pytest_xlatune.model.channels import LIBTPU
+from pytest_xlatune.model.channels import LIBTPU, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, dataclass, read_json
@@ -105,13 +105,22 @@ def _channels(
         for name, env in [(BASELINE_ID, context.env), *((each.id, each.env) for each in profiles)]
         if env.get(LIBTPU)
     }
+    found = [
+        Objection(
+            rule="not-in-effect",
+            level=Level.FAULT,
+            profile=each.id,
+            text=f"--{name}={value} is not in effect: {name} is {last!r} in the whole text",
+        )
+        for each in profiles
+        for name, value, last in overridden(LIBTPU, each.env.get(LIBTPU, ""))
+    ]
     if not texts:
         return [], ()
     said = target.libtpu(list(texts.values()))
     if said is None:
         why = f"{LIBTPU}: libtpu is not installed beside {target.python}; it was not asked"
-        return [], (why,)
-    found = []
+        return found, (why,)
     for profile, words in zip(texts, said, strict=True):
         for match in _TPU_REFUSES.finditer(words):
             name: str | None = match["name"]

@@ -253,7 +253,7 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.ROTATION_SAVES_NOTHING: N_(
         "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
-        "{others:+job} and {other_s:time}"
+        "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
     Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),
@@ -1288,7 +1288,8 @@ WORDS: Mapping[Why, str] = {
         "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
         "wins only where it is all that the profile sets, and fresh blocks show a difference. "
         "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write "
-        "its options down. If nothing can show it, the sweep may declare it: "
+        "its options down. Flags of libtpu show in its own log, on a TPU alone. If nothing can "
+        "show it, the sweep may declare it: "
         'SiteSettings(unseen=("{name}",))'
     ),
     Why.VARIABLE_UNSEEN: N_(
@@ -1307,9 +1308,10 @@ WORDS: Mapping[Why, str] = {
     Why.SETTINGS_OF_NONE: N_("of {profiles:, }, and no other profile's were"),
     Why.NO_FLAG_SEEN: N_(
         "no flag of {profiles:, } was seen in effect: XLA was asked to write its options down, "
-        "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Such "
-        "profiles win nothing. If nothing here can show a flag, the sweep says so, and goes "
-        'on: SiteSettings(unseen=("xla_*",))'
+        "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Flags "
+        "of libtpu show in its own log, on a TPU alone. Such profiles win nothing. If nothing "
+        "here can show a flag, the sweep says so, and goes on: "
+        'SiteSettings(unseen=("xla_*",))'
     ),
     Why.LEDGER_UNREAD: N_(
         "the ledger that was moved aside is damaged, or another version of pytest-xlatune "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
 from pytest_xlatune.prepare.lint import Linted, Target, lint
@@ -45,7 +46,7 @@ def lint_sweep(
     context = dataclasses.replace(
         own,
         deployed=(*own.deployed, *said.deployed),
-        env={**own.env, **said.env},
+        env=on_top(own.env, said.env),
         jaxlib=said.jaxlib,
         device=said.device,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_xlatune.catalog import candidates as candidates_module
 from pytest_xlatune.catalog.candidates import profiles_for
-from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.context import Context, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, load, probed_libtpu, tpu_flags
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -192,10 +192,47 @@ def test_profiles_of_a_tpu_are_tpu_settings_alone() -> None:
     assert not [each.id for each in found if each.flags or "NCCL_ALGO" in each.env]
     for device in ("TPU v5 lite", "v5-e", "v5litepod-8", "v4-8", "v5e:2x4", "ct5lp-hightpu-4t"):
         assert profiles_for("FSDP", device=device) == found, device
-    gpus = {each.id for each in profiles_for("FSDP", device="v100")}
-    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
-    gpus = {each.id for each in profiles_for("FSDP", device="sm_90")}
-    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
+    assert profiles_for("FSDP", device="Trillium") == found
+    for device in ("v100", "sm_90"):
+        gpus = {each.id for each in profiles_for("FSDP", device=device)}
+        assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
+    deployed = "--xla_tpu_scoped_vmem_limit_kib=98304 --xla_gpu_autotune_level=4"
+    left = {each.id for each in profiles_for("FSDP", device="v5e", deployed=deployed)}
+    assert {each.id for each in found} - left == {"vmem-98304"}, "what is deployed already"
+
+
+def test_the_sparse_cores_are_used_where_they_are() -> None:
+    of_v5e, of_v6e, of_any = (
+        {each.id for each in profiles_for("FSDP", device=device, wave="wave3")}
+        for device in ("v5e", "TPU v6 lite", "tpu7x")
+    )
+    assert of_v6e - of_v5e == {"tpu-sc-all-gather", "tpu-sc-reduce-scatter"}
+    assert of_v6e == of_any
+
+
+@pytest.mark.parametrize(
+    ("device", "vendor"),
+    [
+        *((each, "nvidia") for each in ("sm_90a", "h100", "GB200", "L40S", "Tesla V100-SXM2")),
+        *((each, "nvidia") for each in ("NVIDIA H100 80GB HBM3", "A100-SXM4-80GB")),
+        *((each, "amd") for each in ("GFX942", "gfx90a", "mi300x", "AMD Instinct MI250X")),
+        *((each, "google") for each in ("TPU v5p", "v6e-8", "ironwood", "tpu7x-128")),
+        *((each, "cpu") for each in ("cpu", "CPU:8")),
+        ("", ""),
+    ],
+)
+def test_a_device_is_of_its_vendor_however_it_is_written(device: str, vendor: str) -> None:
+    assert vendor_of(device) == vendor
+
+
+@pytest.mark.parametrize("device", ["trn2", "h", "gpu", "tpv5e"])
+def test_a_device_that_is_not_known_gets_no_other_ones_settings(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown device '{device}'.* v5e, cpu"):
+        profiles_for("FSDP", device=device)
+
+
+def test_a_cpu_gets_no_settings_of_a_gpu() -> None:
+    assert [each.id for each in profiles_for("FSDP", device="cpu")] == ["o1"]
 
 
 @pytest.mark.parametrize("entry", [each for each in load().entries if each.channel])
@@ -214,6 +251,8 @@ class Answers(Target):
         return [
             "ERROR: Unknown command line flag 'xla_tpu_rwb_fusio'\n",
             "ERROR: Illegal value 'kBrkga' specified for flag 'xla_memory_scheduler'; Valid ...\n",
+            "",
+            "",
         ]
 
     def __call__(self, texts: object) -> list[object]:  # type: ignore[override]
@@ -223,13 +262,19 @@ class Answers(Target):
 
 
 def test_what_libtpu_refuses_is_named() -> None:
+    twice = "--xla_tpu_rwb_fusion=true --xla_tpu_dot_dot_fusion --noxla_tpu_rwb_fusion"
     profiles = [
         Profile(id="a", env={TPU: "--xla_tpu_rwb_fusio=false"}),
         Profile(id="b", env={TPU: "--xla_memory_scheduler=kBrkga"}),
+        Profile(id="twice", env={TPU: twice}),
+        Profile(id="same", env={TPU: "--xla_tpu_rwb_fusion=false --noxla_tpu_rwb_fusion"}),
     ]
     found = lint(profiles, Context(), Answers(python="python", environ={})).objections
     said = {each.profile: (each.rule, each.text) for each in found if each.rule != "no-op"}
     hint = "did you mean xla_tpu_rwb_fusion?"
     assert said["a"] == ("unknown-flag", f"unknown to libtpu: --xla_tpu_rwb_fusio; {hint}")
     assert said["b"][0] == "bad-value"
+    why = "--xla_tpu_rwb_fusion=true is not in effect: xla_tpu_rwb_fusion is 'false' in the"
+    assert said["twice"] == ("not-in-effect", f"{why} whole text")
+    assert "same" not in said, "the same value again"
     assert "xla_tpu_rwb_fusion" in tpu_flags()

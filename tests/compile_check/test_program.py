@@ -141,10 +141,11 @@ def test_a_tpu_is_a_target_by_the_name_that_jax_has_for_it(tmp_path: Path) -> No
         compiled_by(compiler)
 
 
-@pytest.mark.parametrize("said", ["v5e:2", "v5litepod-8", "tpu:", "v5e:2x4x2x2"])
+@pytest.mark.parametrize("said", ["v5e:2", "v5litepod-8", "tpu:", "v5e:2x4x2x2", "v5e", "tpu"])
 def test_what_is_nearly_a_tpu_is_refused_with_how_one_is_named(said: str) -> None:
-    with pytest.raises(ConfigError, match="such as v5e:2x4"):
+    with pytest.raises(ConfigError, match=r"a TPU with its chips, e\.g\. v5e:2x4"):
         find_target(said)
+    assert find_target("V5E:2x4").name == "v5e:2x4"
 
 
 def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_a_target_is_a_name_or_a_file_and_tells_its_memory(tmp_path: Path) -> No
     assert find_target(str(config)).memory_bytes is None
     with pytest.raises(ConfigError, match="did you mean 'h200'"):
         find_target("h20")
-    with pytest.raises(ConfigError, match="is no target"):
+    with pytest.raises(ConfigError, match=r"unknown target 'gone.pbtxt'.* b200, cpu, h100, h200, "):
         find_target("gone.pbtxt")
 
 
@@ -291,3 +292,13 @@ def test_a_device_that_is_not_here_needs_a_program(capsys: pytest.CaptureFixture
     sweep = str(ROOT / "sweeps" / "test_quickstart.py")
     assert main(["compile-check", sweep, "--target", "h100"]) == 2
     assert "name a program (module:function)" in capsys.readouterr().err
+
+
+def test_flags_of_a_tpu_are_compiled_for_no_processor_by_oversight(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep = str(ROOT / "tests" / "libtpu" / "mine.py")
+    assert main(["compile-check", sweep, "--program", "mine:step"]) == 2
+    said = capsys.readouterr().err
+    assert "profiles set LIBTPU_INIT_ARGS, which no compiler of this machine's processor" in said
+    assert "--target v5e:2x4" in said

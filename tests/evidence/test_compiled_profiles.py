@@ -156,7 +156,7 @@ def test_what_may_act_later_needs_its_run(made: Profile, later: str) -> None:
     found = program("fsdp", {PRIORITY: "false"} if made.flags else {})
     one = judge.judge(Compiled(profile=made, program=found))
     assert one.cls is CompileClass.UNSEEN
-    assert one.sentence == f"same program; {later} may act later"
+    assert one.sentence == f"same program; {later} may act below it, or later"
 
 
 @pytest.mark.parametrize("refused", [True, False])

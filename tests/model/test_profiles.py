@@ -82,6 +82,7 @@ def test_parse(text: str, expected: list[tuple[str, str | None]] | None) -> None
         pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
         pytest.param("--xla_a=1 # why\n--xla_b=2", "silently drops", id="a comment"),
         pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
+        pytest.param("A_B=1 --xla_a=1", r"'A_B=1' is a variable and no flag", id="a variable"),
         pytest.param("-xla_a=1", "malformed flag '-xla_a=1'", id="a single dash"),
         pytest.param("--=1", "malformed flag", id="no name"),
         pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),

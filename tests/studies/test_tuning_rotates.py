@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -273,9 +273,15 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
-def test_the_baseline_of_a_lost_look_is_told_by_the_jobs_that_follow() -> None:
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Machine(fails=lambda trial: trial.rotation is not None), id="it is lost"),
+        pytest.param(Machine(finds=False), id="nothing can rotate"),
+    ],
+)
+def test_where_a_look_is_in_vain_the_jobs_that_follow_tell_of_the_baseline(run: Machine) -> None:
     sweep = turning(6)
-    run = Machine(fails=lambda trial: trial.rotation is not None)
     question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
     done: list[TrialResult] = []
     while (found := sweep.answer(done, question)).state is Answered.NOT_YET:
@@ -358,6 +364,21 @@ def test_a_part_of_a_mixed_sweep_runs_what_it_selects() -> None:
         assert sweep.answer((), question).state is Answered.NOT_YET
 
 
+@pytest.mark.parametrize(("make", "stage"), [(turning, "look"), (mixed, "wave2")])
+def test_the_baseline_alone_is_measured_where_all_rotate_and_where_some_do(
+    make: Callable[..., TuningStudy], stage: str
+) -> None:
+    """`pytest SWEEP::test_baseline`, before anything else."""
+    sweep = make(selected=frozenset(), confirm=False)
+    question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
+    assert sweep.answer((), question).state is Answered.NOT_YET
+    done = drive(sweep, Machine())
+    assert {each.trial.stage for each in done} == {stage}
+    verdict = sweep.answer(done, question).verdict
+    assert verdict is not None
+    assert verdict.n
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -414,7 +435,7 @@ def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
     if not rotates:
         assert sentence(sweep.outline(())[0]) == (
             "no profile rotates: with rotations the plan takes 10 jobs and 12 h 32 min, without "
-            "them 50 jobs and 1 h 3 min"
+            "them 50 jobs and 1 h 3 min; --xlatune-rotate on rotates all the same"
         )
     # a session goes on with the pace that it began with
     begun = turning(rotation=RotationRule(must_save=True, pace=pace)).to_json()

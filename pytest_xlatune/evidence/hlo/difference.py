@@ -501,7 +501,8 @@ class CompileJudge:
             # the class says already what the first sentence does
             return CompileClass.SCHEDULE, "; ".join(changed.sentences[1:])
         if unseen:
-            return CompileClass.UNSEEN, f"same program; {', '.join(sorted(unseen))} may act later"
+            may = f"{', '.join(sorted(unseen))} may act below it, or later"
+            return CompileClass.UNSEEN, f"same program; {may}"
         idle = self.idle(profile.env)
         if idle:
             return CompileClass.IDENTICAL, "; ".join(f"{name}: {idle[name]}" for name in idle)

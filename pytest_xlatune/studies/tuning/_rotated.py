@@ -127,9 +127,9 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     @cached_property
     def asks_rotations(self) -> bool:
-        """Whether this run is about a profile that rotates."""
+        """Whether this run is about profiles that rotate, or about nothing but their baseline."""
         selected = self.study.selected
-        return selected is None or bool(self.rotated.selected)
+        return selected is None or bool(self.rotated.selected) or self.ways.jobs is None
 
     @cached_property
     def why_not(self) -> Reason | None:
@@ -556,10 +556,11 @@ class RotatedSweep(Walk["TuningStudy"]):
                 return told(self._concluded.verdict(question.name))
 
     def _of_reference(self, question: Question) -> Answer:
-        """Return all that tells of the baseline: the look, or jobs where that has no score."""
+        """Return all that tells of the baseline: the look, or jobs where that is in vain."""
         if self.asks_rotations and self.look is None:
             return NOT_YET
-        if self.base is None and self.why_not is not None and self.jobs is not None:
+        is_of_jobs = self.why_not is not None or (self.base is None and not self.asks_rotations)
+        if is_of_jobs and self.jobs is not None:
             return self.jobs.answer(self.beside, question)
         return told(self._concluded.reference)
 

@@ -74,9 +74,10 @@ def used(argv: list[str], folder: Path) -> tuple[float, float]:
 
 
 class Tried(Cluster):
-    """Tries a trial that has no score again, as a campaign does: the next session would, too."""
+    """A cluster that leaves no trial without a score: a new session tries such a trial again."""
 
     def run(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Run trials until each has a score, as a campaign does."""
         found = super().run(trials)
         return [each if each.score else self.run([each.trial])[0] for each in found]
 

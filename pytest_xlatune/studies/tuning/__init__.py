@@ -107,9 +107,10 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
 
     def other_way(self, history: History) -> Reason | None:
         """Return how much is measured of the profiles in the other way, with their alpha spent."""
-        begun, jobs = begun_ways(self, history), self.whole().at_most(history)
+        begun = begun_ways(self, history)
         if not begun.forbids(RotateWay.ROTATIONS if self.rotates else RotateWay.JOBS):
             return None
+        jobs = self.whole().at_most(history)
         if self.rotates:
             return Reason(Why.BEGUN_AS_JOBS, profiles=len(begun.jobs), jobs=jobs)
         return Reason(Why.BEGUN_IN_ROTATIONS, rotations=begun.rotations, jobs=jobs)

@@ -292,8 +292,8 @@ class RotatedSweep(Walk["TuningStudy"]):
         """
         names = list(profiles)
         if not block:
-            declared = [each.id for each in self.rotated.profiles]
-            names.sort(key=lambda name: declared.index(name) if name in declared else len(declared))
+            declared = {each.id: at for at, each in enumerate(self.rotated.profiles)}
+            names.sort(key=lambda name: declared.get(name, len(declared)))
         return self.study.orders.rotation(
             {name: self._options(profiles[name]) for name in names},
             number,

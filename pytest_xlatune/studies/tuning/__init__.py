@@ -87,7 +87,9 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
 
     @cached_property
     def _whole(self) -> TuningStudy:
-        if self.selected is None and self.confirm:
+        names = {each.id for each in self.profiles}
+        is_all = self.selected is None or (not self.rules and names <= self.selected)
+        if is_all and self.confirm:
             return self
         return replace(self, selected=None, confirm=True)
 

@@ -112,7 +112,11 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far; None where there is none."""
-        return next((each for each in self.history if each.trial.id == trial.id), None)
+        return self._by_id.get(trial.id)
+
+    @cached_property
+    def _by_id(self) -> dict[str, TrialResult]:
+        return {each.trial.id: each for each in reversed(self.history)}
 
     def walk(self) -> None:
         """Propose the trials that are due: of the rotations first, then jobs."""

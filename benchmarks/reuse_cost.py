@@ -34,6 +34,7 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.model.result import Outcome, State, Submission, TrialResult
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.groups import Said
 
@@ -70,6 +71,15 @@ def used(argv: list[str], folder: Path) -> tuple[float, float]:
     if process.returncode:
         sys.exit(f"{argv}: exit status {process.returncode}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+
+
+class Tried(Cluster):
+    """A cluster that leaves no trial without a score: a new session tries such a trial again."""
+
+    def run(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Run trials until each has a score, as a campaign does."""
+        found = super().run(trials)
+        return [each if each.score else self.run([each.trial])[0] for each in found]
 
 
 def study_of(profiles: int) -> TuningStudy:
@@ -109,7 +119,7 @@ def measure(profiles: int, folder: Path) -> int:
     exec(text, declared)
     resolved = declared["SWEEP"].resolve(Said())
     study = resolved.study()
-    _, history = drive(study, Cluster(world, 1), 1)
+    _, history = drive(study, Tried(world, 1), 1)
     opened = CampaignOpened(
         cells=study.cells, study=study.name, sweep="reused", session="s", declared=study.to_json()
     )

@@ -74,7 +74,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
-from pytest_xlatune.sweep.registry import KINDS
+from pytest_xlatune.sweep.registry import KINDS, is_in_use
 
 __all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
 
@@ -254,6 +254,7 @@ class Campaign:
                 *(Noted(about=NoteKind.SITE, text=hide_quoted(each, secrets)) for each in notes),
                 *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
             )
+            is_in_use(self.study)
 
     def attending(self) -> AbstractContextManager[None]:
         """Count as one that waits, between two waits too; what runs is not ended meanwhile."""

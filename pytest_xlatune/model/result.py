@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from typing import ClassVar, Self, TypeVar
 
 from pytest_xlatune.model.errors import LedgerError
@@ -626,9 +627,11 @@ class TuningRecord(NoiseRecord):
 Found = TypeVar("Found", bound=StudyRecord)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Conclusion(Record):
     """What a study says of its arms.
+
+    Not slotted: a session asks for the verdict on each arm, and finds it by the arm's id.
 
     Attributes:
         reference: the line of the arm that the others are compared with; None where there is none.
@@ -706,4 +709,8 @@ class Conclusion(Record):
         """Return the verdict on an arm, None where the study does not know it."""
         if self.reference is not None and arm == self.reference.arm:
             return self.reference
-        return next((each for each in self.verdicts if each.arm == arm), None)
+        return self._by_arm.get(arm)
+
+    @cached_property
+    def _by_arm(self) -> dict[str, Verdict]:
+        return {each.arm: each for each in reversed(self.verdicts)}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
@@ -113,7 +114,7 @@ class RotationSpec(Record):
         ids = [each.id for each in self.programs]
         if not ids or not self.programs[0].is_baseline or self.programs[0].options:
             raise ConfigError(f"rotation: the first program is not {BASELINE_ID}")
-        if twice := {each for each in ids if ids.count(each) > 1}:
+        if twice := Counter(ids) - Counter({*ids}):
             raise ConfigError(f"rotation: {min(twice)!r} is there twice")
         if not self.order or not all(0 <= each < len(ids) for each in self.order):
             raise ConfigError("rotation: the order names a program that is not there, or none")

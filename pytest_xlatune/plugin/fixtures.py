@@ -289,7 +289,8 @@ def measure(
         return guarded(request, lambda tick: awaiting.screened(campaign, each, tick))
 
     def measure(asked: Profile | Arm | str) -> Measured:
-        measured = measured_of(asked)
+        # what was awaited is not asked for again
+        measured = known.pop(id(asked), None) or measured_of(asked)
         _give(request, measured)
         if measured.cannot_run and aim not in (Aim.GATES, Aim.ACCUSES):
             pytest.xfail(measured.paragraph)
@@ -298,10 +299,10 @@ def measure(
         return measured
 
     params = getattr(getattr(request.node, "callspec", None), "params", {})
-    for name in {"profile", "arm"} & params.keys():
-        measured_of(params[name])
-    for name in {"baseline_no_env", "derived"} & set(request.fixturenames):
-        measured_of(request.getfixturevalue(name))
+    awaited = [params[name] for name in {"profile", "arm"} & params.keys()]
+    fixtures = {"baseline_no_env", "derived"} & set(request.fixturenames)
+    awaited += map(request.getfixturevalue, fixtures)
+    known = {id(each): measured_of(each) for each in awaited}
     return measure
 
 

@@ -260,21 +260,22 @@ class Session:
             for each in sweep.named_profiles
             if each.id in selection.profiles or each not in sweep.profiles
         ] or sweep.profiles
-        if asked and not campaign.view().pending:  # the trainer's own XLA took what was measured
-            valid = {
+        taken = set[str]()
+        planned = {each.trial.arm for each in state.trials.values()}
+        # a new profile is held against all others: it may be the twin of one
+        if planned.issuperset(each.arm for each in campaign.view().pending):
+            taken = {
                 each.arm
                 for each in campaign.conclude().verdicts
                 if each.n and each.kind is not VerdictKind.INVALID
             }
-            asked = [each for each in asked if each.id not in valid]
-        flags = preflight.Preflight()
-        if asked:
-            flags = look_at_flags(
-                asked,
-                context_of(resolved.cell, resolved.sweep.launcher),
-                python=resolved.sweep.launcher.interpreter,
-                environ=os.environ,
-            )
+        flags = look_at_flags(
+            asked,
+            context_of(resolved.cell, resolved.sweep.launcher),
+            python=resolved.sweep.launcher.interpreter,
+            environ=os.environ,
+            taken=taken,
+        )
         found = preflight.Preflight(
             faults=(*found.faults, *flags.faults),
             notes=(*map(sentence, state.notes), *found.notes, *flags.notes),

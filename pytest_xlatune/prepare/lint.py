@@ -12,7 +12,7 @@ import base64
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,12 @@ def look_at_rules(
 
 
 def look_at_flags(
-    profiles: Sequence[Profile], context: Context, *, python: str, environ: Mapping[str, str]
+    profiles: Sequence[Profile],
+    context: Context,
+    *,
+    python: str,
+    environ: Mapping[str, str],
+    taken: Collection[str] = (),
 ) -> Preflight:
     """Ask the XLA of the trainer's interpreter what it makes of the flags, beside the rules.
 
@@ -250,12 +255,16 @@ def look_at_flags(
         context: the deployed settings below them.
         python: the interpreter; "" where the launcher names none.
         environ: of this process, for PATH and HOME.
+        taken: ids of those that were measured: the trainer's own XLA took them, none is asked.
     """
-    flagged = [each for each in profiles if each.flags or LIBTPU in each.env]
-    if not flagged and not context.deployed and LIBTPU not in context.env:
-        return look_at_rules(profiles, context)
     from pytest_xlatune.prepare.preflight import Preflight
 
+    flagged = {each.id for each in profiles if each.flags or LIBTPU in each.env}
+    profiles = [each for each in profiles if each.id not in taken]
+    if not profiles:
+        return Preflight()
+    if flagged <= {*taken} and not context.deployed and LIBTPU not in context.env:
+        return look_at_rules(profiles, context)
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
@@ -267,7 +276,7 @@ def look_at_flags(
         )
     found = _said(linted.objections)
     refused = {each.profile for each in linted.objections if each.rule in _REFUSED}
-    if flagged and {each.id for each in flagged} <= refused:
+    if flagged and flagged <= refused:
         return Preflight(
             faults=(
                 (f"the XLA of {python} refuses the flags of every profile"),

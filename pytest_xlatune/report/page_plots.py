@@ -623,9 +623,10 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     )
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
-    order = list(dict.fromkeys(each.trial.arm for each, _ in found))
-    order.sort(key=lambda arm: arm != reference)  # the reference first; the sort is stable
-    found.sort(key=lambda pair: order.index(pair[0].trial.arm))
+    # the reference first, then in the order of the first trial of each
+    arms = dict.fromkeys([reference, *(each.trial.arm for each, _ in found)])
+    order = {arm: at for at, arm in enumerate(arms)}
+    found.sort(key=lambda pair: order[pair[0].trial.arm])
     most = max(_MOST_POINTS // min(len(found), _MOST_STRIPS), 20)
     caption = (
         "Across: all steps of the trial. Shaded: those that are scored. Line: seconds of a step "

@@ -11,6 +11,7 @@ of ours; so pytest knows its markers from then on, not before.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import weakref
 from collections.abc import Callable, Mapping
@@ -228,6 +229,16 @@ def study_of(name: str, declared: Json) -> Study:
     if found is None:
         found = _IN_USE[key] = kind_of(name).cls.from_json(declared)
     return found
+
+
+def is_in_use(study: Study) -> None:
+    """Let `study_of` return this very study where its builtins say all of it."""
+    from pytest_xlatune.model.record import canonical
+
+    declared = study.to_json()
+    with contextlib.suppress(LedgerError):  # of a kind that no ledger can be read with
+        if study_of(study.name, declared) == study:  # secrets of it are not written down
+            _IN_USE[study.name, canonical(declared)] = study
 
 
 def _named(path: str) -> Any:

@@ -60,6 +60,29 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
     assert all(said.startswith(note) for said, note in zip(found.notes, notes, strict=True))
 
 
+@pytest.mark.usefixtures("xla")
+def test_where_one_was_measured_that_another_is_refused_is_a_note() -> None:
+    # a measured sweep with a profile of an unknown flag could not be asked again
+    profiles, taken = [KNOWN, UNKNOWN], {KNOWN.id}
+    found = look_at_flags(
+        profiles, Context(), python=sys.executable, environ=os.environ, taken=taken
+    )
+    assert not found.faults
+    assert [each.partition(":")[0] for each in found.notes] == ["profile unknown"]
+
+
+def test_of_what_was_measured_nothing_is_asked() -> None:
+    found = look_at_flags(
+        [KNOWN, BLOCKED],
+        Context(),
+        python="/no/such/python",
+        environ={},
+        taken={KNOWN.id, BLOCKED.id},
+    )
+    assert not found.faults
+    assert not found.notes
+
+
 @pytest.mark.parametrize(
     ("python", "why"),
     [

@@ -293,6 +293,8 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
 def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
     assert of_wave(run(some, cluster()), "wave3") == set()
+    every = study(selected=frozenset(each.id for each in SINGLES))
+    assert every.whole() == study(), "it has no slots, and is not the whole"
 
 
 def test_a_derived_wave_holds_declared_profiles_too() -> None:

@@ -179,6 +179,19 @@ def test_a_selection_is_a_filter(seed: int, chosen: set[str]) -> None:
 
 
 @FEW
+@given(seed=seeds, truth=effects, cut=st.integers(0, 30))
+def test_who_selects_all_asks_for_the_whole_sweep(seed: int, truth: list[float], cut: int) -> None:
+    done, whole = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
+    every = study(seed=seed, selected=frozenset(NAMES))
+    assert every.whole() is every
+    assert every.propose(done) == whole.propose(done)
+    assert every.conclude(done) == whole.conclude(done)
+    for other in ({"selected": frozenset(NAMES[1:])}, {"confirm": False}):
+        part = study(seed=seed, **{"selected": frozenset(NAMES)} | other)
+        assert part.whole() == whole
+
+
+@FEW
 @given(seed=seeds, truth=effects)
 def test_no_sweep_exceeds_its_budget(seed: int, truth: list[float]) -> None:
     assert len(sweep(seed, tuple(truth))) <= 30

@@ -87,7 +87,9 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
 
     @cached_property
     def _whole(self) -> TuningStudy:
-        if self.selected is None and self.confirm:
+        names = {each.id for each in self.profiles}
+        is_all = self.selected is None or (not self.rules and names <= self.selected)
+        if is_all and self.confirm:
             return self
         return replace(self, selected=None, confirm=True)
 
@@ -107,9 +109,10 @@ class TuningStudy(StagedStudy[TuningWalk], TuningPlan):
 
     def other_way(self, history: History) -> Reason | None:
         """Return how much is measured of the profiles in the other way, with their alpha spent."""
-        begun, jobs = begun_ways(self, history), self.whole().at_most(history)
+        begun = begun_ways(self, history)
         if not begun.forbids(RotateWay.ROTATIONS if self.rotates else RotateWay.JOBS):
             return None
+        jobs = self.whole().at_most(history)
         if self.rotates:
             return Reason(Why.BEGUN_AS_JOBS, profiles=len(begun.jobs), jobs=jobs)
         return Reason(Why.BEGUN_IN_ROTATIONS, rotations=begun.rotations, jobs=jobs)

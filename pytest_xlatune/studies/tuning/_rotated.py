@@ -112,7 +112,11 @@ class RotatedSweep(Walk["TuningStudy"]):
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial so far; None where there is none."""
-        return next((each for each in self.history if each.trial.id == trial.id), None)
+        return self._by_id.get(trial.id)
+
+    @cached_property
+    def _by_id(self) -> dict[str, TrialResult]:
+        return {each.trial.id: each for each in reversed(self.history)}
 
     def walk(self) -> None:
         """Propose the trials that are due: of the rotations first, then jobs."""
@@ -292,8 +296,8 @@ class RotatedSweep(Walk["TuningStudy"]):
         """
         names = list(profiles)
         if not block:
-            declared = [each.id for each in self.rotated.profiles]
-            names.sort(key=lambda name: declared.index(name) if name in declared else len(declared))
+            declared = {each.id: at for at, each in enumerate(self.rotated.profiles)}
+            names.sort(key=lambda name: declared.get(name, len(declared)))
         return self.study.orders.rotation(
             {name: self._options(profiles[name]) for name in names},
             number,

@@ -871,21 +871,21 @@ def entering(
     def family(whole: str) -> list[str]:
         """Return a set, its best part, the best part of that, and so on; then its other parts."""
         own = settings[whole]
-        # compared with all others, 800 single settings, which have no parts, took a tenth of a walk
-        parts = [each for each in ranked if len(own) > 1 and is_part(settings[each], own)]
+        # a single setting, which has no parts, is compared with none of the others
+        parts = [each for each in ranked if is_part(settings[each], own)] if len(own) > 1 else []
         return list(dict.fromkeys([whole, *(family(parts[0]) if parts else ()), *parts]))
 
-    chosen = [each for each in ranked if each in frozen]
+    chosen = dict.fromkeys(each for each in ranked if each in frozen)
     for each in ranked:
         free = size - len(chosen)
         if free < 1:
             break
         if each in chosen:
             continue
-        own = [one for one in family(each)[:_CHAIN] if one not in chosen]
-        has_part = any(is_part(settings[one], settings[each]) for one in (*chosen, *own[:free]))
-        if has_part or len(family(each)) == 1:
-            chosen += own[:free]
+        chain = family(each)
+        own = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
+        if len(chain) == 1 or any(is_part(settings[one], settings[each]) for one in chosen | own):
+            chosen |= own
     return [each for each in ranked if each in chosen]
 
 

@@ -152,7 +152,7 @@ class Covered(Record):
         cell_digest: the cell's identity; secrets are hidden in `cell`, so it cannot be recomputed.
         written_s: time of the ledger's last event, seconds since the epoch.
         cell, profiles, conclusion: as the ledger and the sweep have them.
-        history: as `trials` of the sweep's own JSON, whose `timings` are left out.
+        history: as `trials` of the sweep's own JSON, without `timings`.
         stopped: why the sweep was stopped, "" if it was not.
         remarks: job id -> why it has no score, where no result says so.
         files: the files that deploy the cell, as the sweep read them when it began.

@@ -721,7 +721,8 @@ def leaderboard_json(subject: Subject) -> str:
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
         trials       list of `TrialResult`, each with its `id`, and its `slot` where there are
-                     several; sorted by the id
+                     several; sorted by the id. `timings` is empty but of a baseline's trial, which
+                     a gate scores again in its own window: the ledger has the steps of all
 
     The records are those of the package, field by field, as their own `to_json` writes them: absent
     values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
@@ -736,7 +737,7 @@ def leaderboard_json(subject: Subject) -> str:
     trials = [
         {
             "id": each.trial.id,
-            **shown(each).to_json(),
+            **shown(each, has_steps=each.trial.is_baseline).to_json(),
             **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
         }
         for each in subject.history
@@ -763,9 +764,14 @@ def shown_cell(cell: Cell) -> Cell:
     )
 
 
-def shown(result: TrialResult) -> TrialResult:
-    """Return the result as it may be shown; its trial's id may then be another."""
-    profile = result.trial.profile
-    if profile.shown == profile:
-        return result
-    return replace(result, trial=replace(result.trial, profile=profile.shown))
+def shown(result: TrialResult, *, has_steps: bool = False) -> TrialResult:
+    """Return the result as it may be shown; its trial's id may then be another.
+
+    Without `has_steps` it has no times of steps, which are most of a ledger and stay there.
+    """
+    trial, score = result.trial, result.score
+    if trial.profile.shown != trial.profile:
+        trial = replace(trial, profile=trial.profile.shown)
+    if score is not None and score.timings and not has_steps:
+        score = replace(score, timings=())
+    return replace(result, trial=trial, score=score)

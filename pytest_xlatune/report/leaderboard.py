@@ -705,7 +705,7 @@ def _invalid_row(
 
 
 def leaderboard_json(subject: Subject) -> str:
-    """Return the leaderboard for programs: one JSON text with everything a conclusion rests on.
+    """Return the leaderboard for programs: one JSON text with the scores a conclusion rests on.
 
     One newline at its end. The fields:
 

@@ -8,6 +8,7 @@ size. `page.jinja` draws.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -730,6 +731,9 @@ def _turn_strip(result: TrialResult, score: RotationScore, name: str, scale: flo
     )
 
 
+_seconds = operator.itemgetter(1)
+
+
 def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[int, float]]:
     """Keep the least and the greatest of each group, so that no outlier is lost."""
     if len(timings) <= most:
@@ -738,7 +742,7 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
     kept: list[tuple[int, float]] = []
     for at in range(0, len(timings), each):
         group = timings[at : at + each]
-        kept += sorted({min(group, key=lambda one: one[1]), max(group, key=lambda one: one[1])})
+        kept += sorted({min(group, key=_seconds), max(group, key=_seconds)})
     return kept
 
 

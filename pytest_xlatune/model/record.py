@@ -58,7 +58,7 @@ TIME = {"is_time": True}
 _COLUMNS = 120
 _COLUMNS_OF_ELEMENT = 10_000  # of a list: a trial with its steps, and no cell with its trials
 
-_AS_IT_IS = frozenset({bool, int, str})  # of what JSON holds
+_AS_IT_IS = frozenset({bool, int, str, type(None)})  # of what JSON holds
 _NUMBERS = frozenset({int, float})
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
@@ -307,9 +307,9 @@ def _laid_out(
     return f"{opening}\n{inner}{lines}\n{outer}{closing}"
 
 
-def _are_rows(value: Sequence[object], kind: type = list) -> bool:
+def _are_rows(value: Sequence[object]) -> bool:
     """Whether values are rows of numbers, such as the times of steps: most of a long job's text."""
-    if {*map(type, value)} != {kind} or not all(value):
+    if {*map(type, value)} != {list} or not all(value):
         return False
     rows = typing.cast("Sequence[Sequence[float]]", value)
     kinds = {*map(type, itertools.chain.from_iterable(rows))}
@@ -318,9 +318,21 @@ def _are_rows(value: Sequence[object], kind: type = list) -> bool:
 
 def _is_long(value: list[Json] | dict[str, Json], columns: int) -> bool:
     """Whether the line of a value is too long for sure, by how many things its parts hold."""
-    parts = value.values() if isinstance(value, dict) else value
-    least = (1 + len(each) if isinstance(each, str | list | dict) else 1 for each in parts)
-    return sum(least) > columns
+    # an element mostly fits, and a long look at it takes longer than its line
+    depth = 2 if columns == _COLUMNS_OF_ELEMENT else 5
+    return len(value) > columns or _least(value, columns, depth=depth) > columns
+
+
+def _least(value: Json, enough: int, *, depth: int) -> int:
+    """Return how many characters a value takes at least; of one that takes enough, part of them."""
+    if not depth or not isinstance(value, list | dict):
+        return 1 + len(value) if isinstance(value, str | list | dict) else 1
+    least = 0
+    for each in value.values() if isinstance(value, dict) else value:
+        least += _least(each, enough, depth=depth - 1)
+        if least > enough:
+            break
+    return least
 
 
 def canonical(value: Json) -> str:
@@ -363,7 +375,7 @@ def _times(cls: Any) -> tuple[str, ...]:
 
 
 def _encode(value: object) -> Json:
-    if value is None or type(value) in _AS_IT_IS:
+    if type(value) in _AS_IT_IS:
         return value
     if type(value) is float:
         # Python writes them as they are kept:  nan  inf  -inf
@@ -372,9 +384,9 @@ def _encode(value: object) -> Json:
         return value.to_json()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, tuple | Pairs) and _are_rows(value, tuple):
-        return [*map(list, value)]
-    if isinstance(value, tuple | list | frozenset | Pairs):
+    if isinstance(value, Pairs):
+        return [[at, _encode(each)] for at, each in value]
+    if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
         return [_encode(item) for item in items]
     if isinstance(value, dict):

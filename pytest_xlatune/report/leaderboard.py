@@ -770,8 +770,8 @@ def shown(result: TrialResult, *, has_steps: bool = False) -> TrialResult:
     Without `has_steps` it has no times of steps, which are most of a ledger and stay there.
     """
     trial, score = result.trial, result.score
-    if trial.profile.shown != trial.profile:
-        trial = replace(trial, profile=trial.profile.shown)
+    if (profile := trial.profile.shown) is not trial.profile:
+        trial = replace(trial, profile=profile)
     if score is not None and score.timings and not has_steps:
         score = replace(score, timings=())
     return replace(result, trial=trial, score=score)

@@ -500,15 +500,9 @@ def selected80(
         if again > widths[0]:
             need = rivals[-1] - own if len(rivals) == again else need
             # the mean of two runs
-            rivals = sorted(
-                (
-                    (each + other) / 2
-                    for each, other in zip(rivals[: again - 1], normal, strict=False)
-                ),
-                reverse=True,
-            )
+            sums = sorted(map(operator.add, rivals[: again - 1], normal), reverse=True)
+            rivals = [each / 2 for each in sums[: widths[0]]]
             own = (own + next(normal)) / 2
-            rivals = rivals[: widths[0]]
         sums = [0.0] * len(rivals)
         need = max(need, rivals[-1] - own) if len(rivals) == widths[0] else need
         rivals, total = rivals[: widths[0] - 1], 0.0
@@ -537,19 +531,24 @@ def selected80(
 
 
 def _uniform() -> Iterator[float]:
-    """Yield numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014).
+    """Return numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014)."""
+    return itertools.chain.from_iterable(_lanes())
 
-    Its 64 bits stand side by side in one whole number, in lanes of 128 that no product leaves.
+
+def _lanes() -> Iterator[list[float]]:
+    """Yield so many of them: their 64 bits stand side by side in one whole number, in lanes of 128.
+
+    No product leaves its lane.
     """
     ones = sum(1 << 128 * lane for lane in range(_LANES))
-    whole = ones * ((1 << 64) - 1)
+    whole, words = ones * ((1 << 64) - 1), struct.Struct("<" + "Q8x" * _LANES)
     at = sum(((lane + 1) * _STEELE & (1 << 64) - 1) << 128 * lane for lane in range(_LANES))
     while True:
         found = (at ^ ((at >> 30) & whole)) * 0xBF58476D1CE4E5B9 & whole
         found = (found ^ ((found >> 27) & whole)) * 0x94D049BB133111EB & whole
         found = ((found ^ ((found >> 31) & whole)) >> 11) & whole
-        words = struct.unpack(f"<{2 * _LANES}Q", found.to_bytes(16 * _LANES, "little"))
-        yield from [(each + 0.5) / (1 << 53) for each in words[::2]]
+        bits = words.unpack(found.to_bytes(16 * _LANES, "little"))
+        yield [(each + 0.5) * 2.0**-53 for each in bits]
         at = at + ones * (_LANES * _STEELE & (1 << 64) - 1) & whole
 
 
@@ -558,17 +557,15 @@ def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
     left = range(of, max(of - count, 0), -1)
     logs = map(math.log, itertools.islice(uniform, len(left)))
     # the largest of `left` uniform ones, and so on
-    highest = map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))
-    most, inverse = 1 - _LEAST, _NORMAL.inv_cdf
-    return [
-        inverse(each) if _LEAST < each < most else inverse(min(max(each, _LEAST), most))
-        for each in highest
-    ]
+    highest = [*map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))]
+    if highest and not _LEAST < highest[-1] <= highest[0] < 1 - _LEAST:
+        highest = [min(max(each, _LEAST), 1 - _LEAST) for each in highest]
+    return [*map(_NORMAL.inv_cdf, highest)]
 
 
 _NORMAL = NormalDist()
 _LEAST = 1e-12
-_LANES, _STEELE = 128, 0x9E3779B97F4A7C15
+_LANES, _STEELE = 256, 0x9E3779B97F4A7C15
 
 
 def outlook(

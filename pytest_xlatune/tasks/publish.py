@@ -172,7 +172,7 @@ def add_to_document(
     )
     kept: tuple[Covered, ...] = ()
     if data.exists():
-        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered.history)
+        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered)
     cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, rewrite=rewrite)
     texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
@@ -660,7 +660,7 @@ def covered_by(known: Known) -> Covered:
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
             pgle=_pgle_of(recipe) if recipe else "",
         )
-    text = json.dumps(covered.to_json())
+    text = json.dumps(covered.data)
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):

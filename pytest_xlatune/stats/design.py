@@ -15,6 +15,7 @@ takes longer to import than a plan to compute; the tests hold every digit that i
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 import operator
@@ -492,17 +493,18 @@ def selected80(
         dunnett(widths[0], df, control_weight=block_baselines, alpha=alpha), t_quantile(0.975, df)
     )
     uniform = _uniform()
-    normal = map(_NORMAL.inv_cdf, uniform)
+    normal = map(_inverse, uniform)
     needed = []
     for _ in range(_RUNS):
-        rivals = _highest(uniform, profiles - 1, max(widths[0], again))
+        highest = _highest(uniform, profiles - 1, max(widths[0], again))
         own, need = next(normal), -math.inf
         if again > widths[0]:
-            need = rivals[-1] - own if len(rivals) == again else need
+            need = _inverse(highest[-1]) - own if len(highest) == again else need
             # the mean of two runs
-            sums = sorted(map(operator.add, rivals[: again - 1], normal), reverse=True)
-            rivals = [each / 2 for each in sums[: widths[0]]]
+            rivals = [each / 2 for each in _sums(highest[: again - 1], uniform, widths[0])]
             own = (own + next(normal)) / 2
+        else:
+            rivals = [*map(_inverse, highest)]
         sums = [0.0] * len(rivals)
         need = max(need, rivals[-1] - own) if len(rivals) == widths[0] else need
         rivals, total = rivals[: widths[0] - 1], 0.0
@@ -553,17 +555,27 @@ def _lanes() -> Iterator[list[float]]:
 
 
 def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
-    """Return the `count` highest of standard normals, falling; all of them where there are less."""
+    """Return the `count` highest of so many uniform ones, falling; all where there are less."""
     left = range(of, max(of - count, 0), -1)
     logs = map(math.log, itertools.islice(uniform, len(left)))
     # the largest of `left` uniform ones, and so on
     highest = [*map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))]
     if highest and not _LEAST < highest[-1] <= highest[0] < 1 - _LEAST:
         highest = [min(max(each, _LEAST), 1 - _LEAST) for each in highest]
-    return [*map(_NORMAL.inv_cdf, highest)]
+    return highest
 
 
-_NORMAL = NormalDist()
+def _sums(falling: Sequence[float], uniform: Iterator[float], count: int) -> list[float]:
+    """Return the `count` highest sums of a normal of `falling` and one more, falling."""
+    found, best = [], [0.0] * count
+    for one, other in zip(falling, uniform, strict=False):
+        if other > best[0]:  # else as many before it have a greater sum: they are greater in both
+            heapq.heapreplace(best, other)
+            found.append(_inverse(one) + _inverse(other))
+    return sorted(found, reverse=True)[:count]
+
+
+_inverse = NormalDist().inv_cdf
 _LEAST = 1e-12
 _LANES, _STEELE = 256, 0x9E3779B97F4A7C15
 

@@ -148,7 +148,7 @@ class CarriedTo(Record):
 class Covered(Record):
     """One cell of a tuning document, with all facts that the document tells of it.
 
-    Not slotted, for its data are made once.
+    It has no slots: its data are made once.
 
     Attributes:
         sweep: the sweep's name.

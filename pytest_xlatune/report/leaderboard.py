@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
@@ -721,8 +722,8 @@ def leaderboard_json(subject: Subject) -> str:
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
         trials       list of `TrialResult`, each with its `id`, and its `slot` where there are
-                     several; sorted by the id. `timings` is empty but of a baseline's trial, which
-                     a gate scores again in its own window: the ledger has the steps of all
+                     several; sorted by the id. `timings` of more than 100 steps are in the ledger
+                     alone, but those of the baseline, which a gate scores again in its own window
 
     The records are those of the package, field by field, as their own `to_json` writes them: absent
     values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
@@ -737,7 +738,7 @@ def leaderboard_json(subject: Subject) -> str:
     trials = [
         {
             "id": each.trial.id,
-            **shown(each, has_steps=each.trial.is_baseline).to_json(),
+            **shown(each, steps=inf if each.trial.is_baseline else _MOST_STEPS).to_json(),
             **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
         }
         for each in subject.history
@@ -764,14 +765,18 @@ def shown_cell(cell: Cell) -> Cell:
     )
 
 
-def shown(result: TrialResult, *, has_steps: bool = False) -> TrialResult:
+# 13,000 of each trial made 144 MB of JSON
+_MOST_STEPS = 100
+
+
+def shown(result: TrialResult, *, steps: float = 0) -> TrialResult:
     """Return the result as it may be shown; its trial's id may then be another.
 
-    Without `has_steps` it has no times of steps, which are most of a ledger and stay there.
+    Of more than so many steps it has no times: they are in the ledger.
     """
     trial, score = result.trial, result.score
     if (profile := trial.profile.shown) is not trial.profile:
         trial = replace(trial, profile=profile)
-    if score is not None and score.timings and not has_steps:
+    if score is not None and len(score.timings) > steps:
         score = replace(score, timings=())
     return replace(result, trial=trial, score=score)

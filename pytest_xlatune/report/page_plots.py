@@ -8,7 +8,6 @@ size. `page.jinja` draws.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -665,7 +664,9 @@ def _strip(
         said=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
         line=" ".join(f"{x(at):g},{y(of):g}" for at, of in _thinned(score.timings, most)),
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
-        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped),
+        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped)
+        if dropped
+        else (),
         is_reference=is_reference,
     )
 
@@ -731,9 +732,6 @@ def _turn_strip(result: TrialResult, score: RotationScore, name: str, scale: flo
     )
 
 
-_seconds = operator.itemgetter(1)
-
-
 def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[int, float]]:
     """Keep the least and the greatest of each group, so that no outlier is lost."""
     if len(timings) <= most:
@@ -742,7 +740,8 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
     kept: list[tuple[int, float]] = []
     for at in range(0, len(timings), each):
         group = timings[at : at + each]
-        kept += sorted({min(group, key=_seconds), max(group, key=_seconds)})
+        took = [seconds for _, seconds in group]
+        kept += sorted({group[took.index(min(took))], group[took.index(max(took))]})
     return kept
 
 

@@ -8,6 +8,7 @@ ledger and its folder. In tuning there is one cell, and its family is all of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -207,17 +208,9 @@ class Protocol(Record):
             )
 
     @property
-    def identity(self) -> Json:
+    def identity(self) -> Mapping[str, Json]:
         """What two trials must share to be comparable: all but how we wait and read, and words."""
-        found = self.to_json()
-        for name in ("deadline_s", "metric_unit", "step_pattern"):
-            found.pop(name, None)
-        # left out where they are what every older protocol was: its digests stay
-        if self.metric == "tgs":
-            del found["metric"]
-        if not self.dump:
-            del found["dump"]
-        return found
+        return _identity(self)
 
     def waiting_as(self, other: Protocol) -> Protocol:
         """Return this one with how another waits and reads, which is no part of its identity."""
@@ -276,6 +269,19 @@ class Protocol(Record):
                 f"{self.first_step} on, and a score needs {self.min_steps}; ask for "
                 f"steps={self.first_step + self.min_steps} or more"
             )
+
+
+@functools.lru_cache(maxsize=64)  # all trials of a sweep have one
+def _identity(protocol: Protocol) -> Mapping[str, Json]:
+    found = protocol.to_json()
+    for name in ("deadline_s", "metric_unit", "step_pattern"):
+        found.pop(name, None)
+    # left out where they are what every older protocol was: its digests stay
+    if protocol.metric == "tgs":
+        del found["metric"]
+    if not protocol.dump:
+        del found["dump"]
+    return found
 
 
 def check_model_tag(said: str) -> None:

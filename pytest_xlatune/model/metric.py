@@ -212,7 +212,7 @@ class Score(Record):
     window_tgs: float | None = None
     loss: float | None = None
     flags: tuple[str, ...] = ()
-    timings: tuple[tuple[int, float], ...] = ()
+    timings: Sequence[tuple[int, float]] = ()
     figure: Figure | None = field(default=None, metadata=LATER)
     tflops: float | None = field(default=None, metadata=LATER)
     first_loss: float | None = field(default=None, metadata=LATER)

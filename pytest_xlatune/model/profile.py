@@ -321,9 +321,10 @@ class Profile(Record):
     @property
     def shown(self) -> Profile:
         """The profile as it may be shown."""
-        return dataclasses.replace(
-            self, env=without_secrets(self.env), overrides=without_secrets(self.overrides)
-        )
+        env, overrides = without_secrets(self.env), without_secrets(self.overrides)
+        if env == self.env and overrides == self.overrides:
+            return self
+        return dataclasses.replace(self, env=env, overrides=overrides)
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TypeVar
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -143,16 +144,18 @@ class CarriedTo(Record):
         return f"{self.cell.variant} on {counted(nodes, 'node')}" if nodes else self.cell.variant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Covered(Record):
     """One cell of a tuning document, with all facts that the document tells of it.
+
+    It has no slots: its data are made once.
 
     Attributes:
         sweep: the sweep's name.
         cell_digest: the cell's identity; secrets are hidden in `cell`, so it cannot be recomputed.
         written_s: time of the ledger's last event, seconds since the epoch.
         cell, profiles, conclusion: as the ledger and the sweep have them.
-        history: as `trials` of the sweep's own JSON, whose `timings` are left out.
+        history: as `trials` of the sweep's own JSON, without `timings`.
         stopped: why the sweep was stopped, "" if it was not.
         remarks: job id -> why it has no score, where no result says so.
         files: the files that deploy the cell, as the sweep read them when it began.
@@ -185,6 +188,11 @@ class Covered(Record):
     slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
     to_win: Reason | None = field(default=None, metadata=LATER)
     pgle: str = field(default="", metadata=LATER)
+
+    @cached_property
+    def data(self) -> dict[str, Json]:
+        """It as JSON."""
+        return self.to_json()
 
     @property
     def label(self) -> str:
@@ -288,35 +296,38 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
             new = replace(new, elsewhere=new.elsewhere or each.elsewhere)
             if new.cell_digest == each.cell_digest:
                 new = replace(new, carried=new.carried or each.carried)
-        cells[at] = replace(new, earlier=earlier)
+        cells[at] = replace(new, earlier=earlier) if earlier else new
         return tuple(cells)
     return (*cells, new)
 
 
 def write_cells(cells: Sequence[Covered]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    return laid_out({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
+    return laid_out({"schema": SCHEMA, "cells": [each.data for each in cells]})
 
 
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
 def read_cells(
-    text: str, *, where: str, known: tuple[TrialResult, ...] = (), advice: str = _AGAIN
+    text: str, *, where: str, known: Covered | None = None, advice: str = _AGAIN
 ) -> tuple[Covered, ...]:
-    """Read what `write_cells` wrote; a cell whose trials are `known` gets them as they are.
+    """Read what `write_cells` wrote; a cell that is `known`, or has its trials, is not read again.
 
     `advice` says what to do about a file that is none.
 
     Raises:
         LedgerError: it is damaged, or from a newer version.
     """
-    trials = [each.to_json() for each in known]
 
     def cell_of(data: Json) -> Covered:
         # to read all trials of a cell again that did not change was a quarter of a report
-        if trials and isinstance(data, dict) and data.get("history") == trials:
-            return replace(Covered.from_json(data | {"history": []}), history=known)
+        if known is None or not isinstance(data, dict):
+            return Covered.from_json(data)
+        if data == known.data:
+            return known
+        if data.get("history") == known.data["history"]:
+            return replace(Covered.from_json(data | {"history": []}), history=known.history)
         return Covered.from_json(data)
 
     return _read(text, cell_of, where=where, advice=advice)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
@@ -705,7 +706,7 @@ def _invalid_row(
 
 
 def leaderboard_json(subject: Subject) -> str:
-    """Return the leaderboard for programs: one JSON text with everything a conclusion rests on.
+    """Return the leaderboard for programs: one JSON text with the scores a conclusion rests on.
 
     One newline at its end. The fields:
 
@@ -721,7 +722,8 @@ def leaderboard_json(subject: Subject) -> str:
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
         trials       list of `TrialResult`, each with its `id`, and its `slot` where there are
-                     several; sorted by the id
+                     several; sorted by the id. `timings` of more than 100 steps are in the ledger
+                     alone, but those of the baseline, which a gate scores again in its own window
 
     The records are those of the package, field by field, as their own `to_json` writes them: absent
     values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
@@ -736,7 +738,7 @@ def leaderboard_json(subject: Subject) -> str:
     trials = [
         {
             "id": each.trial.id,
-            **shown(each).to_json(),
+            **shown(each, steps=inf if each.trial.is_baseline else _MOST_STEPS).to_json(),
             **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
         }
         for each in subject.history
@@ -763,9 +765,18 @@ def shown_cell(cell: Cell) -> Cell:
     )
 
 
-def shown(result: TrialResult) -> TrialResult:
-    """Return the result as it may be shown; its trial's id may then be another."""
-    profile = result.trial.profile
-    if profile.shown == profile:
-        return result
-    return replace(result, trial=replace(result.trial, profile=profile.shown))
+# 13,000 of each trial made 144 MB of JSON
+_MOST_STEPS = 100
+
+
+def shown(result: TrialResult, *, steps: float = 0) -> TrialResult:
+    """Return the result as it may be shown; its trial's id may then be another.
+
+    Of more than so many steps it has no times: they are in the ledger.
+    """
+    trial, score = result.trial, result.score
+    if (profile := trial.profile.shown) is not trial.profile:
+        trial = replace(trial, profile=profile)
+    if score is not None and len(score.timings) > steps:
+        score = replace(score, timings=())
+    return replace(result, trial=trial, score=score)

@@ -665,7 +665,9 @@ def _strip(
         said=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
         line=" ".join(f"{x(at):g},{y(of):g}" for at, of in _thinned(score.timings, most)),
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
-        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped),
+        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped)
+        if dropped
+        else (),
         is_reference=is_reference,
     )
 
@@ -739,7 +741,8 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
     kept: list[tuple[int, float]] = []
     for at in range(0, len(timings), each):
         group = timings[at : at + each]
-        kept += sorted({min(group, key=lambda one: one[1]), max(group, key=lambda one: one[1])})
+        took = [seconds for _, seconds in group]
+        kept += sorted({group[took.index(min(took))], group[took.index(max(took))]})
     return kept
 
 

@@ -15,6 +15,7 @@ takes longer to import than a plan to compute; the tests hold every digit that i
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 import operator
@@ -494,23 +495,18 @@ def selected80(
         dunnett(widths[0], df, control_weight=block_baselines, alpha=alpha), t_quantile(0.975, df)
     )
     uniform = _uniform()
-    normal = map(_NORMAL.inv_cdf, uniform)
+    normal = map(_inverse, uniform)
     needed = []
     for _ in range(_RUNS):
-        rivals = _highest(uniform, profiles - 1, max(widths[0], again))
+        highest = _highest(uniform, profiles - 1, max(widths[0], again))
         own, need = next(normal), -math.inf
         if again > widths[0]:
-            need = rivals[-1] - own if len(rivals) == again else need
+            need = _inverse(highest[-1]) - own if len(highest) == again else need
             # the mean of two runs
-            rivals = sorted(
-                (
-                    (each + other) / 2
-                    for each, other in zip(rivals[: again - 1], normal, strict=False)
-                ),
-                reverse=True,
-            )
+            rivals = [each / 2 for each in _sums(highest[: again - 1], uniform, widths[0])]
             own = (own + next(normal)) / 2
-            rivals = rivals[: widths[0]]
+        else:
+            rivals = [*map(_inverse, highest)]
         sums = [0.0] * len(rivals)
         need = max(need, rivals[-1] - own) if len(rivals) == widths[0] else need
         rivals, total = rivals[: widths[0] - 1], 0.0
@@ -539,38 +535,51 @@ def selected80(
 
 
 def _uniform() -> Iterator[float]:
-    """Yield numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014).
+    """Return numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014)."""
+    return itertools.chain.from_iterable(_lanes())
 
-    Its 64 bits stand side by side in one whole number, in lanes of 128 that no product leaves.
+
+def _lanes() -> Iterator[list[float]]:
+    """Yield so many of them: their 64 bits stand side by side in one whole number, in lanes of 128.
+
+    No product leaves its lane.
     """
     ones = sum(1 << 128 * lane for lane in range(_LANES))
-    whole = ones * ((1 << 64) - 1)
+    whole, words = ones * ((1 << 64) - 1), struct.Struct("<" + "Q8x" * _LANES)
     at = sum(((lane + 1) * _STEELE & (1 << 64) - 1) << 128 * lane for lane in range(_LANES))
     while True:
         found = (at ^ ((at >> 30) & whole)) * 0xBF58476D1CE4E5B9 & whole
         found = (found ^ ((found >> 27) & whole)) * 0x94D049BB133111EB & whole
         found = ((found ^ ((found >> 31) & whole)) >> 11) & whole
-        words = struct.unpack(f"<{2 * _LANES}Q", found.to_bytes(16 * _LANES, "little"))
-        yield from [(each + 0.5) / (1 << 53) for each in words[::2]]
+        bits = words.unpack(found.to_bytes(16 * _LANES, "little"))
+        yield [(each + 0.5) * 2.0**-53 for each in bits]
         at = at + ones * (_LANES * _STEELE & (1 << 64) - 1) & whole
 
 
 def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
-    """Return the `count` highest of standard normals, falling; all of them where there are less."""
+    """Return the `count` highest of so many uniform ones, falling; all where there are less."""
     left = range(of, max(of - count, 0), -1)
     logs = map(math.log, itertools.islice(uniform, len(left)))
     # the largest of `left` uniform ones, and so on
-    highest = map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))
-    most, inverse = 1 - _LEAST, _NORMAL.inv_cdf
-    return [
-        inverse(each) if _LEAST < each < most else inverse(min(max(each, _LEAST), most))
-        for each in highest
-    ]
+    highest = [*map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))]
+    if highest and not _LEAST < highest[-1] <= highest[0] < 1 - _LEAST:
+        highest = [min(max(each, _LEAST), 1 - _LEAST) for each in highest]
+    return highest
 
 
-_NORMAL = NormalDist()
+def _sums(falling: Sequence[float], uniform: Iterator[float], count: int) -> list[float]:
+    """Return the `count` highest sums of a normal of `falling` and one more, falling."""
+    found, best = [], [0.0] * count
+    for one, other in zip(falling, uniform, strict=False):
+        if other > best[0]:  # else as many before it have a greater sum: they are greater in both
+            heapq.heapreplace(best, other)
+            found.append(_inverse(one) + _inverse(other))
+    return sorted(found, reverse=True)[:count]
+
+
+_inverse = NormalDist().inv_cdf
 _LEAST = 1e-12
-_LANES, _STEELE = 128, 0x9E3779B97F4A7C15
+_LANES, _STEELE = 256, 0x9E3779B97F4A7C15
 
 
 def outlook(

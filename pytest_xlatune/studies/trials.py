@@ -453,7 +453,7 @@ class Past:
         """The window of the first cell, for a study that has no other."""
         return next(iter(self.windows.values()))
 
-    @property
+    @cached_property
     def dropped(self) -> Mapping[str, Reason]:
         """Arm in blocks -> why it cannot run."""
         return {
@@ -496,6 +496,12 @@ class Past:
         """Whether a planned trial is over."""
         result = self.of(trial)
         return result is not None and result.status.is_final
+
+    @cached_property
+    def reference_losses(self) -> tuple[list[float], float | None]:
+        """The losses that the scored trials of the reference printed, and the median first one."""
+        own = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
+        return losses_of(own), first_loss(own)
 
     def screens_of(self, arm: str) -> Sequence[TrialResult]:
         """Return the trials of an arm outside blocks, in the order of their places."""

@@ -52,7 +52,7 @@ from pytest_xlatune.studies import (
     Question,
     Study,
 )
-from pytest_xlatune.studies.trials import Past, first_loss, losses_of, median_loss, usable
+from pytest_xlatune.studies.trials import Past, losses_of, median_loss, usable
 
 if TYPE_CHECKING:
     from pytest_xlatune.stats.rotations import DeployedCheck
@@ -72,9 +72,7 @@ class Losses:
         expected = past.reference_loss if is_of_reference else median_loss(own)
         if self.rule is LossRule.NONE or expected is None:
             return None
-        at = past.reference
-        beside = (*past.screens_of(at), *past.confirms_of(at)) if is_of_reference else ()
-        others, began = losses_of(beside), first_loss(beside)
+        others, began = past.reference_losses if is_of_reference else ([], None)
         return first(
             different_loss(each, expected, tolerance=self.tolerance, others=others, first=began)
             for each in losses_of(own)

@@ -172,7 +172,7 @@ def add_to_document(
     )
     kept: tuple[Covered, ...] = ()
     if data.exists():
-        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered.history)
+        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered)
     cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, rewrite=rewrite)
     texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
@@ -630,7 +630,7 @@ def json_of(known: Known) -> str:
 def covered_by(known: Known) -> Covered:
     """Return the cell's part of the tuning document, without secrets."""
     from pytest_xlatune.report.covered import Covered
-    from pytest_xlatune.report.leaderboard import shown_cell
+    from pytest_xlatune.report.leaderboard import shown, shown_cell
 
     covered = Covered(
         sweep=known.sweep,
@@ -639,7 +639,7 @@ def covered_by(known: Known) -> Covered:
         cell=shown_cell(known.cell),
         profiles=tuple(each.shown for each in known.profiles),
         conclusion=known.conclusion,
-        history=tuple(map(_without_steps, (*known.scored, *known.evidence))),
+        history=tuple(map(shown, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
         remarks=known.remarks,
         files=known.files,
@@ -660,20 +660,12 @@ def covered_by(known: Known) -> Covered:
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
             pgle=_pgle_of(recipe) if recipe else "",
         )
-    text = json.dumps(covered.to_json())
+    text = json.dumps(covered.data)
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):
         return covered  # `shown` has hidden all that such a trial has: its record says the same
     return Covered.from_json(json.loads(hidden))
-
-
-def _without_steps(result: TrialResult) -> TrialResult:
-    """Return a result as the document keeps it: the times of its steps are in the sweep's JSON."""
-    from pytest_xlatune.report.leaderboard import shown
-
-    found, score = shown(result), result.score
-    return found if score is None else replace(found, score=replace(score, timings=()))
 
 
 def _pgle_of(recipe: Profile) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
@@ -156,6 +156,21 @@ def test_json_holds_the_records_themselves() -> None:
     assert trials == {each.trial.id: each.to_json() for each in HISTORY}
     nan = next(each for each in HISTORY if each.trial.profile.id == "fast-math")
     assert trials[nan.trial.id]["score"]["loss"] == "nan"
+
+
+@pytest.mark.parametrize("steps", [100, 101])
+def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(steps: int) -> None:
+    timings = tuple((at, 28.5) for at in range(steps))
+    history = [
+        replace(each, score=replace(each.score, timings=timings)) if each.score else each
+        for each in HISTORY
+    ]
+    data = json.loads(leaderboard_json(replace(FINISHED, history=tuple(history))))
+    scored = [each for each in data["trials"] if each["score"]]
+    assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
+    for each in scored:
+        is_kept = steps == 100 or each["trial"]["arm"] == BASELINE_ID
+        assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:

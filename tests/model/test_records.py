@@ -203,6 +203,12 @@ def classes_by(dataclass: Any, **how: Any) -> tuple[Any, Any, Any]:
         c: str = "x"
         d: int = dataclasses.field(default=2, compare=False, repr=False)
         e: int = dataclasses.field(default=2, hash=False)
+        f: list[int] = dataclasses.field(default_factory=list, hash=False)
+        g: int = dataclasses.field(default=9, init=False)
+        told: list[str] = dataclasses.field(default_factory=list, init=False, hash=False)
+
+        def __post_init__(self) -> None:
+            self.told.append(self.c)
 
     @dataclass(**how)
     class Own:  # noqa: PLW1641 - what becomes of its hash is seen below
@@ -260,7 +266,20 @@ def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None
             "same hash": attempt(lambda: hash(one) == hash(sub(a=1, d=5, e=3))),
             "no hash": sub.__hash__ is None,
             "order": attempt(lambda: one < sub(a=2)),
-            "changed": attempt(lambda: setattr(one, "a", 7)),
+            "changed": [
+                attempt(lambda each=each: setattr(each, "a", 7)) for each in (base(a=0), one)
+            ],
+            "deleted": [attempt(lambda each=each: delattr(each, "a")) for each in (base(a=0), one)],
+            "made": [one.f, one.g, one.told, other.told, sub(a=1, f=[2]).f, one.f is like.f],
+            "refused": [
+                attempt(sub),
+                attempt(lambda: sub(a=1, nosuch=2)),
+                attempt(lambda: sub(a=1, g=2)),
+                attempt(lambda: sub(1, 2).b),
+            ],
+            "deep": copy.deepcopy(base(a=[3], b=(1,))).a,
+            "kinds": list(inspect.get_annotations(sub.__init__)),
+            "named": sub.__init__.__qualname__,
             "copied": copy.copy(other).b,
             "replaced": dataclasses.replace(other, c="z").c,
             "signature": str(inspect.signature(sub)),
@@ -268,6 +287,18 @@ def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None
         }
 
     assert told(record.dataclass) == told(dataclasses.dataclass)
+
+
+def test_what_a_dataclass_of_ours_compiles_is_compiled_where_it_is_first_used() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Seldom:
+        a: int = 0
+
+    assert not {"__init__", "__setattr__", "__repr__"} & {
+        name for name, each in vars(Seldom).items() if getattr(each, "__module__", "") == __name__
+    }
+    assert Seldom(a=3).a == 3
+    assert inspect.isfunction(vars(Seldom)["__init__"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,7 +242,14 @@ def attempt(call: Any) -> Any:
         pytest.param({"unsafe_hash": True}, id="hashed although mutable"),
     ],
 )
-def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "few", [pytest.param(0, id="compiled"), pytest.param(1000, id="the first of a class")]
+)
+def test_a_dataclass_of_ours_is_that_of_the_library(
+    how: dict[str, Any], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_FEW", few)
+
     def told(by: Any) -> dict[str, Any]:
         base, sub, own = classes_by(by, **how)
         one, like, other = sub(a=1), sub(a=1, d=5), sub(a=math.nan, b=(4,), c="y")
@@ -289,15 +296,26 @@ def test_a_dataclass_of_ours_is_that_of_the_library(how: dict[str, Any]) -> None
     assert told(record.dataclass) == told(dataclasses.dataclass)
 
 
-def test_what_a_dataclass_of_ours_compiles_is_compiled_where_it_is_first_used() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
+def test_the_library_compiles_no_method_of_a_class_that_is_seldom_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[object] = []
+
+    def compiling(*said: Any) -> None:
+        compiled.append(said)
+        exec(*said)
+
+    monkeypatch.setattr(dataclasses, "exec", compiling, raising=False)
+
+    @record.dataclass(frozen=True, slots=True, kw_only=True)
     class Seldom:
         a: int = 0
 
-    assert not {"__init__", "__setattr__", "__repr__"} & {
-        name for name, each in vars(Seldom).items() if getattr(each, "__module__", "") == __name__
-    }
-    assert Seldom(a=3).a == 3
+    made = [Seldom(a=each) for each in range(record._FEW)]
+    assert not compiled
+    made += [Seldom(a=each) for each in range(record._FEW)]
+    assert compiled
+    assert [each.a for each in made] == [*range(record._FEW)] * 2
     assert inspect.isfunction(vars(Seldom)["__init__"])
 
 

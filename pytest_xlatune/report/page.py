@@ -14,7 +14,10 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import importlib.util
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -427,13 +430,20 @@ def html(page: Page) -> str:
 
 @functools.cache
 def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import DictLoader, Environment, FileSystemBytecodeCache, StrictUndefined, compiler
 
+    # compiled, it is kept beside compiled modules: to compile it takes half of a small report
+    kept = Path(importlib.util.cache_from_source(__file__)).parent
+    cache = FileSystemBytecodeCache(str(kept), f"page.{sys.implementation.cache_tag}.%s.jinja")
+    is_kept = os.access(kept, os.W_OK) and not sys.dont_write_bytecode
+    made_by = f"{{# {compiler.__file__} {Path(compiler.__file__).stat().st_mtime_ns} #}}"
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=DictLoader({"page": _file("page.jinja") + made_by}),  # another jinja2 makes its own
+        bytecode_cache=cache if is_kept else None,
+    )  # fmt: skip
     environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code, "rows": _rows}
-    return environment.from_string(_file("page.jinja"))
+    return environment.get_template("page")
 
 
 @functools.cache

@@ -148,10 +148,15 @@ def _filling(cls: Any) -> tuple[frozenset[str], dict[str, Any], dict[str, Any], 
 
 
 def _init_of(cls: Any, how: Mapping[str, bool]) -> Any:
-    """Return the `__init__` that the library makes: it makes one of inherited fields too."""
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": "Heir."}
-    heir: Any = type(cls.__name__, (cls,), names)
-    return dataclasses.dataclass(**how)(heir).__init__
+    """Return the `__init__` that the library makes, of a class that has the same fields alone."""
+    own: dict[str, Any] = {each.name: each for each in fields(cls)}
+    kinds = {name: each.type for name, each in own.items()}
+    own |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": "A twin."}
+    if (post_init := _filling(cls)[-1]) is not None:
+        own[_POST] = post_init
+    # no subclass: some classes keep a list of theirs
+    twin: Any = type(cls.__name__, (), {**own, "__annotations__": kinds})
+    return dataclasses.dataclass(**how)(twin).__init__
 
 
 def _set(_: Any, name: str, __: object) -> None:

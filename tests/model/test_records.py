@@ -285,6 +285,7 @@ def test_a_dataclass_of_ours_is_that_of_the_library(
                 attempt(lambda: sub(1, 2).b),
             ],
             "deep": copy.deepcopy(base(a=[3], b=(1,))).a,
+            "subclasses": sub.__subclasses__(),
             "kinds": list(inspect.get_annotations(sub.__init__)),
             "named": sub.__init__.__qualname__,
             "copied": copy.copy(other).b,

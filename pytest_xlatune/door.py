@@ -60,6 +60,12 @@ class Door:
         """Return how many there are."""
         return len(self.names())
 
+    @property
+    def has_strangers(self) -> bool:
+        """Whether one is brought by code that is not of this package; imports none of them."""
+        found = _guests(self.group, tuple(sys.path)).values()
+        return not all(each.value.startswith(_PREFIX) for all_ in found for each in all_)
+
     def source(self, name: str) -> str:
         """Return the distribution that brings a name; "" where none does."""
         if name in self.ours:
@@ -113,7 +119,9 @@ class Door:
         return found[0].value
 
 
-_PREFIX = "pytest_xlatune."  # of every group
+# told here, for what has to know whether there is one before it loads the reader of logs
+LOG_FORMATS = Door("pytest_xlatune.log_formats", kind="log format")
+_PREFIX = "pytest_xlatune."  # of every group, and of our modules
 
 
 class _EntryPoint(NamedTuple):

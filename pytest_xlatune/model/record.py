@@ -81,7 +81,7 @@ if not TYPE_CHECKING:
         how |= {"eq": False, "repr": False}
         own, is_frozen = vars(cls), how.get("frozen", False)
         # the library wants to be told that a subclass of a frozen one is frozen
-        is_ours = is_frozen and how.get("slots") and not dataclasses.is_dataclass(cls)
+        is_ours = is_frozen and not dataclasses.is_dataclass(cls)
         bare = how | {"init": False, "frozen": is_frozen and not is_ours}
         made = dataclasses.dataclass(**bare)(cls)
         if has_init and "__init__" not in own:
@@ -97,7 +97,8 @@ if not TYPE_CHECKING:
         if is_ours:
             made.__dataclass_params__.frozen = True
             made.__setattr__, made.__delattr__ = _set, _delete
-            made.__getstate__, made.__setstate__ = _state, _set_state
+            if how.get("slots"):
+                made.__getstate__, made.__setstate__ = _state, _set_state
         return made
 
 
@@ -159,12 +160,21 @@ def _init_of(cls: Any, how: Mapping[str, bool]) -> Any:
     return dataclasses.dataclass(**how)(twin).__init__
 
 
-def _set(_: Any, name: str, __: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+def _set(self: Any, name: str, value: object) -> None:
+    if _is_sealed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
 
-def _delete(_: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _delete(self: Any, name: str) -> None:
+    if _is_sealed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _is_sealed(self: Any, name: str) -> bool:
+    """Whether an attribute is frozen: a subclass that is no dataclass may have more."""
+    return "__dataclass_fields__" in vars(type(self)) or name in self.__dataclass_fields__
 
 
 def _state(self: Any) -> list[Any]:

@@ -115,7 +115,7 @@ class _Later:
         self.cls, self.make, self.few = cls, make, few
 
     def __get__(self, instance: object, owner: Any = None) -> Any:
-        if self.few and instance is not None:
+        if self.few > 0 and instance is not None:
             self.few -= 1
             return functools.partial(self._fill, instance)
         made = self.cls.__init__ = self.make()

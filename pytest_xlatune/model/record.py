@@ -132,12 +132,12 @@ class _Later:
         for name, value in values.items():
             object.__setattr__(instance, name, value)
         if post_init is not None:
-            post_init(instance)
+            instance.__post_init__()  # that of a subclass, where it has one
 
 
 @functools.cache
 def _filling(cls: Any) -> tuple[frozenset[str], dict[str, Any], dict[str, Any], Any]:
-    """Return the names of fields, what they are if not said, or what makes it; what runs then."""
+    """Return the names of fields, what each is if not said, what makes it, and what runs then."""
     found, absent = fields(cls), dataclasses.MISSING
     post_init = next((own[_POST] for each in cls.__mro__ if _POST in (own := vars(each))), None)
     return (

@@ -234,6 +234,17 @@ def below(base: Any) -> Any:
     return made
 
 
+def told_below(base: Any) -> list[str]:
+    """Return what is told where a subclass that is no dataclass has its own `__post_init__`."""
+
+    class Telling(base):  # type: ignore[misc]
+        def __post_init__(self) -> None:
+            self.told.append("below")
+
+    told: list[str] = Telling(a=1).told
+    return told
+
+
 def attempt(call: Any) -> Any:
     try:
         return call()
@@ -299,6 +310,7 @@ def test_a_dataclass_of_ours_is_that_of_the_library(
             ),
             "deleted": [attempt(lambda each=each: delattr(each, "a")) for each in (base(a=0), one)],
             "made": [one.f, one.g, one.told, other.told, sub(a=1, f=[2]).f, one.f is like.f],
+            "told below": told_below(sub),
             "refused": [
                 attempt(sub),
                 attempt(lambda: sub(a=1, nosuch=2)),
@@ -306,7 +318,7 @@ def test_a_dataclass_of_ours_is_that_of_the_library(
                 attempt(lambda: sub(1, 2).b),
             ],
             "deep": copy.deepcopy(base(a=[3], b=(1,))).a,
-            "subclasses": sub.__subclasses__(),
+            "subclasses": [each.__name__ for each in sub.__subclasses__()],
             "kinds": list(inspect.get_annotations(sub.__init__)),
             "named": sub.__init__.__qualname__,
             "copied": copy.copy(other).b,

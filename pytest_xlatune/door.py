@@ -60,6 +60,12 @@ class Door:
         """Return how many there are."""
         return len(self.names())
 
+    @property
+    def has_strangers(self) -> bool:
+        """Whether one is brought by code that is not of this package; imports none of them."""
+        found = _guests(self.group, tuple(sys.path)).values()
+        return not all(each.value.startswith(_PREFIX) for all_ in found for each in all_)
+
     def source(self, name: str) -> str:
         """Return the distribution that brings a name; "" where none does."""
         if name in self.ours:
@@ -113,7 +119,9 @@ class Door:
         return found[0].value
 
 
-_PREFIX = "pytest_xlatune."  # of every group
+# told here, for what has to know whether there is one before it loads the reader of logs
+LOG_FORMATS = Door("pytest_xlatune.log_formats", kind="log format")
+_PREFIX = "pytest_xlatune."  # of every group, and of our modules
 
 
 class _EntryPoint(NamedTuple):
@@ -122,14 +130,28 @@ class _EntryPoint(NamedTuple):
     folder: str  # of its distribution's metadata
 
 
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the version of each distribution; "" of one that is not installed."""
+    found: dict[str, str] = {}
+    for folder, name in (each for place in sys.path for each in _distributions(place)):
+        found.setdefault(name, folder)
+    folders = {each: found.get(_normal(each), "") for each in names}
+    return {name: _told(each).get("Version", "") if each else "" for name, each in folders.items()}
+
+
 def _distribution(found: _EntryPoint) -> str:
     """Return name and version of the distribution, as its metadata says them."""
+    told = _told(found.folder)
+    return f"{told.get('Name', '')} {told.get('Version', '')}".strip() or found.folder
+
+
+def _told(folder: str) -> dict[str, str]:
     told: dict[str, str] = {}
     for name in ("METADATA", "PKG-INFO"):
         # Name: their-executors
-        lines = _text(f"{found.folder}/{name}").partition("\n\n")[0].splitlines()
+        lines = _text(f"{folder}/{name}").partition("\n\n")[0].splitlines()
         told |= dict(each.split(": ", 1) for each in lines if ": " in each)
-    return f"{told.get('Name', '')} {told.get('Version', '')}".strip() or found.folder
+    return told
 
 
 @functools.lru_cache(maxsize=32)

@@ -23,7 +23,6 @@ import io
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -36,6 +35,7 @@ from pytest_xlatune.cli.parsers import (
     add_commands,
     add_json,
     add_options,
+    of_terminal,
     options_of,
     without_threads,
 )
@@ -264,7 +264,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
                 *help_lines(of_command_line=True),
             ]
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=of_terminal(argparse.RawDescriptionHelpFormatter),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     known = commands(name)
@@ -280,10 +280,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
         with without_threads():
             getattr(import_module(module), add)(one)
         if of.examples:
-            own = textwrap.wrap(one.epilog or "", _WIDTH)
-            examples = ["examples:", *(f"  {each}" for each in of.examples)]
-            one.epilog = "\n".join([*examples, *([""] if own else []), *own])
-            one.formatter_class = argparse.RawDescriptionHelpFormatter
+            lines = ["examples:", *(f"  {each}" for each in of.examples)]
+            if one.epilog:
+                import textwrap  # of few commands
+
+                lines += ["", *textwrap.wrap(one.epilog, _WIDTH)]
+            one.epilog = "\n".join(lines)
+            one.formatter_class = of_terminal(argparse.RawDescriptionHelpFormatter)
     return parser
 
 

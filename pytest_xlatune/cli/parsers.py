@@ -6,6 +6,7 @@ It must not know what a command does.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import re
@@ -13,9 +14,10 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_xlatune import owned
+from pytest_xlatune.cli.show import terminal_columns
 from pytest_xlatune.model.errors import shown
 
 if TYPE_CHECKING:
@@ -87,14 +89,23 @@ def add_commands(
     parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
 ) -> dict[str, argparse.ArgumentParser]:
     """Add commands, one of which must be given: name -> line in the list, and head of its help."""
-    # with its name given, argparse formats no usage to find it, for which it loads shutil
+    # with its name given, argparse formats no usage to find it
     added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
+    formatter = of_terminal(argparse.HelpFormatter)
     return {
         name: added.add_parser(
-            name, help=line.replace("%", "%%"), description=f"{line[0].upper()}{line[1:]}."
+            name,
+            help=line.replace("%", "%%"),
+            description=f"{line[0].upper()}{line[1:]}.",
+            formatter_class=formatter,
         )
         for name, line in lines.items()
     }
+
+
+def of_terminal(formatter: type[argparse.HelpFormatter]) -> Any:
+    """Return a formatter as wide as the terminal: it asks shutil itself, for each argument."""
+    return functools.partial(formatter, width=terminal_columns() - 2)
 
 
 # options of what runs, and of what writes reports

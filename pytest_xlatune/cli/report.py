@@ -86,12 +86,15 @@ def _documents(
 ) -> Iterator[Document]:
     """Yield the report of each ledger, and the names of its files once they are written."""
     from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.report.exports import check_exports
     from pytest_xlatune.tasks.files import NO_PAGES, has_pages
     from pytest_xlatune.tasks.publish import document_of, publish, publish_index, read_known
 
-    exports, missing = check_exports(options.export)
-    problems.extend(missing)
+    exports: tuple[str, ...] = ()
+    if options.export:
+        from pytest_xlatune.report.exports import check_exports
+
+        exports, missing = check_exports(options.export)
+        problems.extend(missing)
     is_old = False  # the index, which all of them share
     try:
         for folder in folders:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pytest_xlatune.report.document import Document, Table
 
 
+_COLUMNS = 80  # where the output is no terminal
+
+
 class Output(NamedTuple):
     """What a command has to say, in each form that it has.
 
@@ -98,13 +101,22 @@ def show_json(document: Json) -> None:
 
 def show_document(document: Document) -> None:
     """Print a document as wide as the terminal; a blank line ends one that is not brief."""
-    import shutil
-
     from pytest_xlatune.report.render import terminal
 
-    lines = terminal(document, width=shutil.get_terminal_size().columns)
+    lines = terminal(document, width=terminal_columns())
     if lines:
         _say("\n".join(lines if document.brief else [*lines, ""]))
+
+
+def terminal_columns() -> int:
+    """Return how wide the terminal is, as shutil tells it, which loads three compressors."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _COLUMNS  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # none, closed, or a file
+        return _COLUMNS
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:

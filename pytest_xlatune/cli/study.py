@@ -52,11 +52,6 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.report.exports import check_exports
-    from pytest_xlatune.sweep.settings import check_folders
-    from pytest_xlatune.tasks.notify import read_targets
-
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     _refuse_another(resolved.sweep.kind, arguments.kind, arguments.sweep)
@@ -64,6 +59,11 @@ def _study(arguments: argparse.Namespace) -> Output:
         from pytest_xlatune.tasks.plan import plan_of
 
         return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
+    from pytest_xlatune.prepare.compilers import check_sweep
+    from pytest_xlatune.report.exports import check_exports
+    from pytest_xlatune.sweep.settings import check_folders
+    from pytest_xlatune.tasks.notify import read_targets
+
     targets = read_targets(os.environ, options.notify_file)
     exports, missing = check_exports(options.export)
     complain(missing)

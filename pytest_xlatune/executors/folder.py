@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -64,7 +63,7 @@ class ProcessRecord(Record):
     @property
     def is_here(self) -> bool:
         """Whether this machine can tell if the process runs."""
-        return self.host == socket.gethostname()
+        return self.host == os.uname().nodename
 
     @property
     def is_alive(self) -> bool:

@@ -20,7 +20,6 @@ import logging
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -62,7 +61,7 @@ class LocalExecutor(Executor):
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Start the payload; the job id is `<pid>.<start in ticks>`."""
-        here, folder, comment = socket.gethostname(), request.folder, request.comment
+        here, folder, comment = os.uname().nodename, request.folder, request.comment
         nodes = request.resources.nodes
         if set(request.nodelist) - {here, "localhost"} or nodes > 1:
             raise SubmissionError(
@@ -110,7 +109,7 @@ class LocalExecutor(Executor):
 
     def resume(self, nodes: Sequence[str]) -> Resumed:  # noqa: ARG002
         """Return a fault: this machine has no scheduler that could take it back."""
-        return Resumed(faults=(f"{socket.gethostname()} has no scheduler that could resume it",))
+        return Resumed(faults=(f"{os.uname().nodename} has no scheduler that could resume it",))
 
 
 def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import errno
 import fcntl
 import importlib.util
@@ -535,6 +534,8 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     if not folder.is_in_place:  # its path stands in the command, and is the working directory
         raise ValueError(f"another folder has taken the place of {folder.path}")
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     # what leaves the trainer's process group comes back to us as a child instead of escaping
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

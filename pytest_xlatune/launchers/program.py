@@ -12,7 +12,6 @@ This module must not know what the program is, nor read an env file.
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -338,7 +337,9 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     )
     return _WITNESS.format(
         folder=folder,
-        quoted=textwrap.indent(_QUOTED.format(folder=folder), "  "),
+        quoted="".join(
+            f"  {line}" for line in _QUOTED.format(folder=folder).splitlines(keepends=True)
+        ),
         of_a_dump=_OF_A_DUMP,
         flags=flags,
         nccl=nccl,

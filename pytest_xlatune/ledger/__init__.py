@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_xlatune import owned
+from pytest_xlatune.door import versions_of
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
@@ -51,17 +52,12 @@ class Event(Record):
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part, by name."""
-    import importlib.metadata
     import platform
     import sys
 
+    packages = ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy")
     found = {"python": platform.python_version(), "platform": sys.platform}
-    for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            found[package] = "absent"
-    return found
+    return found | {each: version or "absent" for each, version in versions_of(packages).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

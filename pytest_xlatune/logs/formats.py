@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import ClassVar
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.door import LOG_FORMATS as BROUGHT
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
@@ -22,7 +22,6 @@ from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
-BROUGHT = Door("pytest_xlatune.log_formats", kind="log format")
 LEAST_LETTERS = 3  # of a word, by which the lines worth reading are found
 _LETTERS = re.compile("[f-z_]")
 _MOST_PLACES = 4000

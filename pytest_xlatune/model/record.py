@@ -62,31 +62,130 @@ _AS_IT_IS = frozenset({bool, int, str, type(None)})  # of what JSON holds
 _NUMBERS = frozenset({int, float})
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
+_FEW = 100  # instances of a class that take as long as its compiled `__init__`
+_POST = "__post_init__"
 
 
 if not TYPE_CHECKING:
 
     def dataclass(cls: Any = None, /, **how: Any) -> Any:
-        """Make a dataclass, as the library does; `==`, `hash` and `repr` are one for all classes.
+        """Make a dataclass, as the library does, without a method that is compiled for it here.
 
-        The library compiles them anew for each class, half of what a class costs where a command
-        starts, and a command compares and shows values of few.
+        The library compiles six for each class, nine tenths of what a class costs where a command
+        starts. Here `__init__` is compiled where it is first asked for, and the others are one for
+        all classes: a command makes, compares and shows values of few.
         """
         if cls is None:
             return functools.partial(dataclass, **how)
         if how.get("order") or how.get("unsafe_hash"):
             return dataclasses.dataclass(**how)(cls)
-        has_eq, has_repr = how.get("eq", True), how.get("repr", True)
-        own = vars(cls)
-        made = dataclasses.dataclass(**{**how, "eq": False, "repr": False})(cls)
+        has_init, has_eq, has_repr = (how.get(each, True) for each in ("init", "eq", "repr"))
+        how |= {"eq": False, "repr": False}
+        own, is_frozen = vars(cls), how.get("frozen", False)
+        # the library wants to be told that a subclass of a frozen one is frozen
+        is_ours = is_frozen and not dataclasses.is_dataclass(cls)
+        bare = how | {"init": False, "frozen": is_frozen and not is_ours}
+        made = dataclasses.dataclass(**bare)(cls)
+        if has_init and "__init__" not in own:
+            few = _FEW if all(each.init for each in fields(made)) else 0
+            made.__init__ = _Later(made, functools.partial(_init_of, made, how), few=few)
         if has_repr and "__repr__" not in own:
             made.__repr__ = _repr
         if has_eq:
             if own.get("__hash__") is None:  # absent, or taken away by an `__eq__` of its own
-                made.__hash__ = _hash if how.get("frozen") else None
+                made.__hash__ = _hash if is_frozen else None
             if "__eq__" not in own:
                 made.__eq__ = _eq
+        if is_ours:
+            made.__dataclass_params__.frozen = True
+            made.__setattr__, made.__delattr__ = _set, _delete
+            if how.get("slots"):
+                made.__getstate__, made.__setstate__ = _state, _set_state
         return made
+
+
+class _Later:
+    """The `__init__` of a class, made where it is first asked for, and put in place of this.
+
+    Attributes:
+        few: so many instances are made without one: compiling it takes as long as a hundred.
+    """
+
+    __slots__ = ("cls", "few", "make")
+
+    def __init__(self, cls: Any, make: Callable[[], Any], *, few: int = 0) -> None:
+        self.cls, self.make, self.few = cls, make, few
+
+    def __get__(self, instance: object, owner: Any = None) -> Any:
+        if self.few > 0 and instance is not None:
+            self.few -= 1
+            return functools.partial(self._fill, instance)
+        made = self.cls.__init__ = self.make()
+        return made.__get__(instance, owner)
+
+    def _fill(self, instance: Any, /, *args: Any, **said: Any) -> None:
+        names, defaults, makers, post_init = _filling(self.cls)
+        made = {name: make() for name, make in makers.items() if name not in said}
+        values = {**defaults, **made, **said}
+        if args or values.keys() != names:  # by place, or one that the library's own refuses
+            self.few = 0
+            self.__get__(instance)(*args, **said)
+            return
+        for name, value in values.items():
+            object.__setattr__(instance, name, value)
+        if post_init is not None:
+            instance.__post_init__()  # that of a subclass, where it has one
+
+
+@functools.cache
+def _filling(cls: Any) -> tuple[frozenset[str], dict[str, Any], dict[str, Any], Any]:
+    """Return the names of fields, what each is if not said, what makes it, and what runs then."""
+    found, absent = fields(cls), dataclasses.MISSING
+    post_init = next((own[_POST] for each in cls.__mro__ if _POST in (own := vars(each))), None)
+    return (
+        frozenset(each.name for each in found),
+        {each.name: each.default for each in found if each.default is not absent},
+        {each.name: each.default_factory for each in found if each.default_factory is not absent},
+        post_init,
+    )
+
+
+def _init_of(cls: Any, how: Mapping[str, bool]) -> Any:
+    """Return the `__init__` that the library makes, of a class that has the same fields alone."""
+    own: dict[str, Any] = {each.name: each for each in fields(cls)}
+    kinds = {name: each.type for name, each in own.items()}
+    own |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": "A twin."}
+    if (post_init := _filling(cls)[-1]) is not None:
+        own[_POST] = post_init
+    # no subclass: some classes keep a list of theirs
+    twin: Any = type(cls.__name__, (), {**own, "__annotations__": kinds})
+    return dataclasses.dataclass(**how)(twin).__init__
+
+
+def _set(self: Any, name: str, value: object) -> None:
+    if _is_sealed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
+
+
+def _delete(self: Any, name: str) -> None:
+    if _is_sealed(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _is_sealed(self: Any, name: str) -> bool:
+    """Whether an attribute is frozen: a subclass that is no dataclass may have more."""
+    return "__dataclass_fields__" in vars(type(self)) or name in self.__dataclass_fields__
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, each.name) for each in fields(self)]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for each, value in zip(fields(self), state, strict=True):
+        object.__setattr__(self, each.name, value)
 
 
 def _eq(self: Any, other: Any) -> Any:
@@ -516,39 +615,38 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
     """
 
     def telling(cls: type[_T]) -> type[_T]:
-        made: Callable[..., None] = cls.__init__
-
-        @functools.wraps(made)
-        def init(self: Any, *args: Any, **said: Any) -> None:
-            try:
-                made(self, *args, **said)
-            except ConfigError as error:
-                raise told_without(error, *args, said) from None
-            except (TypeError, AttributeError) as error:
-                declared: Any = fields(self)
-                names = [each.name for each in declared if each.init]
-                unknown = next((name for name in said if name not in names), None)
-                if unknown is not None:
-                    where = f"{cls.__name__}(...)"
-                    raise ConfigError.unknown(
-                        "keyword", unknown, valid=names, where=where
-                    ) from None
-                missing = _MISSING.search(str(error))
-                if missing and not hasattr(self, missing["name"]):
-                    name = missing["name"]
-                    raise ConfigError(
-                        f"{cls.__name__}(...): {name} is missing; write {name}=..."
-                    ) from None
-                try:
-                    check_kinds(self, what=what)
-                except ConfigError as told:
-                    raise told_without(told, *args, said) from None
-                raise
-
-        cls.__init__ = init  # type: ignore[method-assign]
+        plain: Any = vars(cls)["__init__"]
+        later: Any = _Later(cls, lambda: _telling(plain.__get__(None, cls), cls.__name__, what))
+        cls.__init__ = later  # type: ignore[method-assign]
         return cls
 
     return telling
+
+
+def _telling(made: Callable[..., None], name: str, what: str) -> Callable[..., None]:
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **said: Any) -> None:
+        try:
+            made(self, *args, **said)
+        except ConfigError as error:
+            raise told_without(error, *args, said) from None
+        except (TypeError, AttributeError) as error:
+            names = [each.name for each in fields(self) if each.init]
+            unknown = next((each for each in said if each not in names), None)
+            if unknown is not None:
+                where = f"{name}(...)"
+                raise ConfigError.unknown("keyword", unknown, valid=names, where=where) from None
+            missing = _MISSING.search(str(error))
+            if missing and not hasattr(self, missing["name"]):
+                absent = missing["name"]
+                raise ConfigError(f"{name}(...): {absent} is missing; write {absent}=...") from None
+            try:
+                check_kinds(self, what=what)
+            except ConfigError as told:
+                raise told_without(told, *args, said) from None
+            raise
+
+    return init
 
 
 def told_without(error: ConfigError, *said: object) -> ConfigError:

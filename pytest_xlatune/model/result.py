@@ -545,6 +545,11 @@ class StudyRecord(Record):
         return super(StudyRecord, found).from_json(values)
 
 
+def reads_record(kind: str) -> bool:
+    """Tell whether records of a kind can be read: its class is loaded."""
+    return kind in StudyRecord._kinds  # noqa: SLF001 - of this module
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRecord(StudyRecord):
     """How noisy the jobs of a study were, and what it can see for it.

@@ -6,7 +6,6 @@ All tables of the package that a person reads in a terminal are laid out here.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 
 from pytest_xlatune.report.document import (
@@ -267,6 +266,8 @@ def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
     """Break a line between words; a word that is longer than a line stays whole."""
     if len(text) <= width and text.isprintable() and not text.endswith(" "):
         return [text] if text else []
+    import textwrap  # of no use where all fits
+
     return textwrap.wrap(
         text,
         max(width, len(indent) + 1),

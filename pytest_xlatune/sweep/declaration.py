@@ -25,10 +25,10 @@ from typing import Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.door import LOG_FORMATS
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
-from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
@@ -387,7 +387,7 @@ class Sweep(Declared):
         Raises:
             ConfigError: a setting is missing (all of them are named at once) or does not fit.
         """
-        formats()  # one that cannot be loaded is told before anything runs
+        _check_formats()
         said = said.of(self.name)
         declared, site = said.over(self.cell), said.over(self.site)
         launcher = configured(
@@ -541,6 +541,14 @@ class Sweep(Declared):
         if asked == "off":
             return None
         return self.compile_check or (CompileCheck() if asked == "on" else None)
+
+
+def _check_formats() -> None:
+    """Refuse a format of logs that cannot be loaded, before anything runs; ours can."""
+    if LOG_FORMATS.has_strangers:
+        from pytest_xlatune.logs.formats import formats
+
+        formats()
 
 
 def _read_by(cell: CellSettings) -> Protocol:

@@ -22,8 +22,6 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
-from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
-from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
@@ -238,6 +236,8 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
             f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
             "name a leaderboard.json or gate.json"
         ) from None
+    from pytest_xlatune.report.leaderboard import shown_cell
+
     # a report hides secrets, and so does what it is compared with
     changed = _changed(before, shown_cell(cell), path)
     return f"{written}{changed}", _usable(trials, path)
@@ -250,6 +250,8 @@ def _document(path: Path) -> Any:
         OSError, ValueError, KeyError, TypeError: it is not there, or no report.
         LedgerError: a newer version wrote it.
     """
+    from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
+
     document: Any = read_json(path.read_text(encoding="utf-8"))
     if document["schema"] > REPORT_SCHEMA:
         said = document["schema"]
@@ -303,6 +305,8 @@ def read_reference(path: Path, cell: Cell) -> float:
             f"the reference {path} is not the report of a finished check of nodes with a median "
             "in TGS; name another report, or say reference_tgs=..."
         )
+    from pytest_xlatune.report.leaderboard import shown_cell
+
     now = shown_cell(cell)
     differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))
     if differences:

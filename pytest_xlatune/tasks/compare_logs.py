@@ -7,7 +7,7 @@ the logs cannot tell, the result says so: one job on a side is no evidence, howe
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -187,7 +187,7 @@ def compare_sides(
     """
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
-    seen: dict[str, Path] = {}
+    seen: dict[int, list[Path]] = {}
     found = [_found(path, seen, pattern, tokens) for path in (a, b)]
     _one_protocol([read for reads, _ in found for read in reads])
     steps = [r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)]
@@ -320,14 +320,14 @@ def _notes(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _found(
-    path: Path, seen: dict[str, Path], pattern: StepPattern | None, tokens: float | None
+    path: Path, seen: dict[int, list[Path]], pattern: StepPattern | None, tokens: float | None
 ) -> tuple[list[Read], list[tuple[Path, str]]]:
-    """Read the logs of a side, each content once; `seen` is shared by the sides."""
+    """Read the logs of a side, each content once; `seen`, by size, is shared by the sides."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     reads: list[Read] = []
     left_out: list[tuple[Path, str]] = []
-    mine: set[str] = set()
+    mine: set[Path] = set()
     for job, reason in _logs(path):
         if reason:
             left_out.append((job, reason))
@@ -337,18 +337,19 @@ def _found(
         except UnreadableLogError as error:
             left_out.append((job, error.reason))
             continue
-        content = hashlib.sha256(job.read_bytes()).hexdigest()
+        alike = seen.setdefault(job.stat().st_size, [])
+        same = next((each for each in alike if filecmp.cmp(job, each, shallow=False)), None)
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
         # a copy would count as a second job, and two equal scores as a noise of nothing
-        if content in mine:
-            left_out.append((job, f"a copy of {seen[content]}: the same job counts once"))
+        if same in mine:
+            left_out.append((job, f"a copy of {same}: the same job counts once"))
             continue
-        if content in seen:
-            raise ConfigError(f"{job} is the same log as {seen[content]}, on the other side")
-        seen[content] = job
-        mine.add(content)
+        if same is not None:
+            raise ConfigError(f"{job} is the same log as {same}, on the other side")
+        alike.append(job)
+        mine.add(job)
         reads.append(read)
     if not reads:
         raise ConfigError(_nothing_in(path, left_out))

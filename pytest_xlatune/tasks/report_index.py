@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
-from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.result import Conclusion, reads_record
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import measured_cells
 from pytest_xlatune.report.document import literal, mapped, plain
@@ -83,8 +83,8 @@ def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
         try:
             data = json.loads(path.read_text("utf-8"))
             # what reads a study's record is loaded with it, and an index may be made by itself
-            kind = (data["conclusion"].get("record") or {}).get("kind")
-            if kind in KINDS:
+            kind = str((data["conclusion"].get("record") or {}).get("kind"))
+            if not reads_record(kind) and kind in KINDS:
                 _ = kind_of(kind).cls
             cell, found = Cell.from_json(data["cell"]), Conclusion.from_json(data["conclusion"])
             when = str(data["written"])

@@ -145,7 +145,11 @@ MODULES = [
     ("flags lint --jaxlib 0.8.3 --xla_a=1", {"prepare.preflight", "sweep.resolved", "studies"}),
     ("history --workdir w", WRITERS | {"studies.tuning", "studies.gate", "stats.rotations"}),
     ("watch --workdir w --once", WRITERS | {"studies.tuning", "studies.gate"}),
+    ("report --workdir w", frozenset({"studies.tuning", "report.exports"})),
     ("import nosuch.csv --model m", {"campaign"}),
+    # of a sweep file: no log is read where nothing ran
+    (f"flags lint --jaxlib 0.8.3 test_small.py {OF_CELL}", frozenset({"logs", "logs.grammar"})),
+    (f"plan test_small.py {OF_CELL} --executor local", frozenset({"logs", "prepare.compilers"})),
 ]
 
 IMPORTED = [f"import jobs.csv {OF_CELL} --workdir w", "jobs --workdir w", "report --workdir w"]

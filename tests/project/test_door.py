@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.door import Door, versions_of
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.guests import install
 from tests.helpers.sessions import run_inside
@@ -130,3 +130,9 @@ def test_a_session_without_a_sweep_asks_no_door(
     assert asked == []
     run_inside(pytester, "--markers")
     assert {each.partition(" ")[0] for each in asked} == {"pytest_xlatune.studies"}
+
+
+def test_versions_are_those_that_python_finds() -> None:
+    names = ("pytest", "numpy", "ruamel.yaml", "pytest-xlatune")
+    said = {name: importlib.metadata.version(name) for name in names}
+    assert versions_of((*names, "no-such-package")) == {**said, "no-such-package": ""}

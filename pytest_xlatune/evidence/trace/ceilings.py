@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -38,7 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Events, Ints, Kind
+from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Events, Ints, Kind, distinct
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record, dataclass
@@ -84,6 +83,8 @@ _ARCHITECTURE = re.compile(r"(sm_)(\d+)\.?(\d?)[af]?|gfx\w+")
 @functools.cache
 def peaks() -> dict[str, Peak]:
     """Return the peaks of architectures that are known; reads `peaks.toml` once."""
+    import tomllib
+
     text = Path(__file__).with_name("peaks.toml").read_text(encoding="utf-8")
     return {each["architecture"]: Peak.from_json(each) for each in tomllib.loads(text)["peak"]}
 
@@ -201,7 +202,7 @@ class Bounds:
         """Take the kernels of a device."""
         events = found.events
         self.is_gpu &= found.backend is Backend.GPU
-        named = np.unique(events.module)
+        named = distinct(events.module)
         self.modules |= {found.names[each] for each in named[named != ABSENT].tolist()}
         windows, left_out = _windows(found)
         self.left_out += left_out
@@ -304,7 +305,7 @@ def _talks(found: Observed, windows: Sequence[Window], beside: Ints) -> Iterator
     known = (found.kind == _COMMUNICATION) & (period >= 0)
     known &= events.start_ps < ends[np.maximum(period, 0)]
     label = np.where(events.op == ABSENT, events.name, events.op)
-    for each in np.unique(label[known]):
+    for each in distinct(label[known]):
         here = np.flatnonzero(known & (label == each))
         duration = events.duration_ps[here]
         yield Talk(
@@ -420,7 +421,7 @@ def _gaps(found: Observed, here: Ints, window: Window, host: Ints) -> tuple[list
     is_known = launched != _NEVER
     waits = np.where(is_known, np.clip(launched - until, 0, width), width)
     free = np.full(len(here), begin)  # since when the stream of a kernel is free
-    for each in np.unique(stream):
+    for each in distinct(stream):
         own = np.flatnonzero(stream == each)
         free[own[1:]] = np.maximum.accumulate(stop[own])[:-1]
     gaps = []

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
+from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind, distinct
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Record, dataclass
 
@@ -238,7 +238,7 @@ class Watch:
         op, name = found.events.op[mine], found.events.name[mine]
         label = np.where(op == ABSENT, name, op)
         device = found.source, int(found.device.rpartition(":")[2]), found.device
-        for each in np.unique(label):
+        for each in distinct(label):
             here = np.flatnonzero(label == each)
             here = here[np.lexsort((found.events.start_ps[mine[here]], found.step[mine[here]]))]
             key = _without_done(found.names[int(each)])

@@ -62,8 +62,6 @@ _AS_IT_IS = frozenset({bool, int, str, type(None)})  # of what JSON holds
 _NUMBERS = frozenset({int, float})
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LAST_S = float(1 << 37)  # seconds since the epoch, of the year 6325: no clock of ours says more
-_FEW = 100  # instances of a class that take as long as its compiled `__init__`
-_POST = "__post_init__"
 
 
 if not TYPE_CHECKING:
@@ -87,8 +85,7 @@ if not TYPE_CHECKING:
         bare = how | {"init": False, "frozen": is_frozen and not is_ours}
         made = dataclasses.dataclass(**bare)(cls)
         if has_init and "__init__" not in own:
-            few = _FEW if all(each.init for each in fields(made)) else 0
-            made.__init__ = _Later(made, functools.partial(_init_of, made, how), few=few)
+            made.__init__ = _Later(made, functools.partial(_init_of, made, how))
         if has_repr and "__repr__" not in own:
             made.__repr__ = _repr
         if has_eq:
@@ -105,49 +102,16 @@ if not TYPE_CHECKING:
 
 
 class _Later:
-    """The `__init__` of a class, made where it is first asked for, and put in place of this.
+    """The `__init__` of a class, made where it is first asked for, and put in place of this."""
 
-    Attributes:
-        few: so many instances are made without one: compiling it takes as long as a hundred.
-    """
+    __slots__ = ("cls", "make")
 
-    __slots__ = ("cls", "few", "make")
-
-    def __init__(self, cls: Any, make: Callable[[], Any], *, few: int = 0) -> None:
-        self.cls, self.make, self.few = cls, make, few
+    def __init__(self, cls: Any, make: Callable[[], Any]) -> None:
+        self.cls, self.make = cls, make
 
     def __get__(self, instance: object, owner: Any = None) -> Any:
-        if self.few > 0 and instance is not None:
-            self.few -= 1
-            return functools.partial(self._fill, instance)
         made = self.cls.__init__ = self.make()
         return made.__get__(instance, owner)
-
-    def _fill(self, instance: Any, /, *args: Any, **said: Any) -> None:
-        names, defaults, makers, post_init = _filling(self.cls)
-        made = {name: make() for name, make in makers.items() if name not in said}
-        values = {**defaults, **made, **said}
-        if args or values.keys() != names:  # by place, or one that the library's own refuses
-            self.few = 0
-            self.__get__(instance)(*args, **said)
-            return
-        for name, value in values.items():
-            object.__setattr__(instance, name, value)
-        if post_init is not None:
-            instance.__post_init__()  # that of a subclass, where it has one
-
-
-@functools.cache
-def _filling(cls: Any) -> tuple[frozenset[str], dict[str, Any], dict[str, Any], Any]:
-    """Return the names of fields, what each is if not said, what makes it, and what runs then."""
-    found, absent = fields(cls), dataclasses.MISSING
-    post_init = next((own[_POST] for each in cls.__mro__ if _POST in (own := vars(each))), None)
-    return (
-        frozenset(each.name for each in found),
-        {each.name: each.default for each in found if each.default is not absent},
-        {each.name: each.default_factory for each in found if each.default_factory is not absent},
-        post_init,
-    )
 
 
 def _init_of(cls: Any, how: Mapping[str, bool]) -> Any:
@@ -155,8 +119,8 @@ def _init_of(cls: Any, how: Mapping[str, bool]) -> Any:
     own: dict[str, Any] = {each.name: each for each in fields(cls)}
     kinds = {name: each.type for name, each in own.items()}
     own |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": "A twin."}
-    if (post_init := _filling(cls)[-1]) is not None:
-        own[_POST] = post_init
+    if any("__post_init__" in vars(each) for each in cls.__mro__):
+        own["__post_init__"] = cls.__post_init__
     # no subclass: some classes keep a list of theirs
     twin: Any = type(cls.__name__, (), {**own, "__annotations__": kinds})
     return dataclasses.dataclass(**how)(twin).__init__

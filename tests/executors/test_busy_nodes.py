@@ -63,10 +63,11 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
 
     def look(site: Any) -> Preflight:
         looks.append(site.is_busy)
-        trials["one"] = "submitted by the other worker, which has the nodes now"
+        # submitted by the other worker, which has the nodes now
+        trials["one"] = SimpleNamespace(trial=SimpleNamespace(arm="one"))
         return Preflight(faults=() if site.is_busy else (BUSY,))
 
-    view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()))
+    view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()), pending=())
     nothing: Any = SimpleNamespace(workdir=None)
     session = Session(nothing, "me", config=nothing)
     sweep: Any = SimpleNamespace(name="pretend", profiles=(), named_profiles=())
@@ -74,7 +75,11 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
         interpreter="")))  # fmt: skip
     one: Any = SimpleNamespace(sweep=resolved, profiles=())
     session._selections["pretend"] = one
-    campaign = SimpleNamespace(view=lambda: view, setup=SimpleNamespace(folder=None))
+    campaign = SimpleNamespace(
+        view=lambda: view,
+        conclude=lambda: SimpleNamespace(verdicts=()),
+        setup=SimpleNamespace(folder=None),
+    )
     monkeypatch.setattr(session, "campaign", lambda _: campaign)
     monkeypatch.setattr(preflight, "look", look)
     monkeypatch.setattr(session_room, "site_of", lambda *_, **said: SimpleNamespace(**said))
@@ -85,22 +90,27 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
 
 
 @pytest.mark.parametrize(
-    ("pending", "asked"),
+    ("pending", "taken"),
     [
-        pytest.param((), [["lost", "new"]], id="those without a measurement"),
-        pytest.param(("a trial",), [["fast", "lost", "new"]], id="all while one is to run"),
+        pytest.param((), {"fast"}, id="all but what was measured"),
+        pytest.param(("lost",), {"fast"}, id="all but that where one is to run again"),
+        pytest.param(("lost", "new"), set(), id="all where one is new: it may be a twin"),
     ],
 )
 def test_xla_is_asked_about_what_no_trial_has_shown(
-    monkeypatch: pytest.MonkeyPatch, pending: tuple[str, ...], asked: list[list[str]]
+    monkeypatch: pytest.MonkeyPatch, pending: tuple[str, ...], taken: set[str]
 ) -> None:
-    view = SimpleNamespace(state=SimpleNamespace(trials={1: 1}, notes=()), pending=pending)
+    planned = {each: SimpleNamespace(trial=SimpleNamespace(arm=each)) for each in ("fast", "lost")}
+    view = SimpleNamespace(
+        state=SimpleNamespace(trials=planned, notes=()),
+        pending=tuple(SimpleNamespace(arm=each) for each in pending),
+    )
     verdicts = (
         Verdict(arm="fast", kind=VerdictKind.SCREENED, n=1),
         Verdict(arm="lost", kind=VerdictKind.INVALID, n=1),
     )
     nothing: Any = SimpleNamespace(workdir=None)
-    session, seen = Session(nothing, "me", config=nothing), list[list[str]]()
+    session, seen = Session(nothing, "me", config=nothing), list[tuple[list[str], set[str]]]()
     profiles = [profile(name, "--xla_a=1") for name in ("fast", "lost", "new")]
     sweep: Any = SimpleNamespace(name="pretend", profiles=profiles, named_profiles=profiles)
     one: Any = SimpleNamespace(
@@ -116,8 +126,8 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
         setup=SimpleNamespace(folder=None),
     )
 
-    def look_at_flags(these: list[Profile], *_: object, **__: object) -> Preflight:
-        seen.append([each.id for each in these])
+    def look_at_flags(these: list[Profile], *_: object, taken: set[str], **__: Any) -> Preflight:
+        seen.append(([each.id for each in these], taken))
         return Preflight()
 
     monkeypatch.setattr(session, "campaign", lambda _: campaign)
@@ -126,4 +136,4 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
     monkeypatch.setattr(session_room, "context_of", lambda *_: None)
     monkeypatch.setattr(session_room, "look_at_flags", look_at_flags)
     session.preflight(sweep)
-    assert seen == asked
+    assert seen == [(["fast", "lost", "new"], taken)]

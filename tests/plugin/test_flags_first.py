@@ -61,7 +61,7 @@ def test_a_sweep_that_was_cut_short_asks_about_what_is_left(folder: Any) -> None
     lines = path.read_text("utf-8").splitlines(keepends=True)
     begun = [at for at, each in enumerate(lines) if '"attempt-intended"' in each]
     last = max(at for at in begun if "baseline" not in lines[at])
-    left = "same" if "same" in lines[last] else "fast"  # the order is that of the cell's digest
+    left = "same" if "same" in lines[last] else "fast"  # which runs last differs by folder
     path.write_text("".join(lines[:last]), "utf-8")  # as a kill leaves it
     folder.run("-m", "wave1 or wave2")
     folder.run("-m", "wave1 or wave2")

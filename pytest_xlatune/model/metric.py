@@ -14,7 +14,7 @@ from dataclasses import field, fields
 from typing import Self, overload
 
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import LATER, Record, Rows, dataclass
 from pytest_xlatune.model.text import significant
 
 
@@ -110,7 +110,7 @@ class StepRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Steps(Record, Sequence[StepRecord]):
+class Steps(Record, Rows[StepRecord]):
     """Steps as columns, each as long as the others: what `StepRecord` says, of all of them.
 
     A step's record is made where it is asked for: to make those of 100,000 steps takes longer than
@@ -165,15 +165,6 @@ class Steps(Record, Sequence[StepRecord]):
     def __getitem__(self, at: int | slice) -> StepRecord | Steps:
         kind = Steps if isinstance(at, slice) else StepRecord
         return kind(**{name: getattr(self, name)[at] for name in _COLUMNS})
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
 
 _COLUMNS = tuple(each.name for each in fields(StepRecord))

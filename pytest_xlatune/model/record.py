@@ -189,10 +189,25 @@ def _values(names: list[str]) -> Callable[[Any], Any]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-class Pairs(Sequence[tuple[int, float]]):
-    """Pairs as columns: the steps of a ledger of 100 MB take 60 MB, and as tuples 450.
+class Rows(Sequence[_T]):
+    """Rows that are kept as columns; equal to any sequence of the same rows."""
 
-    A field of `Sequence[tuple[int, float]]` is read as such; it is equal to a tuple of them.
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Pairs(Rows[tuple[int, float]]):
+    """Pairs: the steps of a ledger of 100 MB take 60 MB, and as tuples 450.
+
+    A field of `Sequence[tuple[int, float]]` is read as such.
     """
 
     __slots__ = ("_columns",)
@@ -209,15 +224,6 @@ class Pairs(Sequence[tuple[int, float]]):
     def __getitem__(self, at: Any) -> Any:
         one, other = (each[at] for each in self._columns)
         return tuple(zip(one, other, strict=True)) if isinstance(at, slice) else (one, other)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
 
 class Record:

@@ -14,8 +14,10 @@ import contextlib
 import errno
 import functools
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -33,6 +35,7 @@ from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
 from pytest_xlatune.ledger import (
     LEDGER,
+    AttemptSubmitted,
     CampaignOpened,
     Decided,
     Event,
@@ -539,7 +542,11 @@ class Campaign:
         Submitting the same attempt again is safe: an executor that has it returns its job.
         """
         for trial, attempt in self._state.unresolved():
-            self._write(*self._attempts.hand_over(self._state, trial, attempt))
+            with _ctrl_c_later() as asked:
+                events = self._attempts.hand_over(self._state, trial, attempt)
+                # a question to the scheduler that Ctrl-C ended too is no refusal
+                if not asked or any(isinstance(each, AttemptSubmitted) for each in events):
+                    self._write(*events)
 
     def _look_after(self) -> None:
         in_flight = self._state.in_flight()
@@ -667,3 +674,28 @@ class Campaign:
         if events:
             self.ledger.append(*events, at_s=self.setup.now())
             self._read_on()
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[list[int]]:
+    """Let Ctrl-C come when the block is over, a second one at once; what came is in the list.
+
+    A job that the scheduler was just taking was in no ledger, so it ran on when the others ended.
+    """
+    asked: list[int] = []
+
+    def later(number: int, _: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, later)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if len(asked) == 1:
+            signal.raise_signal(signal.SIGINT)

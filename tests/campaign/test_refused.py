@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,6 +76,44 @@ def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
     each.turn()
     statuses = [result.status for result in each.view().history]
     assert statuses == [TrialStatus.MEASURED, TrialStatus.RUNNING]
+
+
+class Interrupted(Cluster):
+    """A cluster whose user says Ctrl-C so often while the first job is handed over."""
+
+    def __init__(self, times: int, *, refuses: bool = False) -> None:
+        super().__init__()
+        self.times, self.refuses = times, refuses
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        job_id, times = super().submit(spec, request), self.times
+        self.times = 0
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        if times and self.refuses:
+            raise SubmissionError("a program of the site's was interrupted")
+        return job_id
+
+
+@pytest.mark.parametrize(
+    ("cluster", "in_flight"),
+    [
+        pytest.param(Interrupted(1), 1, id="known, so that it can be ended"),
+        pytest.param(Interrupted(1, refuses=True), 0, id="no refusal: the next run submits it"),
+        pytest.param(Interrupted(2), 0, id="twice: at once"),
+    ],
+)
+def test_ctrl_c_while_a_job_is_handed_over(
+    tmp_path: Path, cluster: Interrupted, in_flight: int
+) -> None:
+    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=1))
+    with pytest.raises(KeyboardInterrupt):
+        run(each, cluster)
+    after = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=1), session="second")
+    assert len(after.view().state.in_flight()) == in_flight
+    run(after, cluster)
+    assert [result.status for result in after.view().history] == [TrialStatus.MEASURED]
+    assert len(cluster.submitted) == 1
 
 
 class Limited(Cluster):

@@ -38,7 +38,6 @@ COMMANDS = (
     "compare one two",
     "hlo .",
     "drill steps.trace.json.gz",
-    "ceiling steps.trace.json.gz",
     "network h.xplane.pb",
     "megascale one/0.log",
     "flags list",

@@ -532,7 +532,7 @@ def text_of(name: str) -> str:
 COPIED = [
     PACKAGE / f"{each}.toml"
     for each in (
-        *("logs/signatures", "catalog/ceilings"),
+        "logs/signatures",
         *(f"catalog/{each}" for each in ("flags", "variables", "tpu", "kernels", "keys")),
     )
 ]

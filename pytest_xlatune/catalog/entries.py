@@ -260,17 +260,6 @@ class CatalogEntry(Record):
         return not (self.is_flag or self.channel) and self.name.islower()
 
     @property
-    def changes_products(self) -> bool:
-        """Whether it may compute other matrix products, so that it has no roofline."""
-        return self.changes_numerics and "compute" in self.aims
-
-    @property
-    def ceilings(self) -> tuple[str, ...]:
-        """What bounds its gain; () of a key, which makes another program."""
-        named = {ceiling_of(each).name for each in self.aims} if not self.is_key else ()
-        return tuple(each.name for each in ceilings() if each.name in named)
-
-    @property
     def profiles(self) -> tuple[Profile, ...]:
         """One profile for each value, named by slug and value."""
         return tuple(self._profile(value) for value in self.values)
@@ -336,19 +325,6 @@ class Catalog:
         names |= {name for _, name in settings_in(profile.env, "")} | profile.overrides.keys()
         found = {aim for each in self.entries if each.name in names for aim in each.aims}
         return tuple(part for part in PARTS if part in found)
-
-    def is_bounded(self, profile: Profile) -> bool:
-        """Tell whether each setting of a profile has a ceiling, and leaves the products alone.
-
-        A collective that sums in another order changes numbers, and no product.
-        """
-        names = {flag.name for flag in profile.flags}
-        names |= {name for _, name in settings_in(profile.env, "")}
-        entries = [self.find(each) for each in names]
-        return not profile.overrides and all(
-            found and all(each.ceilings and not each.changes_products for each in found)
-            for found in entries
-        )
 
     def integers(self) -> frozenset[str]:
         """Return the variables that NCCL reads as plain integers."""
@@ -441,39 +417,6 @@ def tpu_flags() -> frozenset[str]:
 def probed_libtpu() -> tuple[str, ...]:
     """Return the releases of libtpu that were asked about its flags, oldest first."""
     return tuple(_data(_FILES[2])["probed"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CeilingClass(Record):
-    """What bounds the gain of settings that act on some parts of a step.
-
-    Attributes:
-        name: the part of `result.PARTS` that it is known by.
-        aims: the parts of which it is the bound.
-        why: it is so, for a reader.
-    """
-
-    name: str
-    aims: tuple[str, ...]
-    why: str
-
-
-@functools.cache
-def ceilings() -> tuple[CeilingClass, ...]:
-    """Return the classes of ceilings, in the order of the file.
-
-    Raises:
-        ConfigError: the file does not name each part of a step once.
-    """
-    found = tuple(map(CeilingClass.from_json, _data("ceilings.toml")["ceiling"]))
-    if sorted(aim for each in found for aim in each.aims) != sorted(PARTS):
-        raise ConfigError("the catalog's ceilings.toml does not name each part of a step once")
-    return found
-
-
-def ceiling_of(aim: str) -> CeilingClass:
-    """Return what bounds the gain of a setting that acts on a part of a step."""
-    return next(each for each in ceilings() if aim in each.aims)
 
 
 @functools.cache

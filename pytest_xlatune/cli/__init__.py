@@ -99,7 +99,6 @@ COMMANDS = {
     "compare": ("compare", "compare two directories of logs, one job per log, or two ledgers"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
-    "ceiling": ("ceiling", "show how much any setting of a kind could win at most, from traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
     "shrink": ("shrink", "find the fewest settings of a failing profile that still fail"),
     "evidence": (
@@ -135,10 +134,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune drill trace/ --csv > rows.csv",
         "xlatune drill trace/ --program dump/ --timeline step.json.gz --pgle step.pbtxt",
         "xlatune drill before/ -- after/ --by-path --collectives",
-    ),
-    "ceiling": (
-        "xlatune ceiling pp8:baseline-deployed",
-        "xlatune ceiling trace/ --program dump/ --sees 1.5",
     ),
     "compile-check": ("xlatune compile-check sweeps/test_mine.py --keep dumps/",),
     "shrink": (

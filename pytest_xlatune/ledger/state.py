@@ -278,10 +278,10 @@ class LedgerState:
         """Return the evidence trials of all studies, in plan order, with what was read of them."""
         return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
 
-    def to_win(self, cell: Cell) -> Reason | None:
-        """Return how much there is to win in a cell, by the latest evidence of its baseline."""
+    def exposed(self, cell: Cell) -> Reason | None:
+        """Return where a step of a cell goes, by the latest evidence of its baseline."""
         own = [
-            each.shares.to_win
+            each.shares.exposed
             for each in self.evidence()
             if each.shares and each.trial.is_baseline and each.trial.cell_digest == cell.digest
         ]

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar, Self, TypeVar
 
+from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
@@ -296,27 +297,27 @@ class Shares(Record):
         of_step: part -> its share of a step, 0.2 is 20 %. A collective's, `communication`'s and
             `copies`' is the time in which nothing else ran; absent where no trace tells it.
         kinds: of the collectives in the compiled program; None where no dump tells them.
-        ceilings: class of settings (communication, compute, copies, idle) -> the most that any of
-            them could win, 0.031 is 3.1 %; without those that are not known. None: none is known.
-        of_peak: of the device's peak, what computation reaches; None where it is not known.
     """
 
     of_step: dict[str, float]
     kinds: tuple[str, ...] | None = None
-    ceilings: dict[str, float] | None = field(default=None, hash=False, metadata=LATER)
-    of_peak: float | None = field(default=None, metadata=LATER)
 
     @property
-    def to_win(self) -> Reason | None:
-        """How much there is to win at most, by what a setting acts on; None where none is known."""
-        if not self.ceilings:
-            return None
-        found = sorted(self.ceilings.items(), key=lambda each: -each[1])
-        said = [Reason(Why.WINS_AT_MOST, part=part, gain=gain) for part, gain in found]
-        if self.of_peak is not None and "compute" in self.of_step:
-            share = self.of_step["compute"]
-            said.append(Reason(Why.COMPUTES_AT, share=share, of_peak=self.of_peak))
-        return Reason(Why.SEVERAL, reasons=said)
+    def exposed(self) -> Reason | None:
+        """The share of a step of each class of kernels, most first; None without a trace.
+
+        Communication and copies count with nothing beside them.
+        """
+        classes = {each: share for each, share in self.of_step.items() if each not in COLLECTIVES}
+        said = [
+            Reason(
+                Why.SHARE_OF_STEP if each in ("compute", "idle") else Why.SHARE_OF_STEP_ALONE,
+                parts=[each],
+                share=share,
+            )
+            for each, share in sorted(classes.items(), key=lambda item: -item[1])
+        ]
+        return Reason(Why.SEVERAL, reasons=said) if said else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,11 +95,6 @@ _HOUR_S = 60 * _MINUTE_S
 _DAY_S = 24 * _HOUR_S
 
 
-def at_most(bound: float) -> str:
-    """Write a bound of a gain in percent, never below what it is: `+3.1 %`."""
-    return f"+{math.ceil(round(bound * 1e3, 6)) / 10:.1f} %"
-
-
 def points(fraction: float | None) -> str:
     """Write a relative change in signed percentage points, e.g. 0.034 as `+3.4`.
 

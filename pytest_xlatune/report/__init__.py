@@ -64,7 +64,7 @@ class Subject:
         record: what the figures rest on besides the settings; None of an imported table.
         patch: that deploys the recommended setting; "" where no file that was read has to change.
         slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
-        to_win: how much there is to win at most, by an evidence run of the baseline.
+        exposed: where a step of the baseline goes, by an evidence run of it.
     """
 
     conclusion: Conclusion
@@ -78,7 +78,7 @@ class Subject:
     record: RunRecord | None = None
     patch: str = ""
     slots: Slots = ()
-    to_win: Reason | None = None
+    exposed: Reason | None = None
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:

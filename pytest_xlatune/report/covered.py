@@ -165,7 +165,7 @@ class Covered(Record):
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
         carried: what became of the winner's gain in other cells, one a cell.
         record: what the figures rest on besides the settings; None in older documents.
-        slots, to_win: see `Subject`.
+        slots, exposed: see `Subject`.
         pgle: text of the file by which the winner lets XLA schedule; "" where it names none.
     """
 
@@ -186,7 +186,7 @@ class Covered(Record):
     carried: tuple[CarriedTo, ...] = field(default=(), metadata=LATER)
     record: RunRecord | None = field(default=None, metadata=LATER)
     slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
-    to_win: Reason | None = field(default=None, metadata=LATER)
+    exposed: Reason | None = field(default=None, metadata=LATER)
     pgle: str = field(default="", metadata=LATER)
 
     @cached_property
@@ -234,7 +234,7 @@ class Covered(Record):
             stopped=self.stopped,
             record=self.record,
             slots=self.slots,
-            to_win=self.to_win,
+            exposed=self.exposed,
         )
 
     def deploys(self, earlier: Earlier) -> bool:

@@ -268,8 +268,8 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
         say("Cell: {text}", text=literal(digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
         *(
-            [say("To win at most: {text}", text=sentence(subject.to_win, say))]
-            if subject.to_win is not None
+            [say("Time of a step: {text}", text=sentence(subject.exposed, say))]
+            if subject.exposed is not None
             else ()
         ),
         state_line(conclusion, history, say),

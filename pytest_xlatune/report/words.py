@@ -27,7 +27,6 @@ from typing import Any
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.text import (
-    at_most,
     counted,
     duration,
     fine,
@@ -517,9 +516,6 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.SHARE_OF_STEP: N_("{parts: and }, {share:size} of a step"),
     Why.SHARE_OF_STEP_ALONE: N_("{parts: and } alone, {share:size} of a step"),
-    Why.WINS_AT_MOST: N_("no setting of {part} can win more than {gain:ceiling}"),
-    Why.COMPUTES_AT: N_("{share:size} of a step is compute, at {of_peak:share} of its peak"),
-    Why.WINS_TOO_LITTLE: N_("it can win {gain:ceiling} at most, and the sweep sees {sees:size}"),
     Why.DECLARED_ORDER: N_("candidates in declared order"),
     Why.WITHOUT_EVIDENCE: N_("candidates in declared order, for the baseline has no evidence"),
     Why.NOTHING_OF_STEP: N_("it left nothing that says where the time of a step goes"),
@@ -1367,7 +1363,6 @@ def _change(found: Sequence[float]) -> str:
 
 
 _WRITERS: Mapping[str, Callable[[Any], str]] = {
-    "ceiling": at_most,
     "change": _change,
     "fine": fine,
     "gib": _gib,

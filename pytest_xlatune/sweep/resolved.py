@@ -453,12 +453,7 @@ _SPARE_S = 300  # of an allocation, beside its trials
 def _aimed(rule: Singles) -> Singles:
     """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
     known = {each.id: load().aims_of(each) for each in rule.every}
-    bounded = (each.id for each in rule.candidates if load().is_bounded(each))
-    return replace(
-        rule,
-        aims={**known, **rule.aims},
-        bounded=tuple(each for each in bounded if each not in rule.aims),
-    )
+    return replace(rule, aims={**known, **rule.aims})
 
 
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:

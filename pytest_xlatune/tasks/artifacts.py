@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from pytest_xlatune.evidence.hlo.difference import (
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, pgle_profile, read_window
-from pytest_xlatune.evidence.trace.ceilings import Bounds, ceilings, roofline
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
@@ -40,21 +38,17 @@ from pytest_xlatune.evidence.trace.comparison import (
     parts,
     seconds,
 )
-from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
-from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
 from pytest_xlatune.model.record import dataclass
-from pytest_xlatune.model.result import Shares, TrialStatus
+from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.owned import write_bytes
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
-from pytest_xlatune.stats.score import timed_steps
-from pytest_xlatune.tasks.files import chunks_of
 
 FAMILIES = 5  # of the kernel families that moved most
 _UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile
@@ -213,32 +207,16 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
         attempts = state.trials[each.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
         if each.status is TrialStatus.MEASURED and not each.is_read and submission is not None:
-            attempt, profiled_at = submission.folder, each.trial.protocol.skip_first_steps
-            step_s = _step_s(state, each.trial)
-            found.append(
-                read_attempt(each.trial.id, folder, attempt, profiled_at=profiled_at, step_s=step_s)
-            )
+            found.append(read_attempt(each.trial.id, folder, submission.folder))
     return tuple(found)
 
 
-def read_attempt(
-    trial_id: str,
-    folder: Path,
-    attempt: str,
-    *,
-    profiled_at: int = 0,
-    step_s: float | None = None,
-) -> EvidenceRecorded:
-    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's.
-
-    `profiled_at` is the step at which the profiler began. `step_s` are the seconds of a step
-    without it; None takes those of the steps before.
-    """
+def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
+    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
     facts: list[str] = []
     problems: list[str] = []
     program: Program | None = None
     drilled: Drill | None = None
-    bounds = Bounds()
     dump = f"{attempt}/{DUMP_FOLDER}"
     try:
         if not _stays_below(folder / dump, folder / attempt):
@@ -254,8 +232,7 @@ def read_attempt(
         captures = tuple(each for each in below if _stays_below(each, folder / attempt))
         problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
         facts += [fact for each in readers().values() for fact in each.facts(captures)]
-        step_s = step_s or _step_before(folder / attempt / log_name(), profiled_at)
-        drilled, left_out = read_window(captures, CaptureWindow(), step_s=step_s, observe=[bounds])
+        drilled, left_out = read_window(captures, CaptureWindow())
         facts.append(drill_fact(drilled))
         problems += left_out
     except XlatuneError as error:
@@ -266,7 +243,7 @@ def read_attempt(
         captures=tuple(str(each.relative_to(folder)) for each in captures),
         facts=tuple(facts),
         problems=tuple(each.replace(f"{folder}/", "") for each in problems),
-        shares=_with_ceilings(shares_of(drilled, program), bounds, drilled, program),
+        shares=shares_of(drilled, program),
         pgle=_write_pgle(drilled, program, folder / attempt),
     )
 
@@ -281,39 +258,6 @@ def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -
     path = attempt.absolute() / f"pgle{PGLE_SUFFIX}"
     write_bytes(path, pgle_profile(drilled, program).encode())
     return str(path)
-
-
-_WARM = 3  # the steps before are compiled in, or follow a compilation
-
-
-def _step_before(log: Path, profiled_at: int) -> float | None:
-    """Return the median seconds of the warm steps before the profiler; None where there is none."""
-    try:
-        steps = read_log(chunks_of(log, [])).steps
-    except OSError:
-        return None
-    # the one before the window is printed while the profiler starts
-    warm = range(_WARM, profiled_at - 1)
-    told = {each.step for each in steps if each.step in warm and each.step_s and not each.start}
-    exact = timed_steps(steps, tokens_per_device_step=None)
-    times = [each.step_s for each in exact if each.step in told and each.step_s]
-    return statistics.median(times) if times else None
-
-
-def _with_ceilings(
-    shares: Shares | None, bounds: Bounds, drilled: Drill | None, program: Program | None
-) -> Shares | None:
-    """Add what each class could win at most.
-
-    Not without a step time of its own: a profiler lengthens the gaps, and so lowers a ceiling.
-    """
-    if shares is None or drilled is None or drilled.step_s is None:
-        return shares
-    try:
-        found = ceilings(bounds, drilled, roofline(program, bounds.modules, None))
-    except ParseError:  # no whole step
-        return shares
-    return replace(shares, ceilings=found.gains, of_peak=found.of_peak)
 
 
 def _stays_below(path: Path, folder: Path) -> bool:

@@ -11,7 +11,6 @@ from pytest_xlatune.catalog.entries import (
     Catalog,
     CatalogEntry,
     Status,
-    ceilings,
     history,
     load,
     probed_libtpu,
@@ -85,11 +84,6 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("axes", ", ".join(entry.axes)),
         ("what", entry.mechanism),
         ("acts on", ", ".join(entry.aims)),
-        *(
-            ("ceiling", f"{each.name}: {each.why}")
-            for each in ceilings()
-            if each.name in entry.ceilings
-        ),
         ("needs", entry.constraints),
         ("seen in", seen_in(entry)),
         ("corrects", entry.corrects),
@@ -110,7 +104,6 @@ def entry_json(entry: CatalogEntry) -> Json:
     """Return an entry with what shows it, its profiles, and its releases."""
     document = entry.to_json() | {
         "seen_in": seen_in(entry),
-        "ceilings": list(entry.ceilings),
         "profiles": [each.to_json() for each in entry.profiles],
     }
     return document | (_history_json(entry.name) if entry.is_flag else {})

@@ -174,7 +174,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     outline = study.outline(recorded)
     capacity = [
         *map(sentence, outline),
-        *([sentence(to_win)] if (to_win := state.to_win(resolved.cell)) else ()),
+        *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
         *hours_of_both(outline, entries, cell=resolved.cell),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),

@@ -408,7 +408,7 @@ class Known:
             now=self.written,
             record=record_of_study(self.state, self.study),
             slots=self.slots,
-            to_win=self.state.to_win(self.cell) if self.study.traits.compares_settings else None,
+            exposed=self.state.exposed(self.cell) if self.study.traits.compares_settings else None,
         )
 
     @property
@@ -646,7 +646,7 @@ def covered_by(known: Known) -> Covered:
         versions=known.state.opened[-1].versions,
         record=known.subject.record,
         slots=known.slots,
-        to_win=known.subject.to_win,
+        exposed=known.subject.exposed,
     )
     best = covered.best
     if best is not None and known.state.recorded:

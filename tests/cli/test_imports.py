@@ -137,7 +137,6 @@ MODULES = [
         "drill h.trace.json",
         TRIALS | PAGES | {"model.cell", "evidence.hlo", "evidence.trace.xplane"},
     ),
-    ("ceiling h.trace.json", TRIALS | PAGES | {"ledger", "tasks.artifacts"}),
     ("network h.xplane.pb", TRIALS | {"model.cell"}),
     ("flags list", TRIALS | PAGES),
     ("jobs --workdir w", PAGES),

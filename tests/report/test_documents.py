@@ -47,18 +47,13 @@ def test_confirmed_and_screened_profiles_share_no_table() -> None:
         assert (row in confirmed) == (verdict.n == BLOCKS)
 
 
-def test_the_head_says_how_much_there_is_to_win_where_evidence_does() -> None:
-    shares = Shares(
-        of_step={"compute": 0.61}, ceilings={"communication": 0.031, "idle": 0.2}, of_peak=0.713
-    )
-    line = (
-        "To win at most: no setting of idle can win more than +20.0 %; no setting of communication "
-        "can win more than +3.1 %; 61.0 % of a step is compute, at 71 % of its peak"
-    )
-    assert line in markdown(leaderboard(replace(FINISHED, to_win=shares.to_win)))
-    covered = replace(COVERED, to_win=shares.to_win)
+def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
+    shares = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61})
+    line = "Time of a step: compute, 61.0 % of a step; communication alone, 31.0 % of a step"
+    assert line in markdown(leaderboard(replace(FINISHED, exposed=shares.exposed)))
+    covered = replace(COVERED, exposed=shares.exposed)
     assert line in markdown(tuning([Covered.from_json(json.loads(json.dumps(covered.to_json())))]))
-    assert "To win at most" not in markdown(leaderboard(FINISHED))
+    assert "Time of a step" not in markdown(leaderboard(FINISHED))
 
 
 def test_only_a_faster_profile_has_a_star() -> None:

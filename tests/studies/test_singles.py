@@ -70,56 +70,6 @@ def test_a_collective_counts_once_beside_all_communication() -> None:
     assert sentence(only.why) == "communication and copies alone, 60.0 % of a step"
 
 
-BOUNDED = replace(
-    PIPELINE,
-    ceilings={"communication": 0.4, "compute": 0.3, "copies": 0.0, "idle": 0.002},
-    of_peak=0.71,
-)
-
-
-def test_ceilings_order_candidates_where_they_are_known() -> None:
-    order = placed(rule(), evidence(BOUNDED))
-    assert ids(order)[:3] == ["overlap-2", "permute-8g", "ag-1g"]
-    why = {each.profile.id: sentence(each.why) for each in order}
-    assert why["triton-off"] == "no setting of compute can win more than +30.0 %"
-    assert why["permute-8g"] == "no setting of communication can win more than +40.0 %"
-    # a part without a ceiling is weighed as before
-    unknown = replace(BOUNDED, ceilings={"communication": 0.4})
-    why = {each.profile.id: sentence(each.why) for each in placed(rule(), evidence(unknown))}
-    assert why["triton-off"] == "compute, 70.0 % of a step"
-
-
-def test_a_class_that_cannot_win_what_the_sweep_sees_is_left_out_and_named() -> None:
-    few = replace(BOUNDED, ceilings={"communication": 0.004, "compute": 0.3})
-    ours = rule(bounded=tuple(each.id for each in CANDIDATES if each.id != "ag-2g"))
-    sweep = study(ours, sigma_prior=0.006)
-    assert sweep.sees is not None
-    assert 0.004 < sweep.sees < 0.02
-    done = run(sweep, shares=few)
-    kept = [each.id for each in sweep.slots_of(done).values()]
-    assert kept == ["triton-off", "ag-2g", "unheard-of"]  # of ag-2g more than the ceiling is said
-    told = " | ".join(map(sentence, sweep.conclude(done).notes))
-    assert "it can win +0.4 % at most, and the sweep sees" in told
-    # a quiet cell sees it, and one that was never calibrated may be quiet
-    for sigma in (0.001, None):
-        quiet = study(ours, sigma_prior=sigma)
-        own = [each.id for each in quiet.slots_of(run(quiet, shares=few)).values()]
-        assert "overlap-2" in own
-
-
-def test_settings_of_two_classes_may_win_what_both_can() -> None:
-    both = CANDIDATES[0]
-    aims = {both.id: ("communication", "copies")}
-    shares = Shares(of_step={"communication": 0.2, "copies": 0.1},
-                    ceilings={"communication": 0.25, "copies": 1.5})  # fmt: skip
-    ours = rule(candidates=(both,), aims=aims, bounded=(both.id,))
-    (only,) = placed(ours, evidence(shares))
-    assert only.ceiling == pytest.approx(4)  # .2 and .6 of a step are saved
-    more = replace(shares, ceilings={"communication": 0.25, "copies": 4.0})
-    (only,) = placed(ours, evidence(more))
-    assert only.ceiling is None  # all of a step: no bound
-
-
 @pytest.mark.parametrize("shares", [None, Shares(of_step={})], ids=["no evidence", "nothing told"])
 def test_without_evidence_the_declared_order_stays(shares: Shares | None) -> None:
     assert ids(placed(rule(), evidence(shares))) == [each.id for each in CANDIDATES]

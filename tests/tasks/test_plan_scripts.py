@@ -75,10 +75,10 @@ def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Pat
     assert "hunter2" not in said
 
 
-def test_recorded_evidence_tells_how_much_there_is_to_win(tmp_path: Path) -> None:
+def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
     resolved = DECLARED.resolve(Said(values={"executor": "local"}))
     trial = EvidenceStudy(cell=resolved.cell, profile=BASELINE).trial
-    shares = Shares(of_step={}, ceilings={"communication": 0.031})
+    shares = Shares(of_step={"communication": 0.031})
     events = (
         TrialPlanned(trial=trial),
         TrialEnded(result=TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))),
@@ -86,7 +86,7 @@ def test_recorded_evidence_tells_how_much_there_is_to_win(tmp_path: Path) -> Non
     )
     Ledger(tmp_path / resolved.folder / "ledger.jsonl").append(*events, at_s=1.0)
     said = planned(tmp_path, Said(values={"executor": "local"}))
-    assert "no setting of communication can win more than +3.1 %" in said
+    assert "communication alone, 3.1 % of a step" in said
 
 
 def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:

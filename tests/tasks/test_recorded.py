@@ -80,13 +80,13 @@ def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: 
     assert step_s is None
 
 
-def test_what_there_is_to_win_is_told_by_evidence_of_the_cell_s_baseline(
+def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(
     tmp_path: Path,
 ) -> None:
-    def told(axes: str, of: Profile, gain: float | None) -> list[Event]:
+    def told(axes: str, of: Profile, share: float | None) -> list[Event]:
         *first, event = recorded(axes, of)
         assert isinstance(event, EvidenceRecorded)
-        shares = Shares(of_step={}, ceilings=None if gain is None else {"idle": gain})
+        shares = Shares(of_step={} if share is None else {"idle": share})
         return [*first, dataclasses.replace(event, shares=shares)]
 
     events = [
@@ -97,9 +97,8 @@ def test_what_there_is_to_win_is_told_by_evidence_of_the_cell_s_baseline(
     ]
     folder = write(tmp_path, sweep="pp8", axes="PP=8", events=events)
     state = replay(Ledger(folder / "ledger.jsonl").refresh())
-    of_step = sentence(state.to_win(cell("PP=8")))
-    assert of_step == "no setting of idle can win more than +20.0 %"
-    assert state.to_win(cell("TP=8")) is None
+    assert sentence(state.exposed(cell("PP=8"))) == "idle, 20.0 % of a step"
+    assert state.exposed(cell("TP=8")) is None
 
 
 def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ One pass over the lines, of which all but collectives, calls and loops are only 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -122,9 +121,6 @@ class Program(Record):
     options: dict[str, str] | None = None  # that differ from their defaults
     thunks: Thunks | None = None
     tuned: str = ""  # of what autotuning chose: tiles and algorithms
-    flop: int = 0  # of a step's matrix products of 16 bits and wider, at least; 2 an added product
-    flop_narrow: int = 0  # of those of 8 bits; branches, convolutions, other kernels: neither
-    devices: int = 1  # that it runs on: partitions x replicas
 
     @property
     def unknown_trips(self) -> int:
@@ -144,7 +140,6 @@ _MOST_BITS = 1 << 63
 # Python refuses to read more than 4,300 digits, and a dump may hold such a number
 _MOST_DIGITS = 18
 _MOST_EXECUTIONS = 1 << 63  # what a loop in a loop comes to
-_NARROW = 8  # bits of an element that a device multiplies at a higher rate than those of 16
 
 # an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
 #   with a tuple:    %while.1 = (s32[], /*index=5*/f32[8]{0:S(1)}) while(%tuple.13), condition=...
@@ -154,8 +149,6 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ([a-z][a-z0-9-]
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{\s*$")
 # the first line:  HloModule jit_train_step, is_scheduled=true, entry_computation_layout={...
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
-# in it, where there are several:  , replica_count=2, num_partitions=8, frontend_attributes={
-_DEVICES = re.compile(r", (?:replica_count|num_partitions)=(\d{1,9})")
 # in it:  frontend_attributes={fingerprint_before_lhs="70caf7744d6db14c500bc2be2259cefc"}
 _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 # in a call:  calls=%comp    body=%region_0.1_spmd, condition=%region_1.2    to_apply=%add
@@ -178,13 +171,6 @@ _GROUPS = re.compile(
 _STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
 # an array in a shape:  bf16[8,256,8192]    f32[]    s32[<=8]
 _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([^][]*)\]")
-# the operand of a matrix product:  dot(%param_0, %p.1), lhs_...    dot(f32[8,4]{1,0} %p, ...
-_LEFT = re.compile(r"(?:\w+\[[^ ]* )?%?([\w.-]+)")
-# which of its dimensions are summed over:  lhs_contracting_dims={1}, rhs_contracting_dims={0}
-#   of a library's:  "dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_...
-_SUMMED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d",]*)')
-# of a library:  custom_call_target="__cublas$lt$matmul$f8"    "__cublas$gemm"
-_PRODUCT = 'custom_call_target="__cublas$'
 # a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
 # of libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
 _TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt|\.cl_\d+\.after_opt")
@@ -254,7 +240,6 @@ class _Started:
 class _Parser:
     module: str = ""
     fingerprint: str | None = None
-    devices: int = 1
     entry: str = ""
     computations: set[str] = field(default_factory=set)
     here: str | None = None
@@ -273,9 +258,6 @@ class _Parser:
     known: dict[str, str] = field(default_factory=dict)
     called: dict[str, str] = field(default_factory=dict)
     sum_here: int = 0
-    shapes: dict[str, str] = field(default_factory=dict)  # by name, of this computation
-    # of each computation: FLOP of its matrix products by the bits of an element, 8 or 16
-    products: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def line(self, line: str) -> None:
         if len(line) > MAX_LINE:
@@ -288,7 +270,6 @@ class _Parser:
             self.module = found.group(1) if found else ""
             printed = _FINGERPRINT.search(line)
             self.fingerprint = printed.group(1) if printed else None
-            self.devices = math.prod(map(int, _DEVICES.findall(line)))
         elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
             found = _COMPUTATION.match(line)
             if found is not None:
@@ -299,7 +280,7 @@ class _Parser:
                 if found.group(1):
                     self.entry = self.here
                 self.digest.update(b"{")
-                self.known, self.sum_here, self.shapes = {}, 0, {}
+                self.known, self.sum_here = {}, 0
         elif line.startswith("}"):
             if self.here is not None:
                 self.called[self.here] = f"{self.sum_here % (1 << 64):016x}"
@@ -312,9 +293,6 @@ class _Parser:
         opcode = found.group(3)
         self._identify(found, line)
         self.opcodes[opcode] += 1
-        self.shapes[found.group(1)] = found.group(2)
-        if opcode == "dot" or (opcode == "custom-call" and _PRODUCT in line):
-            self._product(found, line)
         if opcode in CALLERS:
             self._caller(found, line)
         elif opcode.endswith("-done"):
@@ -354,22 +332,6 @@ class _Parser:
         self.unordered += number
         self.sum_here += number
         self.known[found.group(1)] = whole.hexdigest()
-
-    def _product(self, found: re.Match[str], line: str) -> None:
-        """Count 2 FLOP for each product that is added: elements of the result x summed ones."""
-        left, summed = _LEFT.match(line, found.end()), _SUMMED.search(line, found.end())
-        array = _ARRAY.match(self.shapes.get(left[1], "")) if left else None
-        result = _ARRAY.search(found.group(2))
-        if array is None or result is None or summed is None:
-            return
-        bits = _BITS.get(array[1], 8 if array[1].startswith("f8") else 0)
-        sizes = [_dimension(each) for each in array[2].split(",")]
-        flop = 2 * math.prod(_dimension(each) for each in result[2].split(",") if each)
-        for each in summed[1].replace('"', "").split(","):
-            place = int(each or len(sizes)) if len(each) < _MOST_DIGITS else len(sizes)
-            flop *= sizes[place] if place < len(sizes) else 0 if each else 1
-        if bits >= _NARROW:
-            self.products[str(self.here), min(bits, 2 * _NARROW)] += min(flop, _MOST_EXECUTIONS)
 
     def _caller(self, found: re.Match[str], line: str) -> None:
         here = str(self.here)
@@ -511,9 +473,6 @@ def _program(parser: _Parser, source: str) -> Program:
                 )
             )
     known = {(each.computation, each.name): each for each in collectives}
-    flop: Counter[int] = Counter()
-    for (where, bits), each_flop in parser.products.items():
-        flop[bits] += 0 if where in in_branch else each_flop * times.get(where, 0)
     named = _TARGET.search(source)
     return Program(
         source=source,
@@ -531,9 +490,6 @@ def _program(parser: _Parser, source: str) -> Program:
             for where, loop in parser.loops
         ),
         in_flight=_in_flight(callers_first, parser.order, known),
-        flop=flop[2 * _NARROW],
-        flop_narrow=flop[_NARROW],
-        devices=parser.devices,
     )
 
 

@@ -59,7 +59,6 @@ def choose(
     profiles: Sequence[Profile],
     effective: Effective,
     why_not: Callable[[Profile], Reason | None],
-    sees: float | None = None,
 ) -> Filled:
     """Return the candidates that have a slot, in their order, and those that need none.
 
@@ -70,7 +69,6 @@ def choose(
         profiles: those that the sweep has besides.
         effective: of the cell.
         why_not: why a candidate is not worth a trial; None where nothing says so.
-        sees: the smallest gain that the sweep finds; None where it only ranks.
     """
     order = placed(rule, evidence)
     kept = {
@@ -99,7 +97,7 @@ def choose(
             elif key in seen:
                 why = Reason(Why.SAME_SETTINGS, profile=seen[key])
             else:
-                why = why_not(profile) or each.below(sees)
+                why = why_not(profile)
             if why is not None:
                 refused[profile.id] = why
                 continue

@@ -340,17 +340,6 @@ class TuningPlan(OneCell):
         """The noise of a job, to plan with before anything is seen."""
         return JobNoise(known=self.sigma_prior)
 
-    @cached_property
-    def sees(self) -> float | None:
-        """The smallest gain of a finalist that is found with 80 % power; None where it only ranks.
-
-        Of a cell that was never calibrated it is that of half a quiet cell's noise, so that nothing
-        is left out by an assumption.
-        """
-        layout = self.layout
-        sigma = self.sigma_prior or _SIGMAS[0] / 2
-        return layout.mde80(sigma) if isinstance(layout, Plan) else None
-
     @property
     def losses(self) -> Losses:
         """With what a trial's loss is compared."""

@@ -202,7 +202,6 @@ class Waves:
                 profiles=self._all,
                 effective=self.sweep.effective,
                 why_not=self._critic(),
-                sees=self.sweep.sees,
             )
         pool = self._before(rule)
         if isinstance(rule, Search):

@@ -34,7 +34,7 @@ from pytest_xlatune.model.profile import (
     merge_flags,
     settings_of,
 )
-from pytest_xlatune.model.reason import Reason, Why, several
+from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import LATER, Record, dataclass, digest, written
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
@@ -59,8 +59,6 @@ class Singles(Record):
         evidence: whether the baseline is run once before, with profiler and dump, to order them;
             one job beside the budget. A recorded run is not repeated.
         aims: profile -> the parts of a step that it acts on; the catalog says it.
-        bounded: profiles that act on nothing else and make no other program, so that the ceilings
-            of these parts are theirs.
         pgle: whether one more candidate, `pgle-profile`, lets XLA schedule by the trace of that
             evidence run. A GPU's.
 
@@ -74,7 +72,6 @@ class Singles(Record):
     candidates: tuple[Profile, ...] = ()
     evidence: bool = True
     aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    bounded: tuple[str, ...] = field(default=(), metadata=LATER)
     pgle: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -120,18 +117,10 @@ class Placed:
     Attributes:
         profile: that it is.
         why: it is there; None where it is the declared order.
-        ceiling: the most that it could win, as a share; None where that is not known.
     """
 
     profile: Profile
     why: Reason | None = None
-    ceiling: float | None = None
-
-    def below(self, sees: float | None) -> Reason | None:
-        """Return that a sweep which sees so much cannot see it; None where it may."""
-        if self.ceiling is None or sees is None or self.ceiling >= sees:
-            return None
-        return Reason(Why.WINS_TOO_LITTLE, gain=self.ceiling, sees=sees)
 
 
 def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
@@ -156,8 +145,7 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
         best = max(left, key=lambda each: _claim(known[each.id], taken))  # the first of equals
         left.remove(best)
         taken[known[best.id].part] += 1
-        ceiling = known[best.id].ceiling if best.id in rule.bounded else None
-        order.append(Placed(profile=best, why=known[best.id].why, ceiling=ceiling))
+        order.append(Placed(profile=best, why=known[best.id].why))
     return tuple(order)
 
 
@@ -211,7 +199,6 @@ class _Weight:
     part: str  # whose places it counts among
     value: float
     why: Reason
-    ceiling: float | None = None  # of all parts together
 
 
 def _claim(weight: _Weight, taken: Counter[str]) -> float:
@@ -220,10 +207,7 @@ def _claim(weight: _Weight, taken: Counter[str]) -> float:
 
 
 def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
-    """Weigh what a profile acts on by what it could save of a step at most.
-
-    Where no ceiling is known, by what a step spends there with nothing beside it.
-    """
+    """Weigh what a profile acts on by what a step spends there with nothing beside it."""
     present = [each for each in aims if not _is_absent(each, shares)]
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
@@ -235,9 +219,6 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     if "communication" in found:  # that of all collectives
         found = {each: share for each, share in found.items() if each not in COLLECTIVES}
     largest = max(found, key=lambda each: found[each])
-    saved = {each: _saved(each, share, shares) for each, share in found.items()}
-    if all(each is not None for each in saved.values()):
-        return _bounded(largest, {each: share or 0.0 for each, share in saved.items()}, shares)
     if largest == "compute":
         why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=found[largest])
         return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
@@ -246,36 +227,6 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     if largest == "idle":
         why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=total)
     return _Weight(part=largest, value=total, why=why)
-
-
-def _class(part: str) -> str:
-    """Return the class of settings whose ceiling is that of a part of a step."""
-    return "communication" if part in COLLECTIVES else part
-
-
-def _saved(part: str, share: float, shares: Shares) -> float | None:
-    """Return the share of a step that settings of a part could take away at most.
-
-    Of a kind of collectives its part of what all of them could.
-    """
-    gain = (shares.ceilings or {}).get(_class(part))
-    if gain is None:
-        return None
-    whole = shares.of_step.get("communication", 0.0)
-    of_class = min(share / whole, 1.0) if part in COLLECTIVES and whole > 0 else 1.0
-    return of_class * gain / (1 + gain)
-
-
-def _bounded(largest: str, saved: Mapping[str, float], shares: Shares) -> _Weight:
-    """Weigh a profile by ceilings; that of a kind of collectives is that of all of them."""
-    parts = sorted(saved, key=lambda each: -saved[each])
-    known = shares.ceilings or {}
-    classes = {_class(each): known[_class(each)] for each in parts}
-    kept = 1 - sum(gain / (1 + gain) for gain in classes.values())
-    ceiling = 1 / kept - 1 if kept > 0 else None
-    value = sum((COMPUTE_COUNTS if each == "compute" else 1) * saved[each] for each in parts)
-    told = [Reason(Why.WINS_AT_MOST, part=each, gain=gain) for each, gain in classes.items()]
-    return _Weight(part=largest, value=value, why=several(told) or NO_AIM, ceiling=ceiling)
 
 
 def _is_absent(part: str, shares: Shares) -> bool:

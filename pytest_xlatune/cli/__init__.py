@@ -50,7 +50,7 @@ from pytest_xlatune.cli.show import (
     show_json,
     write_files,
 )
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import (
     ConfigError,
     Exit,
@@ -59,7 +59,7 @@ from pytest_xlatune.model.errors import (
     hide_secrets_of,
 )
 
-__all__ = [  # what a command that enters by the door may use
+__all__ = [  # what a command that comes in by an entry point may use
     "OF_A_SESSION",
     "Output",
     "Subcommand",
@@ -91,7 +91,7 @@ class Subcommand(NamedTuple):
     examples: tuple[str, ...] = ()
 
 
-BROUGHT = Door("pytest_xlatune.commands", kind="command")
+BROUGHT = EntryPointGroup("pytest_xlatune.commands", kind="command")
 # command -> its file, and its line in the list of all
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),

@@ -32,7 +32,7 @@ _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest it
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    # one behind the door is not loaded for its name alone: it is there to be declared
+    # one of another distribution is not loaded for its name alone: it is there to be declared
     others = {name for name, kind in KINDS.items() if not kind.is_declared}
     kinds = [each for each in kind_names() if each not in others]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def unreadable(path: Path | str, error: OSError) -> str:
     return f"{error.filename or path}: cannot be read: {error.strerror}"
 
 
-BROUGHT = Door("pytest_xlatune.captures", kind="reader of captures")
+BROUGHT = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
 
 
 class CaptureFacts:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
-EXECUTORS = Door(
+EXECUTORS = EntryPointGroup(
     "pytest_xlatune.executors",
     kind="executor",
     ours={

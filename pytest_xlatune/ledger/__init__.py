@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import itertools
 import json
 import os
+import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
@@ -23,7 +26,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_xlatune import owned
-from pytest_xlatune.door import versions_of
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
@@ -52,12 +54,13 @@ class Event(Record):
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part, by name."""
-    import platform
-    import sys
-
-    packages = ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy")
     found = {"python": platform.python_version(), "platform": sys.platform}
-    return found | {each: version or "absent" for each, version in versions_of(packages).items()}
+    for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import ClassVar
 
-from pytest_xlatune.door import LOG_FORMATS as BROUGHT
+from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding

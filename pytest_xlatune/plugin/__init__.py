@@ -158,7 +158,7 @@ def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
 
 
 def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
-    """Register the markers of studies; of those behind the door where `pytest --markers` asks.
+    """Register the markers of studies; where `pytest --markers` asks, of other distributions' too.
 
     Else one of them has its markers from the line on that names it in a sweep file.
     """

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypeGuard
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS, Figure, Metric
@@ -36,7 +36,7 @@ from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.report.words import sentence
 
-EXPORTS = Door("pytest_xlatune.exports", kind="format")
+EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"
 
 
@@ -96,7 +96,7 @@ def formats(text: str) -> tuple[str, ...]:
 
 
 class Export(ABC):
-    """A format that comes in by the door; a subclass is made without arguments.
+    """A format that another distribution brings; a subclass is made without arguments.
 
     The formats of `FILES` are written from a report alone. One of these may need a program or a
     server, so that it is asked before anything is measured whether it can be written.
@@ -123,7 +123,7 @@ class Export(ABC):
 
 
 def export_of(name: str) -> Export | None:
-    """Return a format that comes in by the door; None of one of `FILES`.
+    """Return a format that another distribution brings; None of one of `FILES`.
 
     Raises:
         ConfigError: there is no such format, or it cannot be loaded.

@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.door import LOG_FORMATS
+from pytest_xlatune.entry_points import LOG_FORMATS
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
@@ -239,7 +239,7 @@ class Sweep(Declared):
 
     @classmethod
     def of_file(cls, path: str | Path, *, launcher: str, **given: Any) -> Sweep:
-        """Return the sweep over a configuration file of a launcher that comes in by the door.
+        """Return the sweep over a configuration file of another distribution's launcher.
 
         Args:
             path: of the file.

@@ -1,7 +1,7 @@
 """Files of other launchers that say all of a cell: as sweeps, and with a recipe in them.
 
 A launcher is a class, which a sweep file imports. One whose trainer is configured by a file of its
-own can come in by the door: an entry point of `pytest_xlatune.launchers` names a `LauncherFile`.
+own comes in by an entry point of `pytest_xlatune.launchers` that names a `LauncherFile`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_xlatune.report.covered import Covered
 
-BROUGHT = Door("pytest_xlatune.launchers", kind="launcher")
+BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 
 
 class LauncherFile(ABC):
@@ -46,7 +46,7 @@ class LauncherFile(ABC):
 
 
 def launcher_file(name: str, *, where: str) -> LauncherFile:
-    """Return the files of a launcher that comes in by the door.
+    """Return the files of a launcher that another distribution brings.
 
     Raises:
         ConfigError: there is none of this name, or it cannot be loaded.

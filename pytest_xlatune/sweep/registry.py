@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_xlatune.door import Door
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class StudyKind(NamedTuple):
         return made
 
 
-BROUGHT = Door("pytest_xlatune.studies", kind="study")
-# told of each kind that comes in by the door, when it does
+BROUGHT = EntryPointGroup("pytest_xlatune.studies", kind="study")
+# told of each kind that another distribution brings, when it does
 ON_ARRIVAL: list[Callable[[StudyKind], None]] = []
 
 
@@ -94,7 +94,7 @@ class _Kinds(dict[str, StudyKind]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the kind of this name, from the door too."""
+        """Return the kind of this name, of other distributions too."""
         try:
             return self[name]
         except KeyError:
@@ -189,7 +189,7 @@ KINDS: dict[str, StudyKind] = _Kinds(_OURS)
 
 
 def kind_names() -> list[str]:
-    """Return the name of every kind, of those behind the door too; imports none of them."""
+    """Return the name of every kind, of other distributions too; imports none of them."""
     return [*KINDS, *(each for each in BROUGHT if each not in [*KINDS])]
 
 

@@ -21,7 +21,7 @@ STDLIB = sys.stdlib_module_names
 LAYERS: dict[str, tuple[int, set[str]]] = {
     "model": (1, set()),
     "owned": (1, set()),
-    "door": (1, set()),
+    "entry_points": (1, set()),
     # programs below another interpreter: what that has, and nothing of ours
     "workers": (1, {"jax", "jaxlib", "jax_plugins"}),
     "catalog": (2, set()),
@@ -41,14 +41,14 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "plugin": (8, {"pytest"}),
     "off": (8, {"pytest"}),  # that the plugin is not there
     "__init__": (9, set()),
-    # each comes in by the door: nothing imports it, another guest neither
+    # each comes in by entry points: nothing imports it, another guest neither
     "guests": (9, set()),
     "guests/cvs": (9, {"pytest", "ruamel"}),
     "guests/megascale": (9, {"numpy"}),
     "guests/mlflow": (9, {"mlflow"}),
     "guests/wandb": (9, {"wandb"}),
 }
-SIDEWAYS = {("evidence", "stats"), ("door", "model"), ("report", "studies")}
+SIDEWAYS = {("evidence", "stats"), ("entry_points", "model"), ("report", "studies")}
 PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
 OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 MOST_FILES = 290

@@ -1,0 +1,139 @@
+"""What other distributions add by entry points: known by name without an import, then loaded.
+
+A group holds the entry points of one kind and our own names of that kind, written alike as
+`module:attr`. Ours stand in a table of the package that uses them, so that a source checkout has
+them too.
+
+    EXECUTORS = EntryPointGroup("pytest_xlatune.executors", kind="executor", ours={"here": "a:b"})
+    EXECUTORS.names()                        name -> "module:attr", nothing is imported
+    EXECUTORS.check("here", where="a.toml")  a ConfigError with the nearest name
+    EXECUTORS.load("here", where="a.toml")   the object, or a ConfigError
+
+This module knows nothing of what comes in: a package looks at what it loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from pytest_xlatune.model.errors import ConfigError
+
+_OURS = "pytest-xlatune"  # the distribution of what needs no entry point
+_PREFIX = "pytest_xlatune."  # of our modules
+
+
+class EntryPointGroup:
+    """One kind of things that have a name: ours, and those of other distributions.
+
+    Attributes:
+        group: the group of the entry points.
+        kind: the word for one of them in messages.
+        ours: name -> `module:attr`; no entry point takes one of these names.
+    """
+
+    __slots__ = ("group", "kind", "ours")
+
+    def __init__(self, group: str, *, kind: str, ours: Mapping[str, str] | None = None) -> None:
+        self.group, self.kind, self.ours = group, kind, ours or {}
+
+    def names(self) -> dict[str, str]:
+        """Return name -> `module:attr` of all, sorted by name; imports none of them."""
+        theirs = {name: first.target for name, (first, *_) in self._theirs.items()}
+        return dict(sorted({**theirs, **self.ours}.items()))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is something of this name; one of ours asks no other distribution."""
+        return name in self.ours or name in self._theirs
+
+    def __iter__(self) -> Iterator[str]:
+        """Give all names."""
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.names())
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether code that is not of this package brings one; imports none of them."""
+        return not all(
+            each.target.startswith(_PREFIX) for brought in self._theirs.values() for each in brought
+        )
+
+    def source(self, name: str) -> str:
+        """Return name and version of the distribution that brings a name; "" where none does."""
+        if name in self.ours:
+            return _OURS
+        return ", ".join(each.distribution for each in self._theirs.get(name, ()))
+
+    def check(self, name: str, *, where: str) -> None:
+        """Refuse a name that nothing has, with the nearest one; `where` it was said.
+
+        Raises:
+            ConfigError: there is no such name.
+        """
+        if name not in self:
+            raise ConfigError.unknown(self.kind, name, valid=self.names(), where=where)
+
+    def load(self, name: str, *, where: str) -> Any:
+        """Return what a name stands for; its module is imported.
+
+        Args:
+            name: one of `names`.
+            where: the place where it was said, for the message.
+
+        Raises:
+            ConfigError: the name is unknown, two distributions bring it, or its module or attribute
+                cannot be imported, whatever that raised.
+        """
+        target = self.ours[name] if name in self.ours else self._their_target(name, where)
+        module, _, attribute = target.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in filter(None, attribute.split(".")):
+                found = getattr(found, part)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.kind} {name!r} in {where}: {target} of {self.source(name)} cannot be "
+                f"loaded: {type(error).__name__}: {error}"
+            ) from error
+        return found
+
+    def _their_target(self, name: str, where: str) -> str:
+        self.check(name, where=where)
+        brought = self._theirs[name]
+        if len(brought) > 1:
+            raise ConfigError(
+                f"{self.kind} {name!r} in {where} is brought by {self.source(name)}: expected one "
+                f"distribution with this entry point of {self.group}; uninstall the others"
+            )
+        return brought[0].target
+
+    @property
+    def _theirs(self) -> dict[str, tuple[_Brought, ...]]:
+        return _entry_points(self.group, tuple(sys.path))
+
+
+# stands here for what has to know whether there is one before it loads the reader of logs
+LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
+
+
+class _Brought(NamedTuple):
+    target: str  # module:attr
+    distribution: str  # name and version
+
+
+@functools.lru_cache(maxsize=32)
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[_Brought, ...]]:
+    """Return the entry points of a group by name; the path, `sys.path`, says where they lie."""
+    found: dict[str, tuple[_Brought, ...]] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: point.value):
+        target = point.value.partition("[")[0].strip()  # module:attr [extra]
+        named = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+        found[point.name] = (*found.get(point.name, ()), _Brought(target, named))
+    return found

@@ -21,7 +21,6 @@ import random
 import re
 import sys
 import tempfile
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +43,7 @@ from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import MEGASCALE, SITE_CLASSES, FailureClass  # noqa: E402
-from pytest_xlatune.model.record import Record, laid_out  # noqa: E402
+from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
@@ -528,25 +527,8 @@ def text_of(name: str) -> str:
     return "\n".join(PARTS[name][1]()).strip("\n")
 
 
-# tables that commands read when they start, in JSON beside their TOML
-COPIED = [
-    PACKAGE / f"{each}.toml"
-    for each in (
-        "logs/signatures",
-        *(f"catalog/{each}" for each in ("flags", "variables", "tpu", "kernels", "keys")),
-    )
-]
-
-
-def copy_of(table: Path) -> str:
-    """Return the text of a table's copy in JSON."""
-    return laid_out(tomllib.loads(table.read_text(encoding="utf-8")), keeps_order=True)
-
-
 def main() -> None:
-    """Write all copies and parts."""
-    for table in COPIED:
-        table.with_suffix(".json").write_text(copy_of(table), encoding="utf-8")
+    """Write all parts."""
     for name, (page, _) in PARTS.items():
         pages.rewrite(DOCS / page, text_of(name), name)
 

@@ -8,8 +8,8 @@ a pattern is compiled when the first line holds one of its words.
 from __future__ import annotations
 
 import functools
-import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum, IntEnum
@@ -147,8 +147,8 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
 
 @functools.cache
 def table() -> SignatureTable:
-    """Return the table, read once: from the copy of `signatures.toml` in JSON."""
-    return read_table(json.loads(_FILE.with_suffix(".json").read_text(encoding="utf-8")))
+    """Return the table of `signatures.toml`, read once."""
+    return read_table(tomllib.loads(_FILE.read_text(encoding="utf-8")))
 
 
 def _signature(row: dict[str, Any]) -> Signature:

@@ -26,12 +26,6 @@ def test_a_table_is_what_the_code_says(name: str) -> None:
     assert pages.part(page, name).strip("\n") == generate.text_of(name), "run `make reference`"
 
 
-@pytest.mark.parametrize("table", generate.COPIED, ids=lambda each: each.name)
-def test_a_copy_holds_what_its_table_does(table: Path) -> None:
-    copy = table.with_suffix(".json").read_text(encoding="utf-8")
-    assert copy == generate.copy_of(table), "run `make reference`"
-
-
 def test_every_option_and_event_is_on_its_page_and_every_field_has_a_type() -> None:
     settings = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(--(?:no-)?xlatune[a-z-]*)`", settings))

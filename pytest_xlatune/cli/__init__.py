@@ -100,7 +100,6 @@ COMMANDS = {
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
-    "shrink": ("shrink", "find the fewest settings of a failing profile that still fail"),
     "evidence": (
         "evidence",
         "run profiles once more, with profiler and dump and without a score",
@@ -136,10 +135,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune drill before/ -- after/ --by-path --collectives",
     ),
     "compile-check": ("xlatune compile-check sweeps/test_mine.py --keep dumps/",),
-    "shrink": (
-        "xlatune shrink sweeps/test_mine.py:everything",
-        "xlatune shrink sweeps/test_mine.py:everything --trials 20",
-    ),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
     "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),

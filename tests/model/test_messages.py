@@ -172,13 +172,12 @@ def test_each_error_of_the_package_is_one_of_these() -> None:
         and any(ast.unparse(each).endswith(("Error", "Exception")) for each in node.bases)
         and not any(ast.unparse(each) in known - {"Exception"} for each in node.bases)
     ]
-    # the other three are caught where they are raised
+    # the others are caught where they are raised
     assert sorted(strange) == [
         "evidence/protobuf.py: WireError",
         "model/errors.py: XlatuneError",
         "owned.py: NotOursError",  # its text names a path and a user
         "studies/staged.py: _StageOpenError",
-        "tasks/shrink.py: _SpentError",
     ]
 
 

@@ -55,7 +55,6 @@ from pytest_xlatune.report.cell_documents import (  # noqa: E402
 )
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
-from pytest_xlatune.report.study_documents import CARRY_RATES  # noqa: E402
 from pytest_xlatune.report.words import WORDS  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
@@ -515,7 +514,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),
     "rates of batch sizes": ("how-to/batch.md", _rates(BATCH_RATES, "batch-sizes")),
-    "rates of gains": ("how-to/carry.md", _rates(CARRY_RATES, "gains")),
     "rates of commits": ("how-to/commits.md", _rates(COMMIT_RATES, "commits")),
     "rates of nodes": ("how-to/nodes.md", _rates(NODE_RATES, "nodes")),
     "rates of a network": ("how-to/network_check.md", _rates(NETWORK_RATES, "network")),

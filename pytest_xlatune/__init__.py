@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         ceiling_by_formula,
         ceiling_by_log,
     )
-    from pytest_xlatune.studies.carry import Carry
     from pytest_xlatune.studies.commit_check import Commits, Load
     from pytest_xlatune.studies.gate import Gate, candidate
     from pytest_xlatune.studies.network_check import Network
@@ -77,7 +76,6 @@ _NAMES_IN = {
         "ceiling_by_formula",
         "ceiling_by_log",
     ),
-    "studies.carry": ("Carry",),
     "studies.commit_check": ("Commits", "Load"),
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
@@ -101,7 +99,6 @@ __all__ = [
     "Around",
     "BatchSize",
     "Candidate",
-    "Carry",
     "Cell",
     "CellSettings",
     "CheckoutLauncher",

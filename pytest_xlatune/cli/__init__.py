@@ -96,7 +96,7 @@ BROUGHT = EntryPointGroup("pytest_xlatune.commands", kind="command")
 COMMANDS = {
     "steps": ("read_logs", "show the steps and the score of logs, of any run"),
     "triage": ("read_logs", "show what went wrong in a log, root cause first"),
-    "compare": ("compare", "compare two directories of logs, one job per log, or two ledgers"),
+    "compare": ("compare", "compare two directories of logs, one job per log"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
     "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
@@ -121,10 +121,7 @@ COMMANDS = {
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "steps": ("xlatune steps slurm-4711.out", "xlatune steps run/log.0.txt --json"),
     "triage": ("xlatune triage slurm-4711.out",),
-    "compare": (
-        "xlatune compare baseline/ candidate/ --gate 0.01",
-        "xlatune compare .xlatune/pp8/CELL later/.xlatune/pp8/CELL",
-    ),
+    "compare": ("xlatune compare baseline/ candidate/ --gate 0.01",),
     "hlo": ("xlatune hlo dump/", "xlatune hlo before/ after/"),
     "drill": (
         "xlatune drill trace/",

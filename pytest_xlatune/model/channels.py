@@ -111,15 +111,24 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
 
     A word without a dash is the value of a bare flag before it: `--auto-cast none`.
     """
-    return {name: value for name, (value, _) in _flags(variable, text).items()}
-
-
-def pieces_of(variable: str, text: str) -> dict[str, str]:
-    """Return the flags of a channel's text with their words as they are written, the last of each.
-
-    Joined by blanks they are the text again, less what a later flag of a name overrides.
-    """
-    return {name: words for name, (_, words) in _flags(variable, text).items()}
+    channel = CHANNELS[variable]
+    found: dict[str, str] = {}
+    open_name = ""  # of a flag that still takes the next word
+    for word in text.split():
+        match = _NAME.fullmatch(word)
+        if match is None:
+            if open_name:
+                found[open_name] = word
+                open_name = ""
+            continue
+        name, value = match["name"], match["value"]
+        bare = name.removeprefix("no")
+        if channel.negates and value is None and bare != name and channel.owns(bare):
+            name, value = bare, "false"
+        open_name = name if value is None else ""
+        found.pop(name, None)
+        found[name] = "true" if value is None else value
+    return found
 
 
 def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
@@ -130,27 +139,6 @@ def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
             if before.setdefault(name, value) != value:
                 yield name, before[name], value
             before[name] = value
-
-
-def _flags(variable: str, text: str) -> dict[str, tuple[str, str]]:
-    channel = CHANNELS[variable]
-    found: dict[str, tuple[str, str]] = {}
-    open_name = ""  # of a flag that still takes the next word
-    for word in text.split():
-        match = _NAME.fullmatch(word)
-        if match is None:
-            if open_name:
-                found[open_name] = word, f"{found[open_name][1]} {word}"
-                open_name = ""
-            continue
-        name, value = match["name"], match["value"]
-        bare = name.removeprefix("no")
-        if channel.negates and value is None and bare != name and channel.owns(bare):
-            name, value = bare, "false"
-        open_name = name if value is None else ""
-        found.pop(name, None)
-        found[name] = "true" if value is None else value, word
-    return found
 
 
 def complaint(variable: str, text: str) -> str:

@@ -346,22 +346,6 @@ class Why(StrEnum):
     GATE_TURNS = auto()
 
     # whether a gain carries to another cell
-    CARRIES = auto()
-    CARRIES_SMALLER = auto()
-    CARRY_LOST = auto()
-    CARRY_HARMS = auto()
-    CARRY_OPEN = auto()
-    CARRY_FIGURES = auto()
-    CARRY_NO_GAIN = auto()
-    CARRY_OF_SMALL = auto()
-    CARRY_PLAN = auto()
-    CARRY_MEASURES_SMALL = auto()
-    CARRY_TAKES_SMALL = auto()
-    CARRY_NEEDS = auto()
-    CARRY_UNTOLD = auto()
-    CARRY_PLACE = auto()
-    CARRY_METHOD = auto()
-    CARRY_TOLD = auto()
 
     # calibrations, evidence runs, imported tables
     TRIALS_DEPLOYED = auto()

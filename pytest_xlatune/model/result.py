@@ -505,11 +505,6 @@ class StudyRecord(Record):
         return None
 
     @property
-    def follows(self) -> str:
-        """The identity of the cell whose winners were measured again in this one; "" in most."""
-        return ""
-
-    @property
     def peak_tflops(self) -> float | None:
         """TFLOP/s that one device can do, as declared; None is unknown."""
         return None

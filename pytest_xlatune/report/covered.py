@@ -21,7 +21,6 @@ from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Json, Record, dataclass, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
-from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Subject
 
 SCHEMA = 3
@@ -122,28 +121,6 @@ class Elsewhere(Record):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedTo(Record):
-    """What became of the winner's gain in another cell, by a study that follows this one.
-
-    Attributes:
-        sweep: of that study, which names the folder of its report.
-        cell_digest, cell: the other cell, without secrets.
-        verdict: on the winner there, against that cell as deployed.
-    """
-
-    sweep: str
-    cell_digest: str
-    cell: Cell
-    verdict: Verdict
-
-    @property
-    def label(self) -> str:
-        """The other cell without its model, with its nodes where they are named."""
-        nodes = len(self.cell.nodelist)
-        return f"{self.cell.variant} on {counted(nodes, 'node')}" if nodes else self.cell.variant
-
-
 @dataclass(frozen=True, kw_only=True)
 class Covered(Record):
     """One cell of a tuning document, with all facts that the document tells of it.
@@ -163,7 +140,6 @@ class Covered(Record):
         explanation: the evidence on the winner.
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
-        carried: what became of the winner's gain in other cells, one a cell.
         record: what the figures rest on besides the settings; None in older documents.
         slots, exposed: see `Subject`.
         pgle: text of the file by which the winner lets XLA schedule; "" where it names none.
@@ -183,7 +159,6 @@ class Covered(Record):
     explanation: Explanation = field(default_factory=Explanation)
     earlier: tuple[Earlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
-    carried: tuple[CarriedTo, ...] = field(default=(), metadata=LATER)
     record: RunRecord | None = field(default=None, metadata=LATER)
     slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
     exposed: Reason | None = field(default=None, metadata=LATER)
@@ -294,8 +269,6 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
             new = replace(new, explanation=each.explanation)
         if new.recipe == each.recipe:
             new = replace(new, elsewhere=new.elsewhere or each.elsewhere)
-            if new.cell_digest == each.cell_digest:
-                new = replace(new, carried=new.carried or each.carried)
         cells[at] = replace(new, earlier=earlier) if earlier else new
         return tuple(cells)
     return (*cells, new)

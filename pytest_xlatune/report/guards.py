@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 from shlex import quote
@@ -21,7 +20,7 @@ from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
 from pytest_xlatune.model.reason import first
 from pytest_xlatune.model.record import canonical, dataclass, digest
-from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.document import Block, Table, columns, literal
@@ -104,7 +103,9 @@ def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
     if cell.recipe is None:
         return []
     found = []
-    for other in _others(cell, cells):
+    for other in cells:
+        if other is cell:
+            continue
         doubt = _reach(other, cells).get(cell.cell_digest)
         if doubt is not None:
             guard, variables = guard_of(cell, other)
@@ -122,35 +123,6 @@ def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
     return found
 
 
-def _others(cell: Covered, cells: Sequence[Covered]) -> list[Covered]:
-    """Return the other cells of the model, with what became of the cell's gain there.
-
-    One that a study of gains alone has measured is a cell of the model like the others.
-    """
-    found, recipe = {each.cell_digest: each for each in cells if each is not cell}, cell.recipe
-    for each in cell.carried:
-        if recipe is None or each.cell.model_tag != cell.cell.model_tag:
-            continue  # it reads files of its own
-        bare = Covered(
-            sweep=each.sweep,
-            cell_digest=each.cell_digest,
-            written_s=cell.written_s,
-            cell=each.cell,
-            profiles=(),
-            conclusion=Conclusion(verdicts=()),
-            history=(),
-        )
-        other = found.get(each.cell_digest, bare)
-        name = f"{each.verdict.arm[:_SLUG]}.carried"  # a profile there may have its own name
-        told = replace(each.verdict, arm=name)
-        found[each.cell_digest] = replace(
-            other,
-            profiles=(*other.profiles, replace(recipe, id=name)),
-            conclusion=replace(other.conclusion, verdicts=(*other.conclusion.verdicts, told)),
-        )
-    return list(found.values())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reason:
     kind: Doubt
@@ -159,7 +131,6 @@ class _Reason:
 
 
 _WORST = tuple(Doubt)
-_SLUG = 56  # characters, with a word behind them
 
 
 def _reach(other: Covered, cells: Sequence[Covered]) -> dict[str, _Reason]:

@@ -5,7 +5,7 @@ From ledgers, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,12 @@ from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
 from pytest_xlatune.report.document import (
     Document,
-    Section,
     Table,
     Text,
     bullets,
     columns,
     drawn,
     literal,
-    literals,
     plain,
     section,
 )
@@ -111,130 +109,6 @@ class PastStudy:
             "jobs": self.jobs,
             "node_hours": self.node_hours,
         }
-
-
-def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
-    """Whether a name may mean a cell: label, model, sweep, folder, or the head of its id."""
-    names = (cell.label, cell.variant, cell.model_tag, sweep, folder.rpartition("/")[2], folder)
-    return name in names or (len(name) >= _LEAST_DIGEST and cell.digest.startswith(name))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastSweep:
-    """One of two sweeps that are compared.
-
-    Attributes:
-        folder: of its ledger.
-        sweep: its name.
-        kind: of the study, e.g. "tuning".
-        label: of its cell.
-        digest: identity of its cell.
-        conclusion: of the study.
-        ended_s: time of the ledger's last event, seconds since the epoch.
-    """
-
-    folder: str
-    sweep: str
-    kind: str
-    label: str
-    digest: str
-    conclusion: Conclusion
-    ended_s: float
-
-    def to_json(self) -> Json:
-        """Return it as builtins."""
-        best, base = self.conclusion.winner, self.conclusion.reference
-        return {
-            "folder": self.folder,
-            "sweep": self.sweep,
-            "kind": self.kind,
-            "cell": self.label,
-            "cell_digest": self.digest,
-            "ended_s": self.ended_s,
-            "complete": self.conclusion.complete,
-            "reference": base.to_json() if base else None,
-            "winner": best.to_json() if best else None,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmThenNow:
-    """An arm that both sweeps measured; `change`: of its delta, and its 95 % interval, relative."""
-
-    then: Verdict
-    now: Verdict
-    change: tuple[float, float, float] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Something that is not the same in both sweeps; "" is absent."""
-
-    what: str
-    then: str
-    now: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThenNow:
-    """Two sweeps that asked the same question at two times.
-
-    Attributes:
-        then, now: the sweeps; `then` is side A.
-        arms: those that both have with the same settings, in the order of `now`.
-        other_settings: names of arms that stand for other settings in each.
-        reference: change of the reference's figure, and its 95 % interval; None if unknown.
-        differs: each setting and fact in which cell and environment differ.
-        notes: what the comparison cannot tell, one sentence each.
-    """
-
-    then: PastSweep
-    now: PastSweep
-    arms: tuple[ArmThenNow, ...]
-    other_settings: tuple[str, ...]
-    reference: tuple[float, float, float] | None
-    differs: tuple[Difference, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def only(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The arms that only the one, and only the other, has."""
-        arms = [[v.arm for v in each.conclusion.verdicts] for each in (self.then, self.now)]
-        return (
-            tuple(each for each in arms[0] if each not in arms[1]),
-            tuple(each for each in arms[1] if each not in arms[0]),
-        )
-
-    def to_json(self) -> Json:
-        """Return it as builtins; changes are fractions, absent values null."""
-        only_then, only_now = self.only
-        return {
-            "schema": 1,
-            "a": self.then.to_json(),
-            "b": self.now.to_json(),
-            "reference": _change_json(self.reference),
-            "arms": [
-                {
-                    "arm": each.now.arm,
-                    "a": each.then.to_json(),
-                    "b": each.now.to_json(),
-                    "change": _change_json(each.change),
-                }
-                for each in self.arms
-            ],
-            "only_a": list(only_then),
-            "only_b": list(only_now),
-            "other_settings": list(self.other_settings),
-            "differs": [{"what": e.what, "a": e.then, "b": e.now} for e in self.differs],
-            "notes": list(self.notes),
-        }
-
-
-def _change_json(change: tuple[float, float, float] | None) -> Json:
-    return None if change is None else {"delta": change[0], "ci95": list(change[1:])}
-
-
-_LEAST_DIGEST = 4
 
 
 def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
@@ -516,90 +390,3 @@ def _total(past: Sequence[PastStudy]) -> str:
     known = [each.node_hours for each in past if each.node_hours is not None]
     hours = significant(sum(known)) if known else ABSENT
     return f"Cost: {counted(sum(each.jobs for each in past), 'job')}, {hours} node-hours"
-
-
-def then_now(found: ThenNow) -> Document:
-    """Return the comparison of two sweeps as a document."""
-    return Document(
-        title=f"{found.now.label}: two sweeps",
-        header=(
-            *(
-                f"{side}: {literal(each.folder)}, {_date(each.ended_s)} UTC, "
-                f"{'complete' if each.conclusion.complete else 'preliminary'}"
-                for side, each in (("A", found.then), ("B", found.now))
-            ),
-            *map(plain, found.notes),
-        ),
-        sections=tuple(_then_now_sections(found)),
-    )
-
-
-def _then_now_sections(found: ThenNow) -> Iterator[Section]:
-    reference = found.now.conclusion.reference
-    changed = "cannot be told: too few runs, or none with a score"
-    if found.reference is not None:
-        estimate, low, high = found.reference
-        changed = f"{percent(estimate)}, 95 % interval {interval((low, high))} (Welch's t)"
-    yield section(
-        "What was found",
-        bullets(
-            *(
-                f"Winner {words} ({side}): {_winner(each.conclusion.winner)}"
-                for words, side, each in (("then", "A", found.then), ("now", "B", found.now))
-            ),
-            *([f"Figure of {literal(reference.arm)}, B against A: {changed}"] if reference else []),
-        ),
-    )
-    rows = tuple(
-        (
-            literal(each.now.arm),
-            points(each.then.delta),
-            interval(each.then.ci95),
-            str(each.then.n),
-            points(each.now.delta),
-            interval(each.now.ci95),
-            str(each.now.n),
-            points(each.change[0]) if each.change else ABSENT,
-            interval(each.change[1:]) if each.change else ABSENT,
-            _reads(each),
-        )
-        for each in found.arms
-    )
-    titles = columns(
-        "~Arm", ">delta % in A", "95 %", ">n", ">in B", "95 %", ">n", ">change of delta %", "95 %",
-        "~reads",
-    )  # fmt: skip
-    none = Text(text="No arm with the same settings is in both.")
-    yield section("Arms in both", Table(columns=titles, rows=rows) if rows else none)
-    only_then, only_now = found.only
-    lists = {
-        "only in A": only_then,
-        "only in B": only_now,
-        "other settings under the same name, not compared": found.other_settings,
-    }
-    if any(lists.values()):
-        said = (f"{words}: {literals(names)}" for words, names in lists.items() if names)
-        yield section("Other arms", bullets(*said))
-    differs = tuple(
-        (plain(each.what), literal(each.then) or ABSENT, literal(each.now) or ABSENT)
-        for each in found.differs
-    )
-    titles = columns("~What", "~in A", "~in B")
-    same = Text(text="Nothing that the ledgers tell of differs.")
-    yield section("What differs", Table(columns=titles, rows=differs) if differs else same)
-
-
-def _winner(best: Verdict | None) -> str:
-    if best is None:
-        return "none"
-    ends = f" {interval(best.ci95)}" if best.ci95 else ""
-    return f"★ {literal(best.arm)} {percent(best.delta)}{ends}, n = {best.n}"
-
-
-def _reads(arm: ArmThenNow) -> str:
-    kinds = f"{arm.then.kind}, then {arm.now.kind}"
-    if arm.change is None:
-        return f"{kinds}: no interval of a change, one of them was measured once or not at all"
-    _, low, high = arm.change
-    what = "larger gain now" if low > 0 else "smaller gain now" if high < 0 else "cannot tell"
-    return f"{kinds}: {what}"

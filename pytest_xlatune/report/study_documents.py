@@ -24,7 +24,6 @@ from pytest_xlatune.model.text import (
     ABSENT,
     counted,
     fine,
-    interval,
     points,
     rate,
     significant,
@@ -84,48 +83,6 @@ def gate(subject: Subject) -> Document:
             can_tell(conclusion, "gate"),
         ),
     )
-
-
-# tests/report/test_error_rates.py holds these figures to the measured table
-CARRY_RATES = (
-    "In simulated studies at most 4.4 % of a kind had a wrong word; a gain of 2 % that is all here "
-    "was called CARRIES in 31.7 to 97.8 %, one that is gone LOST in 32.1 to 96.9 %, by the noise "
-    "of a job (docs/reference/error_rates.md)."
-)
-
-
-def carry(subject: Subject) -> Document:
-    """Return a study of gains as a document: what becomes of each, its changes in both cells."""
-    from pytest_xlatune.studies.carry import CarryRecord
-
-    conclusion = subject.conclusion
-    record = conclusion.found(CarryRecord)
-    lines = [plain(paragraph(each)) for each in conclusion.verdicts]
-    rows = tuple(
-        (literal(each.arm), each.word, *(text for of in each.three for text in _change(of)))
-        for each in record.changes
-    )
-    heads = (f"in {record.small or 'the small cell'}", "here", "difference")
-    titles = (title for head in heads for title in (f">{head}: %", "95 %"))
-    return Document(
-        title=f"{subject.cell.label}: does a gain carry?",
-        header=header(subject),
-        sections=(
-            section("Answer", bullets(*lines), Text(text=CARRY_RATES)),
-            *(
-                [section("Changes", Table(columns=columns("~Profile", "gain", *titles), rows=rows))]
-                if rows
-                else []
-            ),
-            section("Figures", *tables(subject)),
-            can_tell(conclusion, "study"),
-            jobs(subject),
-        ),
-    )
-
-
-def _change(found: tuple[float, float, float]) -> tuple[str, str]:
-    return points(found[0]), interval(found[1:])
 
 
 _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}

@@ -217,13 +217,6 @@ _UNTOLD = N_(
     "there ({files}). It is proved for {cell} alone."
 )
 
-_GAINS: Mapping[str, str] = {
-    "CARRIES": N_("Its gain carries to {cell}: {change} there ({file})."),
-    "SMALLER": N_("A part of its gain carries to {cell}: {change} there ({file})."),
-    "LOST": N_("Its gain does not carry to {cell}: {change} there ({file})."),
-}
-_GAIN_UNTOLD = N_("Whether its gain carries to {cell} is not told: {change} there ({file}).")
-
 
 def tuning(
     cells: Sequence[Covered], language: Language = Language.ENGLISH, *, rewrite: bool = False
@@ -466,14 +459,7 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[s
 def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
     """Name the configurations that the recipe is proved for, and those that it harms."""
     cell = literal(covered.cell.label)
-    for there in covered.carried:
-        yield say.text(
-            _GAINS.get(there.verdict.word, _GAIN_UNTOLD),
-            cell=literal(there.label),
-            change=_promise(there.verdict),
-            file=literal(f"{there.sweep}/carry.md"),
-        )
-    if not covered.elsewhere and not covered.carried:
+    if not covered.elsewhere:
         yield say.text(
             "The recipe was measured on {cell} only. Its effect may have the "
             "opposite sign on another parallelism or on another configuration of the "

@@ -669,40 +669,6 @@ WORDS: Mapping[Why, str] = {
         "differs by up to {noise:fine} between rotations"
     ),
     # whether a gain carries to another cell
-    Why.CARRIES: N_("at least {least:share} of the gain is here"),
-    Why.CARRIES_SMALLER: N_("a part of the gain is here, and less than in the small cell"),
-    Why.CARRY_LOST: N_(
-        "less than {least:share} of the gain is here, and it is not shown that any of it is"
-    ),
-    Why.CARRY_HARMS: N_("it is slower here than the cell as deployed"),
-    Why.CARRY_OPEN: N_("neither shown that {least:share} of the gain is here, nor that less is"),
-    Why.CARRY_FIGURES: N_(
-        "{full:change} here, {small:change} in the small cell, a difference of {apart:change}"
-    ),
-    Why.CARRY_NO_GAIN: N_(
-        "no gain is shown in the small cell ({small:change}), so none is looked for here"
-    ),
-    Why.CARRY_OF_SMALL: N_("in the small cell: {why}"),
-    Why.CARRY_PLAN: N_(
-        "{trials:+trial} of this cell at most: {blocks} blocks of {profiles:+profile} + "
-        "{baselines:+baseline}, looked at after {first}: it stops where all is told"
-    ),
-    Why.CARRY_MEASURES_SMALL: N_(
-        "{trials:+trial} of the small cell ({label}) before them; a profile that gains nothing "
-        "there is not run here"
-    ),
-    Why.CARRY_TAKES_SMALL: N_("the gains in the small cell ({label}) are those of {source}"),
-    Why.CARRY_NEEDS: N_(
-        "{arm}: at a job noise of {sigma:fine} {blocks} blocks tell with 80 % power that it "
-        "carries, if all of {gain:percent} is here"
-    ),
-    Why.CARRY_UNTOLD: N_(
-        "{arm}: at a job noise of {sigma:fine} no number of blocks tells that it carries: "
-        "measure its gain in the small cell more often"
-    ),
-    Why.CARRY_PLACE: N_("small cell, block {block}"),
-    Why.CARRY_METHOD: N_("{looks:+look}, each by 95 % intervals (MOVER); {method}"),
-    Why.CARRY_TOLD: N_("{arm} {word}: {figures}"),
     # calibrations, evidence runs, imported tables
     Why.TRIALS_DEPLOYED: N_("{trials:+trial} of the cell as deployed"),
     Why.TRIALS_IN_ALLOCATIONS: N_(

@@ -19,7 +19,6 @@ from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
-    Verdict,
     VerdictKind,
     relative,
 )
@@ -126,37 +125,6 @@ def two_samples(
         mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
         method=Reason(Why.WELCH, beside=len(beside), own=len(own), family=family, alpha=alpha),
     )
-
-
-def change_of_delta(then: Verdict, now: Verdict) -> tuple[float, float, float] | None:
-    """Return how an arm's delta changed from one sweep to another, with its 95 % interval.
-
-    All are relative: 0.02 is a delta of +5 % that became +7.1 %, (1.071 / 1.05) - 1. None where one
-    of the two has no interval: a single run carries none.
-
-    The sweeps shared no block, so the two are independent, and the interval is put together from
-    both (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008, "MOVER"): it takes no degrees of
-    freedom, which a verdict does not keep.
-    """
-    if then.delta is None or now.delta is None or then.ci95 is None or now.ci95 is None:
-        return None
-    before, low_then, high_then = map(math.log1p, (then.delta, *then.ci95))
-    after, low_now, high_now = map(math.log1p, (now.delta, *now.ci95))
-    estimate, low, high = less((after, low_now, high_now), (before, low_then, high_then))
-    return relative(estimate), relative(low), relative(high)
-
-
-def less(now: Change, then: Change, *, share: float = 1.0) -> Change:
-    """Return one independent change less a share of another, with the interval put together.
-
-    By MOVER, see `change_of_delta`: the two intervals may have ends at unlike distances, and each
-    end of the result is as sure as the two that it is made of.
-    """
-    (after, low_now, high_now), (before, low_then, high_then) = now, then
-    estimate = after - share * before
-    low = estimate - math.hypot(after - low_now, share * (high_then - before))
-    high = estimate + math.hypot(high_now - after, share * (before - low_then))
-    return estimate, low, high
 
 
 # One variance for all gave 6.7 to 10.3 % false winners where arms have 2 to 5 times the noise.
@@ -429,42 +397,3 @@ def _critical(design: GateLayout) -> float:
     if design.stored:
         return bonferroni(design.arms, design.df, alpha=SWEEP_ALPHA)
     return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)
-
-
-_TAIL = 0.025  # of a 95 % interval, beyond either end
-
-
-def change_of(found: Comparison, *, family: int) -> Change:
-    """Return the change of a comparison with its interval, which 95 % of all `family` hold."""
-    reach = t_quantile(1 - _TAIL / family, found.df) * standard_error(found)
-    return found.estimate, found.estimate - reach, found.estimate + reach
-
-
-def change_in(verdict: Verdict, *, family: int) -> Change | None:
-    """Return the same of a decided verdict, as log ratios; None where it has no interval.
-
-    Of a winner of a tuning sweep the low end has the selection in it.
-    """
-    if verdict.delta is None or verdict.ci95 is None:
-        return None
-    # a verdict keeps no degrees of freedom
-    wider = t_quantile(1 - _TAIL / family, OWN_DF) / t_quantile(1 - _TAIL, OWN_DF)
-    middle, low, high = map(math.log1p, (verdict.delta, *verdict.ci95))
-    return middle, middle - wider * (middle - low), middle + wider * (high - middle)
-
-
-def carrying(small: Change, layout: GateLayout, *, sigma: float, least: float) -> int | None:
-    """Return how many blocks tell with 80 % power that `least` of a gain is in another cell.
-
-    If all of it is, and the noise of a job there is `sigma`. None: no reasonable number does.
-    """
-    for blocks in range(2, MOST_BLOCKS + 1):
-        larger = replace(layout, blocks=blocks)
-        if larger.df < MIN_DF:
-            continue
-        error = sigma * math.sqrt(larger.variance)
-        own = t_quantile(1 - _TAIL / layout.arms, larger.df) * error
-        reach = math.hypot(own, least * (small[2] - small[0]))
-        if (1 - least) * small[0] > reach + t_quantile(0.8, larger.df) * error:
-            return blocks
-    return None

@@ -307,25 +307,6 @@ class Candidate(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a JSON report says of the cell that it is about.
-
-    Attributes:
-        written: when, ISO 8601.
-        digest: the cell's identity.
-        cell: without the values of its secrets.
-        profiles: that were compared with the cell as deployed.
-        conclusion: the study's.
-    """
-
-    written: str
-    digest: str
-    cell: Cell
-    profiles: tuple[Profile, ...]
-    conclusion: Conclusion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What a sweep file and the selected tests hand to a declaration, which makes its study of it.
 
@@ -342,7 +323,6 @@ class Asked:
             raises ConfigError where it is no report of this very cell.
         read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
             raises likewise, but for the nodes.
-        read_report: path of a report -> what it says, of whatever cell; raises likewise.
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
         asks_compiler: whether the sweep asks for a compile check.
@@ -359,7 +339,6 @@ class Asked:
     loss_tolerance: float
     read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
     read_reference: Callable[[str], float]
-    read_report: Callable[[str], Report]
     commits: str = ""
     asks_compiler: bool = False
     rotates: Callable[[], bool] = lambda: False

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
-from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
-from pytest_xlatune.studies import Report
 from pytest_xlatune.studies.trials import pace_of, usable
 
 if TYPE_CHECKING:
@@ -257,28 +255,6 @@ def _document(path: Path) -> Any:
         said = document["schema"]
         raise LedgerError(f"schema {said!r}, this version reads up to {REPORT_SCHEMA}")
     return document
-
-
-def read_report(path: Path) -> Report:
-    """Return what a `leaderboard.json` or `gate.json` says, of whatever cell it is.
-
-    Raises:
-        ConfigError: there is no such file, or it is no such report.
-    """
-    try:
-        document = _document(path)
-        return Report(
-            written=str(document["written"]),
-            digest=str(document["cell_digest"]),
-            cell=Cell.from_json(document["cell"]),
-            profiles=tuple(map(Profile.from_json, document["profiles"])),
-            conclusion=Conclusion.from_json(document["conclusion"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, LedgerError) as error:
-        raise ConfigError(
-            f"{path} is no report of ours ({type(error).__name__}: {error}); name a "
-            "leaderboard.json or gate.json"
-        ) from None
 
 
 def read_reference(path: Path, cell: Cell) -> float:

@@ -129,13 +129,6 @@ _OURS: dict[str, StudyKind] = {
         },
         asked_by_file=True,
     ),
-    "carry": StudyKind(
-        "pytest_xlatune.studies.carry:CarryStudy",
-        f"{_DOCUMENTS}:carry",
-        "carry",
-        {"carry": "whether a gain of a small cell carries to this one"},
-        asked_by_file=True,
-    ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
         f"{_CELL_DOCUMENTS}:network",

@@ -32,7 +32,7 @@ from pytest_xlatune.studies.tuning import RotateWay, RotationRule, TuningStudy, 
 from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
-from pytest_xlatune.sweep.earlier import read_baselines, read_reference, read_report
+from pytest_xlatune.sweep.earlier import read_baselines, read_reference
 from pytest_xlatune.sweep.groups import saying_executor
 from pytest_xlatune.sweep.registry import kind_of
 
@@ -135,7 +135,6 @@ class ResolvedSweep:
                 loss_tolerance=design.loss_tolerance,
                 read_baselines=lambda path: read_baselines(Path(path), self.cell),
                 read_reference=lambda path: read_reference(Path(path), self.cell),
-                read_report=lambda path: read_report(Path(path)),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
                 rotates=lambda: design.rotate == "on" and self.rotates,

@@ -148,27 +148,6 @@ class Compared:
         }
 
 
-_HEAD_BYTES = 4096
-_LEDGER = "ledger.jsonl"  # as `ledger` has it, which takes longer to load than logs to compare
-
-
-def is_ledger(path: Path) -> bool:
-    """Whether a path is a ledger, an empty one too, or holds one.
-
-    The metrics of a trainer are JSON lines too.
-    """
-    if (path / _LEDGER).is_file() or (path.name == _LEDGER and path.is_file()):
-        return True
-    below = ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
-    files = [path] if path.suffix == ".jsonl" else [f for each in below for f in path.glob(each)]
-    for each in files:
-        if each.is_file():
-            with each.open("rb") as file:
-                if b'"campaign-opened"' in file.read(_HEAD_BYTES):
-                    return True
-    return False
-
-
 def compare_sides(
     a: Path,
     b: Path,

@@ -819,8 +819,6 @@ def publish(
             write_all(patched)
             written += tuple(patched)
             written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
-        if known.conclusion.facts.follows and known.conclusion.complete:
-            written += _told_of(reports, known)
         if has_pages():
             path = stem.with_name(f"{stem.name}.html")
             page = page_text(
@@ -861,32 +859,6 @@ def _given(
     if problems:
         raise LedgerError("; ".join(problems))
     return written
-
-
-def _told_of(reports: Path, known: Known) -> tuple[Path, ...]:
-    """Tell the document that has the cell which a study follows what became of its winner here."""
-    from pytest_xlatune.report.covered import CarriedTo, read_cells
-    from pytest_xlatune.report.leaderboard import shown_cell
-
-    settings, files = {each.id: each.shown for each in known.profiles}, dict[Path, None]()
-    for data in sorted(reports.glob("*-tuning.json")):
-        for each in read_cells(data.read_text("utf-8"), where=str(data)):
-            if each.cell_digest != known.conclusion.facts.follows or each.recipe is None:
-                continue
-            own = next((n for n, e in settings.items() if e.same_as(each.recipe)), "")
-            verdict = known.conclusion.verdict(own)
-            if verdict is None:
-                continue
-            found = CarriedTo(
-                sweep=known.sweep,
-                cell_digest=known.cell.digest,
-                cell=shown_cell(known.cell),
-                verdict=verdict,
-            )
-            others = (e for e in each.carried if e.cell_digest != found.cell_digest)
-            told = replace(each, carried=(*others, found))
-            files.update(dict.fromkeys(add_to_document(reports, told)))
-    return tuple(files)
 
 
 def _began(known: Known) -> str:

@@ -76,7 +76,6 @@ def asked(cell: Cell, *, budget: int) -> Asked:
         loss_tolerance=0.02,
         read_baselines=refuse,
         read_reference=refuse,
-        read_report=refuse,
     )
 
 

@@ -14,7 +14,6 @@ from pytest_xlatune.report.cell_documents import (
     NETWORK_RATES,
     NODE_RATES,
 )
-from pytest_xlatune.report.study_documents import CARRY_RATES
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/reference/error_rates.md"
@@ -117,33 +116,11 @@ def commits(tables: list[list[Row]]) -> str:
     )
 
 
-WRONG, HELD = "studies with a wrong word, %", "95 % intervals of the difference that hold the truth"
-
-
-def gains(tables: list[list[Row]]) -> str:
-    (rows,) = tables
-    whole, none = ([each for each in rows if each["here"] == f"{n} % of it"] for n in (100, 0))
-    return (
-        f"In simulated studies at most {most(rows, WRONG)} of a kind had a wrong word; a gain of "
-        f"2 % that is all here was called CARRIES in {span(whole, 'CARRIES')}, one that is gone "
-        f"LOST in {span(none, 'LOST')}, by the noise of a job."
-    )
-
-
-def test_no_kind_of_study_of_gains_is_wrong_more_often_than_it_says() -> None:
-    (rows,) = tables_of("gains")
-    error = 300 * math.sqrt(0.05 * 0.95 / 1000)
-    assert max(values(rows, WRONG)) <= 5 + error
-    # looked at twice, and told at the first look where that shows much
-    assert min(values(rows, HELD)) >= 90
-
-
 WRITTEN: dict[str, tuple[str, Callable[[list[list[Row]]], str]]] = {
     "batch sizes": (BATCH_RATES, batch),
     "nodes": (NODE_RATES, nodes),
     "network": (NETWORK_RATES, network),
     "commits": (COMMIT_RATES, commits),
-    "gains": (CARRY_RATES, gains),
 }
 
 

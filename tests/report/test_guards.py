@@ -15,7 +15,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
 from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import CarriedTo, Covered, read_cells, write_cells
+from pytest_xlatune.report.covered import Covered, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.language import Language
@@ -415,64 +415,3 @@ def test_harm_elsewhere_makes_a_recipe_conditional_and_an_unmeasured_gate_says_n
     unmeasured = elsewhere("dense", VerdictKind.INVALID)
     assert not unmeasured.is_harmful
     assert not unmeasured.holds
-
-
-def carried(word: str, kind: VerdictKind, low: float, *, parallelism: str = "PP=8") -> CarriedTo:
-    """What became of a gain on 64 nodes."""
-    cell = Cell(
-        model_tag="tiny",
-        parallelism=Parallelism.parse(parallelism),
-        nodelist=tuple(f"n{at}" for at in range(64)),
-    )
-    verdict = Verdict(arm="ag", kind=kind, word=word, delta=low + 0.01, ci95=(low, 0.02), n=8)
-    return CarriedTo(sweep="wide", cell_digest=cell.digest, cell=cell, verdict=verdict)
-
-
-@pytest.mark.parametrize(
-    ("there", "guard", "told"),
-    [
-        pytest.param(
-            carried("CARRIES", VerdictKind.FASTER, 0.005), "",
-            "Its gain carries to `PP=8 on 64 nodes`: +1.5 % [+0.5, +2.0] there (`wide/carry.md`).",
-            id="it carries",
-        ),
-        pytest.param(
-            carried("SMALLER", VerdictKind.FASTER, 0.002), "",
-            "A part of its gain carries to `PP=8 on 64 nodes`", id="a part carries",
-        ),
-        pytest.param(
-            carried("LOST", VerdictKind.SLOWER, -0.008), '"${MAXTEXT_DCN_PP:-1}" -le 1',
-            "Its gain does not carry to `PP=8 on 64 nodes`", id="it is lost",
-        ),
-        pytest.param(
-            carried("CANNOT TELL", VerdictKind.INCONCLUSIVE, -0.03),
-            '"${MAXTEXT_DCN_PP:-1}" -le 1', "is not told", id="a loss is not excluded",
-        ),
-        pytest.param(
-            carried("CANNOT TELL", VerdictKind.INCONCLUSIVE, -0.005), "", "is not told",
-            id="no loss, and how much of the gain is open",
-        ),
-    ],
-)  # fmt: skip
-def test_a_recipe_does_not_reach_a_cell_to_which_its_gain_does_not_carry(
-    there: CarriedTo, guard: str, told: str
-) -> None:
-    mine = replace(covered(AG), carried=(there,))
-    found = conflicts(mine, [mine])
-    assert [each.guard for each in found] == ([guard] if guard else [])
-    patch = patch_of([mine]).text
-    assert (f"if [[ {guard} ]]" in patch) if guard else ("if [[" not in patch)
-    if there.verdict.word == "LOST":
-        assert "# NOT for PP=8: xla_ag: LOST there, +0.2 %" in patch
-    assert told in markdown(tuning([mine]))
-    assert "was measured on `FSDP=8` only" not in markdown(tuning([mine]))
-    (kept,) = read_cells(write_cells([mine]), where="a test")
-    assert kept == mine
-    # a cell of the document beside it: what the study measured there counts
-    other = replace(
-        without_recipe(covered(OTHER, parallelism="PP=8")), cell_digest=there.cell_digest
-    )
-    assert bool(conflicts(mine, [mine, other])) is bool(guard)
-    # another model reads files of its own
-    apart = replace(there, cell=replace(there.cell, model_tag="huge"))
-    assert conflicts(replace(mine, carried=(apart,)), [mine]) == []

@@ -111,6 +111,15 @@ class PastStudy:
         }
 
 
+_LEAST_DIGEST = 4
+
+
+def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
+    """Whether a name may mean a cell: label, model, sweep, folder, or the head of its id."""
+    names = (cell.label, cell.variant, cell.model_tag, sweep, folder.rpartition("/")[2], folder)
+    return name in names or (len(name) >= _LEAST_DIGEST and cell.digest.startswith(name))
+
+
 def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
     """Return them with the oldest first."""
     return sorted(past, key=lambda each: (each.ended_s, each.folder))

@@ -17,9 +17,10 @@ from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.rotating import (
     blame,
     findings_of,
-    goes_on_without,
+    goes_on,
     is_enough,
     measured,
+    waits_or_fails,
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
@@ -240,11 +241,17 @@ def assess(
             *(trial, cell, steps, decision, cause),
             journal=journal,
             number=number,
-            is_whole=outcome.state is State.COMPLETED,
-            ended_s=outcome.end_s,
+            outcome=outcome,
             blamed=blamed,
         )
         decision, findings = turned.decision or decision, (*findings, *turned.findings)
+        # whether its turns are told is known from the look: the journal was lost, or lines of it
+        is_lost = turned.result is not None and turned.result.score is None
+        is_first_loss = FailureClass.NO_SCORE not in earlier and not trial.rotation.is_look
+        if decision.next is Next.ACCEPT and is_lost and is_first_loss:
+            why = turned.result.reason if turned.result is not None else None
+            cause = Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=why)
+            findings, decision = (*findings, cause), replace(rules(cause), found=why)
     devices = _devices(report, journal, devices or {})
     if decision.next is Next.ACCEPT and trial.protocol.is_scored:
         elsewhere = _elsewhere(devices, ran_on or {})
@@ -334,8 +341,7 @@ def _rotation(
     *,
     journal: RotationRead | None,
     number: int,
-    is_whole: bool,
-    ended_s: float | None,
+    outcome: Outcome,
     blamed: Sequence[Blamed],
 ) -> _Turned:
     """Return what the turns of an ended rotation say, or which program it died of."""
@@ -355,15 +361,16 @@ def _rotation(
         *(decision, cause, journal, steps),
         rotation=rotation,
         number=number,
-        is_whole=is_whole,
+        outcome=outcome,
         earlier=blamed,
-        ended_s=ended_s,
     )
     after: Decision | None = None
-    if found is not None and not found.is_suspect:
-        after = goes_on_without(decision, found)
+    if found is not None:
+        after = goes_on(decision, found)
     elif decision.cls == FailureClass.TIME_LIMIT and is_enough(result, rotation):
         after = Decision(next=Next.ACCEPT)
+    elif not trial.block:
+        after = waits_or_fails(decision)
     return _Turned(
         result=result,
         blamed=found,

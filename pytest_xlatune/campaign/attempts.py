@@ -111,8 +111,8 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the classes in which the attempts before this one ended, in order."""
     told = state.decided_on(trial.id)
-    # what a rotation goes on without cannot come again
-    gone = {each.attempt for each in state.trials[trial.id].blamed if not each.is_suspect}
+    # what a rotation goes on without cannot come again, and a suspect's end counts by its program
+    gone = {each.attempt for each in state.trials[trial.id].blamed}
     return tuple(
         each.cls for each in told if each.next is Next.RETRY and each.attempt not in {number, *gone}
     )

@@ -23,7 +23,9 @@ from pytest_xlatune.model.result import (
     Blamed,
     BlamedAt,
     Finding,
+    Outcome,
     RotationResult,
+    State,
     StepRecord,
 )
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
@@ -32,26 +34,25 @@ from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
-# so often a rotation goes on without a program that it died of; then it follows the playbook. One
-# that dies while it compiles has cost little, one that dies in a turn perhaps most of a job
-MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 3}
-# ends of which no program is the cause, whatever it was at
-_OF_NO_PROGRAM = (
+# so many attempts of a rotation may end in a compilation, or in a turn, for what may be a program's
+# fault; then it follows the playbook. One that dies while it compiles has cost little, one that dies
+# in a turn perhaps most of a job
+MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 4}
+# ends from outside: neither a program nor the trainer is the cause, whatever it was at
+_FROM_OUTSIDE = (
     SITE_CLASSES
     | NODE_CLASSES
     | {
         *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
         *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
-        *(FailureClass.CONFIG_ERROR, FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
-        *(FailureClass.NO_STEPS, FailureClass.TOO_FEW_STEPS, FailureClass.NO_SCORE),
-        *(FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED),
+        *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
     }
 )
-# ends that come from outside as well: of a program only where the next attempt ends at it again
-_DOUBTFUL = frozenset(
+# of the trainer, whichever program has its turn
+_OF_TRAINER = frozenset(
     {
-        *(FailureClass.KILLED, FailureClass.UNKNOWN_DEATH, FailureClass.PEER_LOST),
-        *(FailureClass.HEARTBEAT_TIMEOUT, FailureClass.JAX_COORD_TIMEOUT, FailureClass.NCCL_ERROR),
+        *(FailureClass.CONFIG_ERROR, FailureClass.NO_STEPS, FailureClass.TOO_FEW_STEPS),
+        *(FailureClass.NO_SCORE, FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED),
     }
 )
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
@@ -240,15 +241,16 @@ def blame(
     *,
     rotation: Rotation,
     number: int,
-    is_whole: bool,
+    outcome: Outcome,
     earlier: Sequence[Blamed] = (),
-    ended_s: float | None = None,
 ) -> Blamed | None:
     """Return the program that an attempt died of; None where it was no program, or not this often.
 
-    The one that was being compiled, or whose turn it was. A loss that is not finite shows one step
-    after the program that spoilt the weights: of the first step of a turn the turn before is meant.
-    A loss is blamed on one program of a rotation at most, for the weights are common to all.
+    The one that was being compiled, or whose turn it was. It is a suspect first, unless the
+    playbook drops a profile for such an end at once; only another such end in the same program is
+    its fault. A loss that is not finite shows one step after the program that spoilt the weights:
+    of the first step of a turn the turn before is meant. A loss is blamed on one program of a
+    rotation at most, for the weights are common to all.
 
     Args:
         decision: what the playbook makes of the end.
@@ -257,17 +259,18 @@ def blame(
         steps: of the log.
         rotation: as it was planned; what a journal names besides is no program of ours.
         number: of the attempt.
-        is_whole: whether it ended well, so that it died of nothing but its loss.
+        outcome: how it ended: one that ended well died of nothing but its loss, and a time limit
+            is blamed on a program that stood still for most of it.
         earlier: the blame of the attempts before.
-        ended_s: when it ended; None is unknown. A time limit is blamed on a program that stood
-            still for most of it.
     """
-    if read is None or decision.next is Next.ACCEPT:
+    if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
-    if decision.cls in _OF_NO_PROGRAM and not (
-        decision.cls == FailureClass.TIME_LIMIT and _stood_still(read, steps, rotation, ended_s)
+    if decision.cls in _FROM_OUTSIDE | _OF_TRAINER and not (
+        decision.cls == FailureClass.TIME_LIMIT
+        and _stood_still(read, steps, rotation, outcome.end_s)
     ):
         return None
+    is_whole = outcome.state is State.COMPLETED
     if is_whole and decision.cls != FailureClass.NUMERICAL_FAILURE:
         return None
     if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
@@ -284,10 +287,10 @@ def blame(
     program = suspects[0]
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
     before = [each for each in earlier if each.at is at]
-    if sum(not each.is_suspect for each in before) >= MOST_BLAMED[at]:
+    if len(before) >= MOST_BLAMED[at]:
         return None
     is_again = any(each.program == program for each in before)
-    is_suspect = decision.cls in _DOUBTFUL and not is_again
+    is_suspect = decision.next is not Next.DROP and not is_again
     return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
 
 
@@ -343,8 +346,23 @@ def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]
     return tuple(each for each in named if each.partition("~")[0] != BASELINE_ID)
 
 
-def goes_on_without(decision: Decision, found: Blamed) -> Decision:
-    """Return the decision to run a rotation again without the program that it died of."""
+def goes_on(decision: Decision, found: Blamed) -> Decision:
+    """Return the decision to run a rotation again: without what it died of, with a suspect."""
+    again = replace(decision, next=Next.RETRY)
+    if found.is_suspect:
+        return again
     kinds = {BlamedAt.COMPILING: Why.DIED_COMPILING, BlamedAt.TURN: Why.DIED_IN_TURN}
     why = Reason(kinds[found.at], program=found.program)
-    return replace(decision, next=Next.RETRY, tried=0, backoff_s=0.0, before=Action.NONE, found=why)
+    return replace(again, tried=0, backoff_s=0.0, before=Action.NONE, found=why)
+
+
+def waits_or_fails(decision: Decision) -> Decision:
+    """Return the decision where a look, or a rotation that ranks, could not be measured.
+
+    All that follows rests on it. What ended it from outside says nothing of the trainer: the sweep
+    stops, and the next session tries it again. A trainer that ends by itself again and again cannot
+    rotate.
+    """
+    if decision.next is not Next.GIVE_UP:
+        return decision
+    return replace(decision, next=Next.STOP if decision.cls in _FROM_OUTSIDE else Next.DROP)

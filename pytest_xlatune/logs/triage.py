@@ -13,7 +13,14 @@ from dataclasses import replace
 from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
+from pytest_xlatune.model.failure import (
+    NODE_CLASSES,
+    Action,
+    FailureClass,
+    Finding,
+    Outcome,
+    State,
+)
 
 _PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
 # as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training
@@ -39,7 +46,7 @@ _OF_SIGNAL = {
     _SIGTERM: FailureClass.CANCELLED,
     _SIGINT: FailureClass.CANCELLED,
 }
-_ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED, State.REQUEUED)
+_ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED, State.REQUEUED, State.NODE_FAIL)
 _ENDS = frozenset({FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
 # the first that was seen names it
 _ENDED_BY = {
@@ -125,7 +132,7 @@ def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
 
 
 def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
-    """Return the findings of a job that was ended from outside, by a limit or by a person.
+    """Return the findings of a job that was ended from outside: a limit, a person, a dead node.
 
     What it printed from then on is of the end, and what follows from other trouble explains
     nothing: a time limit and a person's word stand. Only a cause that was there before still asks
@@ -135,6 +142,8 @@ def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, 
     end = min(ends, default=math.inf)
 
     def stands(each: Finding) -> bool:
+        if state is State.NODE_FAIL:
+            return each.cls in NODE_CLASSES
         if _tier(each) is not Tier.CAUSE or (each.line > end and not each.source):
             return False
         return state is State.TIMEOUT or each.action in (Action.DROP, Action.STOP)
@@ -242,7 +251,8 @@ def _combined(
     """Yield what follows from log and outcome together; each class once."""
     known = {each.cls for each in told}
     state = outcome.state
-    if report.steps_after_cancel and state not in _ENDED_BY_OTHERS and not known & _ENDS:
+    # where it ended badly, what ended it says more: srun ends the others of a rank that was killed
+    if report.steps_after_cancel and state is State.COMPLETED and not known & _ENDS:
         yield _diagnosed(FailureClass.STEPS_AFTER_CANCEL, f"{report.steps_after_cancel} steps")
     if not report.steps and report.size_bytes > _RUNAWAY_BYTES:
         yield _diagnosed(FailureClass.RUNAWAY_LOG, f"{report.size_bytes / 1e6:.0f} MB")

@@ -346,7 +346,10 @@ WORDS: Mapping[Why, str] = {
         "what programs of one process share cannot be told: fewer than two rotations have turns "
         "of two copies"
     ),
-    Why.NO_JOURNAL: N_("the trainer's Python did not load the worker that rotates programs"),
+    Why.NO_JOURNAL: N_(
+        "there is no journal of the worker that rotates programs: the trainer's Python did not "
+        "load it, or its file could not be written or read"
+    ),
     Why.STEP_NOT_FOUND: N_("the program of the step was not found{said}"),
     Why.PROGRAM_REFUSED: N_("{program} is left out, the compiler refuses it: {said}"),
     Why.PROGRAM_TOO_LARGE: N_("{program} is left out, it needs {bytes:size} of a device"),

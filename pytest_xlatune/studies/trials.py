@@ -681,17 +681,26 @@ def turns_score(result: TrialResult) -> RotationScore | None:
 def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Reason | None:
     """Return why nothing can rotate, as a look or the first rotation tells; None: it can, so far.
 
+    One that could not be measured tells nothing: the next session tries it again.
+
     Args:
         look: that is over; None before.
         begun: the first rotation, likewise.
     """
-    if look is not None and (look.rotation is None or not look.rotation.is_found):
-        said = first([look.rotation.reason if look.rotation else None, look.reason])
-        return Reason(Why.LOOK_FINDS_NONE, said=said)
-    if begun is not None and turns_score(begun) is None:
-        said = first([begun.rotation.reason if begun.rotation else None, begun.reason])
-        return Reason(Why.FIRST_ROTATION_FAILED, said=said)
+    if look is not None and _is_told(look) and not (look.rotation and look.rotation.is_found):
+        return Reason(Why.LOOK_FINDS_NONE, said=_why_no_turns(look))
+    if begun is not None and _is_told(begun) and turns_score(begun) is None:
+        return Reason(Why.FIRST_ROTATION_FAILED, said=_why_no_turns(begun))
     return None
+
+
+def _is_told(result: TrialResult) -> bool:
+    return result.status.is_final and result.status is not TrialStatus.UNMEASURED
+
+
+def _why_no_turns(result: TrialResult) -> Reason:
+    """Return what it ended in, or else why its log and journal tell no turn."""
+    return first([result.reason, result.rotation.reason if result.rotation else None])
 
 
 def as_job(
@@ -747,7 +756,10 @@ def as_job(
     # an equal text of a program is none that runs alike: the level at which LLVM optimises the
     # loops is in no line of it, and makes a step 2.2 times slower
     own = _job_score(score, change, base)
-    return replace(found, status=TrialStatus.MEASURED, reason=None, score=own)
+    rotation = replace(found.rotation, score=replace(score, programs=(change,), turns=()))
+    return replace(
+        found, status=TrialStatus.MEASURED, reason=None, score=own, rotation=rotation
+    )
 
 
 def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:

@@ -64,6 +64,7 @@ class _Journal:
         self.folder, self.pattern = folder, pattern
         self.waiting: list[dict[str, Any]] = []
         self.file = -1
+        self.is_cut = False  # a line is lost: those behind it would give its steps to others
 
     def say(self, event: str, **said: Any) -> None:
         line = {"event": event, "pid": os.getpid(), **said}
@@ -87,8 +88,15 @@ class _Journal:
             self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
-        with suppress(OSError):  # a full disk shall not end the trainer
-            os.write(self.file, (json.dumps(line) + "\n").encode())
+        if self.is_cut:
+            return
+        text = (json.dumps(line) + "\n").encode()
+        try:
+            self.is_cut = os.write(self.file, text) < len(text)
+        except OSError as error:  # a full disk shall not end the trainer
+            self.is_cut = True
+            with suppress(OSError):
+                sys.stderr.write(f"rotate.py: the journal ends here: {error}\n")
 
 
 class TurnTaker:

@@ -208,11 +208,49 @@ def test_a_death_is_blamed_and_the_rotation_goes_on_without(
     assert any(f"it ended {doing} {program}, and goes on without it" in each for each in said), said
 
 
-def test_one_kill_is_no_fault_of_a_program(tmp_path: Path) -> None:
-    ran = run(tmp_path, dying(KILLED, compiling="slow"))
+TURN = 1 + next(at for at, each in enumerate(SPEC.order) if each > 1)  # of the first profile
+TOLD = "W0112 07:08:09.4 80 preemption_notifier.cc:89] SIGTERM caught at 2026-01-12\n"
+
+
+def _goes_on(spec: RotationSpec) -> str:
+    """Return the step that a rank prints which was told to end, for another one was killed."""
+    first = spec.first_step + TURN * spec.turn_steps - 2
+    return TOLD + step_lines(spec, SPEEDS, until=first + 1).splitlines(keepends=True)[first]
+
+
+ONCE = [
+    pytest.param(KILLED, "", "slow", id="a kill while it compiles"),
+    pytest.param(KILLED, "", "", id="a kill in its turn"),
+    pytest.param(KILLED, _goes_on(SPEC), "", id="a kill of another rank, the first one goes on"),
+    pytest.param(
+        Outcome(state=State.FAILED, exit_code=1), "RuntimeError: collective failed\n", "",
+        id="an exception in its turn",
+    ),
+    pytest.param(
+        Outcome(state=State.FAILED, signal=11), "Fatal Python error: Segmentation fault\n", "",
+        id="a crash in its turn that may not come again",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outcome", "said", "compiling"), ONCE)
+def test_one_event_is_no_fault_of_a_program(
+    tmp_path: Path, outcome: Outcome, said: str, compiling: str
+) -> None:
+    turns = 0 if compiling else TURN
+    program = compiling or SPEC.programs[SPEC.order[TURN - 1]].id
+    ran = run(tmp_path, dying(outcome, said, compiling=compiling, turns=turns))
     assert ran.rotation.blamed == ()
+    assert len(ran.executor.specs) == 2
     assert turned.ids(ran.executor.specs[-1].programs) == turned.ids(SPEC.programs)
-    assert "slow" in ran.changes
+    assert program in ran.changes
+    again = run(
+        tmp_path / "again", dying(outcome, said, compiling=compiling, turns=turns, times=2)
+    )
+    assert [each.program for each in again.rotation.blamed] == [program]
+    assert again.result.status is TrialStatus.MEASURED
+    assert program not in again.changes
+    assert len(again.executor.specs) == 3
 
 
 def test_many_programs_may_die_and_none_counts_against_the_others(tmp_path: Path) -> None:
@@ -310,20 +348,54 @@ def test_no_profile_is_blamed_whose_steps_are_all_over(
     ("outcome", "said"),
     [
         (Outcome(state=State.NODE_FAIL), ""),
+        (Outcome(state=State.NODE_FAIL), CHECK),
         (Outcome(state=State.PREEMPTED), ""),
         (Outcome(state=State.LOST), ""),
         (Outcome(state=State.CANCELLED), ""),
         (Outcome(state=State.FAILED, exit_code=1), "OSError: [Errno 28] No space left on device\n"),
     ],
-    ids=["a node", "a preemption", "a job that is lost", "a cancel", "a full disk"],
+    ids=[
+        *("a node", "a node whose programs abort for it", "a preemption", "a job that is lost"),
+        *("a cancel", "a full disk"),
+    ],
 )
-def test_trouble_of_the_site_blames_no_program(tmp_path: Path, outcome: Outcome, said: str) -> None:
-    ran = run(tmp_path, dying(outcome, said, compiling="slow"))
+@pytest.mark.parametrize("compiling", ["slow", ""], ids=["compiling", "in a turn"])
+def test_trouble_of_the_site_blames_no_program(
+    tmp_path: Path, outcome: Outcome, said: str, compiling: str
+) -> None:
+    ran = run(
+        tmp_path, dying(outcome, said, compiling=compiling, turns=0 if compiling else TURN, times=9)
+    )
     assert all(
         attempt.blamed is None
         for each in ran.state.trials.values()
         for attempt in each.attempts.values()
     )
+    # what ranks could not be measured: the next session tries it again, and no job is in its place
+    assert ran.result.status is TrialStatus.UNMEASURED
+    assert ran.state.stop is not None
+
+
+@pytest.mark.parametrize("is_look", [True, False], ids=["a look", "a rotation"])
+@pytest.mark.parametrize(
+    ("play", "status", "stops"),
+    [
+        pytest.param(dying(Outcome(state=State.CANCELLED), times=9), "unmeasured", True,
+                     id="a cancel"),
+        pytest.param(dying(TIMED_OUT, times=9), "unmeasured", True, id="a time limit"),
+        pytest.param(dying(Outcome(state=State.FAILED, exit_code=3), times=9), "dropped", False,
+                     id="a trainer that ends by itself"),
+        pytest.param(dying(KILLED, times=1), "measured", False, id="one kill"),
+    ],
+)  # fmt: skip
+def test_what_ranks_stops_the_sweep_where_something_else_ended_it(
+    tmp_path: Path, play: Play, status: str, *, stops: bool, is_look: bool
+) -> None:
+    looks = replace(spec_of(copies=1, rounds=3), order=(0, 0, 0))
+    ran = run(tmp_path, play, spec=looks if is_look else SPEC)
+    assert ran.result.status == status
+    assert (ran.state.stop is not None) is stops
+    assert (ran.result.reason is None) is (status == "measured")
 
 
 def test_a_journal_that_names_another_program_blames_none(tmp_path: Path) -> None:
@@ -334,7 +406,28 @@ def test_a_journal_that_names_another_program_blames_none(tmp_path: Path) -> Non
     assert len(ran.executor.specs) < 3
 
 
-def test_a_journal_of_another_user_is_no_reason_to_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(lambda _: (), id="none"),
+        pytest.param(lambda spec: (journal(spec, turns=3, is_over=False),), id="its end is lost"),
+    ],
+)
+def test_a_rotation_whose_journal_is_lost_is_tried_again(
+    tmp_path: Path, left: Callable[[RotationSpec], tuple[str, ...]]
+) -> None:
+    """The look has shown that the worker finds the step."""
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        return whole(spec, attempt) if attempt > 1 else (step_lines(spec, SPEEDS), OK, left(spec))
+
+    ran = run(tmp_path, play)
+    assert len(ran.executor.specs) == 2
+    assert ran.result.status is TrialStatus.MEASURED
+    assert "slow" in ran.changes
+
+
+def test_a_journal_of_another_user_is_not_read(tmp_path: Path) -> None:
     def play(spec: RotationSpec, _: int) -> Told:
         return step_lines(spec, SPEEDS), OK, ()
 
@@ -349,7 +442,7 @@ def test_a_journal_of_another_user_is_no_reason_to_run_again(tmp_path: Path) -> 
     made = scripted.campaign(tmp_path, executor, study=RotationsStudy(cell=CELL, specs=(SPEC,)))
     scripted.run(made)
     result = made.view().history[0]
-    assert len(executor.submitted) == 1
+    assert len(executor.submitted) == 2
     assert result.status is TrialStatus.MEASURED
     assert result.rotation is not None
     assert not result.rotation.is_found
@@ -396,7 +489,11 @@ def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("journals", "words"),
     [
-        ((), "the trainer's Python did not load the worker that rotates programs"),
+        (
+            (),
+            "there is no journal of the worker that rotates programs: the trainer's Python did not "
+            "load it, or its file could not be written or read",
+        ),
         (
             (turned.line("start", turn_steps=6) + turned.line("end", calls=0),),
             "the program of the step was not found",
@@ -567,7 +664,7 @@ def test_a_hang_that_a_time_limit_ended_is_blamed_on_its_program(
     began = f', "at": {1000.0 - still_s}}}\n'
 
     def play(spec: RotationSpec, attempt: int) -> Told:
-        if attempt > 1:
+        if attempt > 2:
             return step_lines(spec, SPEEDS), OK, (journal(spec),)
         told = journal(
             spec, dies_compiling=compiling, turns=None if compiling else turns, is_over=False
@@ -577,6 +674,7 @@ def test_a_hang_that_a_time_limit_ended_is_blamed_on_its_program(
         return step_lines(spec, SPEEDS, until=until), ended, (told.removesuffix("}\n") + began,)
 
     ran = run(tmp_path, play)
+    assert len(ran.executor.specs) == (3 if blamed else 1), "the first time it is a suspect"
     assert [each.program for each in ran.rotation.blamed] == [program] * blamed
     assert (ran.rotation.score is not None and "slow" in ran.changes) is (
         blamed and program != "slow"

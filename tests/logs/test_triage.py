@@ -71,6 +71,12 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
         Outcome(state=State.CANCELLED), "cancelled", Action.NONE),
     "the last steps after a notice, with exit 0": (
         [*steps(0, 6), SIGTERM, *steps(7, 14)], DONE, "steps-after-cancel", Action.RETRY),
+    "steps after a notice, for another rank was killed": (
+        [*steps(0, 6), SIGTERM, *steps(7, 9)], Outcome(state=State.FAILED, signal=9),
+        "killed", Action.RETRY),
+    "a node died, and what the other ranks print meanwhile": (
+        [*steps(0, 6), SIGTERM, *steps(7, 9), NCCL, *RAISED], Outcome(state=State.NODE_FAIL),
+        "node-fail", Action.RESUME_NODE),
     "exit 0 with NaN": (steps(0, 14, "nan"), DONE, "numerical-failure", Action.DROP),
     "exit 1 with NaN in every step": (
         steps(0, 14, "nan"), FAILED, "numerical-failure", Action.DROP),

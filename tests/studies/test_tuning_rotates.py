@@ -273,14 +273,23 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
+def _dropped(trial: Trial) -> TrialResult:
+    return replace(Machine(fails=lambda _: True)(trial), status=TrialStatus.DROPPED)
+
+
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(Machine(fails=lambda trial: trial.rotation is not None), id="it is lost"),
+        pytest.param(
+            lambda trial: (_dropped if trial.rotation is not None else Machine())(trial),
+            id="it is dropped",
+        ),
         pytest.param(Machine(finds=False), id="nothing can rotate"),
     ],
 )
-def test_where_a_look_is_in_vain_the_jobs_that_follow_tell_of_the_baseline(run: Machine) -> None:
+def test_where_a_look_is_in_vain_the_jobs_that_follow_tell_of_the_baseline(
+    run: Callable[[Trial], TrialResult],
+) -> None:
     sweep = turning(6)
     question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
     done: list[TrialResult] = []
@@ -310,14 +319,49 @@ def test_where_the_look_finds_nothing_all_profiles_are_jobs_with_the_whole_alpha
     )
 
 
-def test_a_first_rotation_that_measures_nothing_gives_way_to_jobs() -> None:
-    sweep = turning()
-    done = drive(sweep, Machine({"p3": 0.04}, fails=lambda each: each.stage == TURNS))
+def test_a_first_rotation_that_the_trainer_cannot_run_gives_way_to_jobs() -> None:
+    sweep, machine = turning(), Machine({"p3": 0.04})
+    done = drive(sweep, lambda each: (_dropped if each.stage == TURNS else machine)(each))
     assert sum(stage == TURNS for stage, _ in stages(done)) == 1
     assert len(done) <= sweep.budget
     found = sweep.conclude(done)
     assert verdict(found, "p3").kind is VerdictKind.FASTER
     assert found.notes[0].kind is Why.FIRST_ROTATION_FAILED
+    assert sentence(found.notes[0]) == (
+        "all profiles are jobs, because the first rotation measured nothing: a GPU's memory has "
+        "errors that it cannot correct"
+    )
+
+
+@pytest.mark.parametrize("stage", [LOOK, TURNS])
+def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> None:
+    """A cancel, a node, a full disk: the sweep has stopped, and the next session tries it again."""
+    sweep = turning()
+    done = drive(sweep, Machine({"p3": 0.04}, fails=lambda each: each.stage == stage))
+    assert {each.trial.stage for each in done} <= {LOOK, TURNS, CHECK}
+    notes = sweep.conclude(done).notes
+    assert not {each.kind for each in notes} & {Why.FIRST_ROTATION_FAILED, Why.LOOK_FINDS_NONE}
+
+
+@pytest.mark.parametrize(("error", "is_slower"), [(0.002, True), (0.2, False), (None, False)])
+def test_very_likely_slower_counts_the_noise_of_turns(
+    error: float | None, *, is_slower: bool
+) -> None:
+    sweep, machine = turning(), Machine({"p3": 0.03, "p11": -0.1})
+
+    def run(trial: Trial) -> TrialResult:
+        found = machine(trial)
+        score = found.rotation.score if found.rotation else None
+        if score is None or found.rotation is None:
+            return found
+        programs = tuple(replace(each, error=error) for each in score.programs)
+        return replace(
+            found, rotation=replace(found.rotation, score=replace(score, programs=programs))
+        )
+
+    found = verdict(sweep.conclude(drive(sweep, run)), "p11")
+    assert found.is_likely_slower is is_slower
+    assert (found.reasons[0].kind is Why.LIKELY_SLOWER) is is_slower
 
 
 def test_a_deciding_rotation_that_is_lost_leaves_the_others() -> None:

@@ -133,7 +133,7 @@ def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> 
     else:
         found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
-    is_likely_slower = _is_likely_slower(walk, standing) and len(scored) == 1
+    is_likely_slower = _is_likely_slower(walk, standing, scored) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
     if walk.confirmation and base.arm in walk.finalists:
@@ -148,14 +148,28 @@ def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> 
     )
 
 
-def _is_likely_slower(walk: SweepWalk, standing: Screened | None) -> bool:
-    """Whether a single run lies so far below its baselines that noise hardly explains it."""
+def _is_likely_slower(
+    walk: SweepWalk, standing: Screened | None, scored: Sequence[TrialResult]
+) -> bool:
+    """Whether runs lie so far below their baselines that noise hardly explains it.
+
+    In a rotation the noise of its turns counts as well.
+    """
     if standing is None:
         return False
     fit = walk.look.fit if walk.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
     sigma = max(seen, walk.noise.known or DEFAULT_SIGMA)
-    return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
+    error = math.hypot(sigma * math.sqrt(standing.variance), _error_of_turns(scored))
+    return standing.estimate < -FAR * error
+
+
+def _error_of_turns(scored: Sequence[TrialResult]) -> float:
+    """Return what turns leave open of a program's mean change; 0 of jobs, inf where none tells."""
+    turned = [(each.rotation.score, each.trial.arm) for each in scored if each.rotation]
+    found = [score.of(arm) for score, arm in turned if score is not None]
+    errors = [math.inf if each is None or each.error is None else each.error for each in found]
+    return math.hypot(*errors) / max(len(scored), 1)
 
 
 def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> Reason:
@@ -172,7 +186,7 @@ def _cut(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdi
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     known = measured(base, scored)
     mean = _mean(walk, base.arm)
-    is_likely_slower = _is_likely_slower(walk, mean)
+    is_likely_slower = _is_likely_slower(walk, mean, scored)
     found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,

@@ -65,7 +65,7 @@ from pytest_xlatune.model.errors import (
     SubmissionError,
     shown,
 )
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.reason import Reason, Why, several
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
@@ -143,6 +143,7 @@ class Attempts:
         rules = {**self._policy.rules, **setup.policy.rules}  # the site's before the study's
         self._rules = dataclasses.replace(setup.policy, rules=rules)
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
+        self._began_s = setup.now()
         self._asked_to_end_s: dict[str, float] = {}
         self._asked_to_tell_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
@@ -551,7 +552,7 @@ class Attempts:
         )
         if progress.ended is not None:  # a torn ledger lost no more than the end
             return (end,)
-        decision, events = self._prepared(found.decision, nodes)
+        decision, events = self._prepared(self._of_now(found.decision, outcome), nodes)
         is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
         if is_verdict and decision.next is Next.STOP and decision.is_of_node:
             failed = decision.nodes or nodes
@@ -626,6 +627,17 @@ class Attempts:
         behind = (each.why for each in report.findings if each.cls == FailureClass.RANK_BEHIND)
         shown = several([_last_step(report, trial), *filter(None, behind)])
         return dataclasses.replace(decision, evidence=evidence, shown=shown)
+
+    def _of_now(self, decision: Decision, outcome: Outcome) -> Decision:
+        """Return a decision that trouble of the site does not stop which an earlier session had.
+
+        A full disk ended its ledger before it could read the job's end.
+        """
+        is_past = outcome.end_s is not None and outcome.end_s < self._began_s
+        is_of_site = decision.cls in SITE_CLASSES and decision.cannot is None
+        if decision.next is Next.STOP and is_past and is_of_site:
+            return dataclasses.replace(decision, next=Next.RETRY)
+        return decision
 
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]

@@ -151,6 +151,7 @@ class Why(StrEnum):
     ROTATION_DIED_OF = auto()
     IN_ROTATIONS = auto()
     PROFILES_ROTATE = auto()
+    ROTATION_CUT = auto()
     CHECK_HAS_NO_JOB = auto()
     CHECK_TO_COME = auto()
     CHECK_MISSING = auto()

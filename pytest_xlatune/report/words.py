@@ -295,6 +295,10 @@ WORDS: Mapping[Why, str] = {
         "{profiles:+profile} took turns: {rotations:+rotation} with {turns:+turn} so far; "
         "{stay:+profile} measured as jobs"
     ),
+    Why.ROTATION_CUT: N_(
+        "a time limit ended rotation {number}: {turns} of its {planned:+turn} count, longer jobs "
+        "hold them all"
+    ),
     Why.CHECK_HAS_NO_JOB: N_(
         "faster in rotations, and not checked as it would be deployed: the {jobs} jobs of the "
         "check went to others"

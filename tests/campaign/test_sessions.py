@@ -15,7 +15,7 @@ from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Outcome, VerdictKind
+from pytest_xlatune.model.result import Outcome, State, VerdictKind
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
@@ -25,6 +25,7 @@ from tests.helpers.scripted import (
     PROFILES,
     ScriptedExecutor,
     campaign,
+    failing,
     log,
     ordinary,
     run,
@@ -76,6 +77,23 @@ def test_a_running_job_is_adopted_by_the_next_session(tmp_path: Path) -> None:
     executor.holds = False
     run(campaign(tmp_path, executor, session="second"))
     assert len(executor.submitted) == len(set(executor.submitted))
+
+
+@pytest.mark.parametrize(("ended_s", "stops"), [(50.0, False), (1e6, True)])
+def test_a_full_disk_of_an_earlier_session_does_not_stop_the_next_one(
+    tmp_path: Path, ended_s: float, *, stops: bool
+) -> None:
+    """It had filled the ledger's disk as well, so that nobody read how the job ended."""
+    full = "OSError: [Errno 28] No space left on device: '/scratch/run7'\n"
+    ended = Outcome(state=State.FAILED, exit_code=1, end_s=ended_s)
+    executor = ScriptedExecutor(failing("baseline", full, ended, times=1))
+    executor.holds = True
+    first = campaign(tmp_path, executor, clocks={"now": lambda: 10.0})
+    first.turn()
+    executor.holds = False
+    second = campaign(tmp_path, executor, session="second", clocks={"now": lambda: 100.0})
+    run(second)
+    assert (second.view().stopped is not None) is stops
 
 
 def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_one_planned(

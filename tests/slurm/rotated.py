@@ -2,9 +2,9 @@
 
     python rotated.py FOLDER_OF_FLAGS
 
-It stands still, or dies, where a file of its flags says so: `stand-still NAME` and `die NAME` in a
-program's turn, `compile-slowly`. Each works once: the file is gone when it has. Processes wait for
-each other before each step.
+It stands still, waits some seconds, or dies, where a file of its flags says so: `stand-still NAME`,
+`wait NAME` and `die NAME` in a program's turn, `compile-slowly`. Each works once: the file is gone
+when it has. Processes wait for each other before each step.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ def say(event: str, **said: object) -> None:
 
 
 def is_asked(what: str) -> bool:
-    try:
-        (FLAGS / f"{what}.{RANK}").unlink()
-    except OSError:
-        return False
-    return True
+    for path in FLAGS.glob(f"{what}.{RANK}.*"):
+        path.unlink()
+        return True
+    return False
 
 
 def wait_for_others(call: int) -> None:
@@ -67,6 +66,8 @@ def main() -> None:
             say("turn", program=name, first_call=call)
             if is_asked(f"stand-still {name}"):
                 time.sleep(3600)
+            if is_asked(f"wait {name}"):
+                time.sleep(6)
             if is_asked(f"die {name}"):
                 log("F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)")
                 os.abort()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -77,8 +78,9 @@ class Rotating:
         made.open()
         return made
 
-    def ask(self, what: str, *, rank: int = 0) -> None:
-        (self.flags / f"{what}.{rank}").touch()
+    def ask(self, what: str, *, rank: int = 0, times: int = 1) -> None:
+        for at in range(times):
+            (self.flags / f"{what}.{rank}.{at}").touch()
 
     def until(self, campaign: Campaign, is_ready: Callable[[], bool]) -> None:
         until_s = time.monotonic() + 240
@@ -113,7 +115,7 @@ class Rotating:
 
 
 @pytest.fixture
-def rotating(lab: Any, tmp_path: Path) -> Rotating:
+def rotating(lab: ModuleType, tmp_path: Path) -> Rotating:
     del lab
     return Rotating(tmp_path)
 
@@ -151,13 +153,15 @@ def test_a_death_in_a_turn_is_blamed_whichever_process_died(rotating: Rotating, 
     assert len(rotating.attempts()) == 2
 
 
-def test_a_hang_in_one_turn_is_ended_and_blamed(rotating: Rotating) -> None:
-    rotating.ask("stand-still slow")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_hang_in_a_turn_is_blamed_once_it_comes_again(rotating: Rotating, times: int) -> None:
+    rotating.ask("stand-still slow", times=times)
     result = rotating.run(rotating.session())
     assert result.status is TrialStatus.MEASURED
-    (blamed,) = of(result).blamed
-    assert (blamed.program, blamed.cls) == ("slow", "hang-mid-training")
-    assert "slow" not in changes(result)
+    blamed = [(each.program, each.cls) for each in of(result).blamed]
+    assert blamed == [("slow", "hang-mid-training")] * (times - 1)
+    assert ("slow" in changes(result)) is (times == 1)
+    assert len(rotating.attempts()) == 1 + times
 
 
 def test_a_hang_in_a_compilation_is_ended_and_blamed(rotating: Rotating) -> None:
@@ -185,11 +189,33 @@ def test_a_killed_session_loses_neither_job_nor_turns(rotating: Rotating, stage:
     assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
 
 
-def test_one_kill_from_outside_blames_no_program(rotating: Rotating) -> None:
+def _kill(rotating: Rotating, lab: ModuleType, who: str) -> None:
+    if who == "slurmd":
+        lab.kill_node("node002")
+        return
+    rank = f"SLURM_PROCID={who}".encode()
+    (pid,) = (
+        each
+        for each in rotating.trainers()
+        if rank in Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
+    )
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("who", ["0", "1", "slurmd"])
+def test_one_kill_from_outside_blames_no_program(
+    rotating: Rotating, lab: ModuleType, slurm: Callable[..., str], who: str
+) -> None:
+    """In the turn of a profile: of the first rank, of the second one, of a node."""
+    if who == "slurmd":
+        lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
+    rotating.ask("wait slow", rank=0)
     campaign = rotating.session()
-    rotating.until(campaign, lambda: rotating.says('"turn", "pid"', rank=1))
-    for pid in rotating.trainers()[:1]:
-        os.kill(pid, signal.SIGKILL)
+    rotating.until(campaign, lambda: rotating.says('"turn", "pid": 1, "program": "slow"', rank=1))
+    _kill(rotating, lab, who)
+    if who == "slurmd":
+        rotating.until(campaign, lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+        lab.start_node("node002")
     result = rotating.run(campaign)
     assert result.status is TrialStatus.MEASURED
     assert of(result).blamed == ()
@@ -207,6 +233,9 @@ def test_a_person_who_cancels_blames_no_program(
     result = rotating.run(campaign)
     assert result.status is TrialStatus.UNMEASURED
     assert of(result).blamed == ()
+    assert campaign.view().stopped is not None
+    result = rotating.run(rotating.session("two"))
+    assert result.status is TrialStatus.MEASURED, "the next session tries it again"
 
 
 def real_jax() -> tuple[MaxTextLauncher, Cell]:

@@ -124,6 +124,19 @@ def test_rotations_decide_with_more_rounds_where_turns_were_noisy(
     assert sweep.left(done) == 0
 
 
+def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
+    sweep, machine = turning(12), Machine()
+
+    def run(trial: Trial) -> TrialResult:
+        found, state = machine(trial), State.TIMEOUT if trial.block == 2 else State.COMPLETED
+        return replace(found, outcome=Outcome(state=state))
+
+    notes = [sentence(each) for each in sweep.conclude(drive(sweep, run)).notes]
+    assert [each for each in notes if "time limit" in each] == [
+        "a time limit ended rotation 3: 22 of its 22 turns count, longer jobs hold them all"
+    ]
+
+
 def test_where_nothing_helps_there_is_no_check() -> None:
     sweep = turning()
     done = drive(sweep, Machine())

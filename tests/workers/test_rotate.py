@@ -84,6 +84,24 @@ def test_a_step_of_each_kind_takes_turns(
     assert numbers(rotated.losses) == pytest.approx(numbers(expected), rel=1e-4)
 
 
+FULL = """
+    import resource
+    room = os.path.getsize("rotation.0.jsonl") + 20 if number == 5 else resource.RLIM_INFINITY
+    if number in (5, 8):  # in the turn of a profile, and not for ever
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+"""
+
+
+def test_a_journal_ends_with_the_first_line_that_a_full_disk_did_not_take(tmp_path: Path) -> None:
+    """The lines behind a lost one would give its steps to the program before."""
+    rotated = run_rotated(
+        write_trainer(tmp_path, "called", in_loop=FULL), spec_of(SLOWER, COPY, order=(0, 1, 2, 0))
+    )
+    assert (rotated.status, len(rotated.losses)) == (0, 11), rotated.said
+    assert rotated.turns == TURNS[:1]
+    assert rotated.read.calls is None
+
+
 @programs
 def test_a_sitecustomize_lets_the_next_one_run(tmp_path: Path) -> None:
     behind = tmp_path / "behind"

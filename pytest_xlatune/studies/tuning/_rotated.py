@@ -25,6 +25,7 @@ from pytest_xlatune.model.result import (
     Conclusion,
     Recipe,
     Score,
+    State,
     TrialResult,
     TrialStatus,
     TuningRecord,
@@ -451,7 +452,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         ]
         if contradicted:
             notes.insert(0, Reason(Why.STARTS_OTHERWISE, arms=contradicted))
-        notes.insert(0, self._told)
+        notes[:0] = self._told
         return Conclusion(
             verdicts=tuple(sorted(shown, key=place_of)),
             reference=level,
@@ -480,16 +481,33 @@ class RotatedSweep(Walk["TuningStudy"]):
         return replace(verdict, method=how)
 
     @property
-    def _told(self) -> Reason:
-        """How many profiles rotate, and in how many rotations so far."""
-        over = [each for each in self.rotations if turns_score(each) is not None]
-        return Reason(
+    def _told(self) -> tuple[Reason, ...]:
+        """How many profiles rotate, in how many rotations so far, and which were cut."""
+        counts = {
+            rotation_of(each).number: len(score.turns)
+            for each in self.rotations
+            if (score := turns_score(each)) is not None
+        }
+        rotate = Reason(
             Why.PROFILES_ROTATE,
             profiles=len(self._known(self.laid_out)) - 2,  # the baseline and its alias
-            rotations=len(over),
-            turns=sum(len(score.turns) for each in over if (score := turns_score(each))),
+            rotations=len(counts),
+            turns=sum(counts.values()),
             stay=len(self.ways.stays),
         )
+        cut = [
+            Reason(
+                Why.ROTATION_CUT,
+                number=rotation_of(each).number,
+                turns=counts[rotation_of(each).number],
+                planned=len(rotation_of(each).spec.order),
+            )
+            for each in self.rotations
+            if rotation_of(each).number in counts
+            and each.outcome is not None
+            and each.outcome.state is State.TIMEOUT
+        ]
+        return (rotate, *cut)
 
     @cached_property
     def load(self) -> JobWork:

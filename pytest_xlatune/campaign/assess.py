@@ -45,7 +45,6 @@ from pytest_xlatune.model.result import (
     RotationResult,
     Score,
     SettingKind,
-    State,
     StepRecord,
     TrialResult,
     TrialSetting,

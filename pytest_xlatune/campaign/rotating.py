@@ -34,9 +34,9 @@ from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
-# so many attempts of a rotation may end in a compilation, or in a turn, for what may be a program's
-# fault; then it follows the playbook. One that dies while it compiles has cost little, one that dies
-# in a turn perhaps most of a job
+# so many attempts of a rotation may end in a compilation, or in a turn, by what may be a program's
+# fault; then it follows the playbook. One that dies while it compiles has cost little, one that
+# dies in a turn perhaps most of a job
 MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 4}
 # ends from outside: neither a program nor the trainer is the cause, whatever it was at
 _FROM_OUTSIDE = (

@@ -195,8 +195,9 @@ class Blamed(Record):
         at: what it was at.
         cls: the failure class of that attempt.
         attempt: its number.
-        is_suspect: it may have died of something else, such as a person's `kill`: the next attempt
-            has the program still, and only another such end at the same program is its fault.
+        is_suspect: it may have died of something else, such as a hang or a person's `kill`: the
+            next attempt has the program still, and only another such end at the same program is
+            its fault.
     """
 
     program: str

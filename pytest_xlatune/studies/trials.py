@@ -698,7 +698,7 @@ def _is_told(result: TrialResult) -> bool:
     return result.status.is_final and result.status is not TrialStatus.UNMEASURED
 
 
-def _why_no_turns(result: TrialResult) -> Reason:
+def _why_no_turns(result: TrialResult) -> Reason | None:
     """Return what it ended in, or else why its log and journal tell no turn."""
     return first([result.reason, result.rotation.reason if result.rotation else None])
 
@@ -737,13 +737,14 @@ def as_job(
     )
     # it begins when others of its rotation do, whatever was tried again
     blamed = result.rotation.blamed if result.rotation else ()
+    turned = RotationResult(blamed=tuple(e for e in blamed if e.program == program))
     found = TrialResult(
         trial=job,
         status=TrialStatus.UNMEASURED,
         reason=Reason(Why.NO_TURN_OF_ITS_OWN),
         job_ids=result.job_ids,
         epoch=result.epoch,
-        rotation=RotationResult(blamed=tuple(e for e in blamed if e.program == program)),
+        rotation=turned,
     )
     score = turns_score(result)
     change = score.of(program) if score is not None else None
@@ -756,10 +757,8 @@ def as_job(
     # an equal text of a program is none that runs alike: the level at which LLVM optimises the
     # loops is in no line of it, and makes a step 2.2 times slower
     own = _job_score(score, change, base)
-    rotation = replace(found.rotation, score=replace(score, programs=(change,), turns=()))
-    return replace(
-        found, status=TrialStatus.MEASURED, reason=None, score=own, rotation=rotation
-    )
+    turned = replace(turned, score=replace(score, programs=(change,), turns=()))
+    return replace(found, status=TrialStatus.MEASURED, reason=None, score=own, rotation=turned)
 
 
 def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:

@@ -244,9 +244,7 @@ def test_one_event_is_no_fault_of_a_program(
     assert len(ran.executor.specs) == 2
     assert turned.ids(ran.executor.specs[-1].programs) == turned.ids(SPEC.programs)
     assert program in ran.changes
-    again = run(
-        tmp_path / "again", dying(outcome, said, compiling=compiling, turns=turns, times=2)
-    )
+    again = run(tmp_path / "again", dying(outcome, said, compiling=compiling, turns=turns, times=2))
     assert [each.program for each in again.rotation.blamed] == [program]
     assert again.result.status is TrialStatus.MEASURED
     assert program not in again.changes
@@ -491,8 +489,10 @@ def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Pat
     [
         (
             (),
-            "there is no journal of the worker that rotates programs: the trainer's Python did not "
-            "load it, or its file could not be written or read",
+            (
+                "there is no journal of the worker that rotates programs: the trainer's Python did "
+                "not load it, or its file could not be written or read"
+            ),
         ),
         (
             (turned.line("start", turn_steps=6) + turned.line("end", calls=0),),

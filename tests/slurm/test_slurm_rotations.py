@@ -209,12 +209,15 @@ def test_one_kill_from_outside_blames_no_program(
     """In the turn of a profile: of the first rank, of the second one, of a node."""
     if who == "slurmd":
         lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
-    rotating.ask("wait slow", rank=0)
+        rotating.patience = replace(PATIENCE, training_s=120)
+    rotating.ask("stand-still slow" if who == "slurmd" else "wait slow")
     campaign = rotating.session()
     rotating.until(campaign, lambda: rotating.says('"turn", "pid": 1, "program": "slow"', rank=1))
     _kill(rotating, lab, who)
     if who == "slurmd":
-        rotating.until(campaign, lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+        rotating.until(
+            campaign, lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T")
+        )
         lab.start_node("node002")
     result = rotating.run(campaign)
     assert result.status is TrialStatus.MEASURED

@@ -6,8 +6,8 @@ narrowing, waves, recipe and verdicts are those of any sweep (`_stages`, `_concl
 widths. What wins there is FASTER once ordinary jobs, as it would be deployed, do not contradict it.
 
 Profiles that cannot rotate are a sweep of jobs beside, with its own part of the alpha. Where the
-look finds no place for the worker, or the first rotation measures nothing, all are jobs: no alpha
-is spent by then.
+look or the first rotation shows that the trainer cannot rotate, all are jobs: no alpha is spent by
+then. One that was cancelled, or lost to the site, stops the sweep and is tried again.
 """
 
 from __future__ import annotations

@@ -368,7 +368,7 @@ def _rotation(
         after = goes_on(decision, found)
     elif decision.cls == FailureClass.TIME_LIMIT and is_enough(result, rotation):
         after = Decision(next=Next.ACCEPT)
-    elif not trial.block:
+    elif rotation.number <= 1:
         after = waits_or_fails(decision)
     return _Turned(
         result=result,

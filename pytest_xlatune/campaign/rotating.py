@@ -357,7 +357,7 @@ def goes_on(decision: Decision, found: Blamed) -> Decision:
 
 
 def waits_or_fails(decision: Decision) -> Decision:
-    """Return the decision where a look, or a rotation that ranks, could not be measured.
+    """Return the decision where a look, or the first rotation, could not be measured.
 
     All that follows rests on it. What ended it from outside says nothing of the trainer: the sweep
     stops, and the next session tries it again. A trainer that ends by itself again and again cannot

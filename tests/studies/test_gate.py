@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
@@ -35,7 +36,7 @@ from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
 from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.registry import study_of
-from tests.helpers.answers import drive
+from tests.helpers.answers import drive, lost
 from tests.helpers.turn_answers import NCCL, Machine
 
 CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
@@ -491,13 +492,17 @@ def test_the_verdicts_of_a_gate_by_rotations(machine: Machine, kind: str, words:
     [
         pytest.param(Machine(finds=False), 1, "programs cannot take turns", id="no step"),
         pytest.param(
-            Machine(fails=lambda trial: trial.stage == TURNS), 2,
-            "the first rotation measured nothing", id="no turns",
+            lambda trial: (
+                replace(lost(trial, FailureClass.KILLED), status=TrialStatus.DROPPED)
+                if trial.stage == TURNS
+                else Machine()(trial)
+            ),
+            2, "the first rotation measured nothing", id="no turns",
         ),
     ],
 )  # fmt: skip
 def test_a_gate_whose_programs_cannot_take_turns_is_one_of_jobs(
-    machine: Machine, spent: int, words: str
+    machine: Callable[[Trial], TrialResult], spent: int, words: str
 ) -> None:
     done = drive(TURNED, machine)
     found = TURNED.conclude(done)

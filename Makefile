@@ -50,7 +50,7 @@ test-slurm test-sweeps: test-%: $(VENV)/.test slurm-packages
 test-programs: $(VENV)/.test slurm-packages
 	$(BIN)/tox run -q -e tests --notest
 	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part=programs
-	$(BIN)/tox run -e bare,docs,mlflow,wandb,cuda-compile-check
+	$(BIN)/tox run -e bare,docs,mlflow,wandb
 
 # Prints its random number, which repeats it; what it finds is kept in .fuzz.
 FUZZ ?= --inputs 1000000

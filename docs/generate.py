@@ -336,15 +336,6 @@ def tpu_plan() -> Lines:
     yield from (*lines[: lines.index("    Trials")], "    ...")
 
 
-def tpu_programs() -> Lines:
-    """Yield a sweep for a TPU, and what its compile check says in tests/libtpu."""
-    sweep = DOCS.parent / "tests" / "libtpu" / "mine.py"
-    yield from ("", "    $ cat mine.py")
-    for path in (sweep, DOCS.parent / "tests" / "data" / "libtpu" / "compile_check.txt"):
-        said = path.read_text(encoding="utf-8")
-        yield from (f"    {each}".rstrip() for each in said.splitlines())
-
-
 def faults() -> Lines:
     """Yield what each fault on a cluster ends in, as the tests of the lab expect it."""
     yield from _head("fault", "what it ends in")
@@ -503,7 +494,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "causes of a hang": ("how-to/megascale.md", hangs),
     "recipes": ("how-to/recipe.md", recipes),
     "a plan for a TPU": ("how-to/tpu.md", tpu_plan),
-    "programs for a TPU": ("how-to/tpu.md", tpu_programs),
     "a digest": ("how-to/megascale.md", digest),
     "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),

@@ -99,7 +99,6 @@ COMMANDS = {
     "compare": ("compare", "compare two directories of logs, one job per log"),
     "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
     "drill": ("drill", "show where the time of a step went, from its traces"),
-    "compile-check": ("compile_check", "compile a sweep's profiles; nothing is measured"),
     "evidence": (
         "evidence",
         "run profiles once more, with profiler and dump and without a score",
@@ -131,7 +130,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune drill trace/ --program dump/ --timeline step.json.gz --pgle step.pbtxt",
         "xlatune drill before/ -- after/ --by-path --collectives",
     ),
-    "compile-check": ("xlatune compile-check sweeps/test_mine.py --keep dumps/",),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
     "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
@@ -167,14 +165,17 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune init sweeps/test_mine.py",
         "xlatune init test_me.py --command 'python3 /me.py {steps}' --model m --parallelism DP=4",
     ),
-    "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
+    "plan": (
+        "xlatune plan sweeps/test_mine.py --budget 65",
+        "xlatune plan sweeps/test_mine.py --compile",
+    ),
 }
 _WIDTH = 78
 _LEAST_GARBAGE = 50_000  # containers made, until those that nothing refers to are looked for
 # A checkout that was installed before it had guests has their code and not their names.
 _STALE = "; no package brings a command: after an update of a checkout, install it again"
 # names that commands had
-_FORMER = {"screen": "compile-check", "conclude": "report", "show": "history --cell"}
+_FORMER = {"conclude": "report", "show": "history --cell"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,16 +19,24 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the profiles on this machine, by one step of the trainer each, and plan as a "
+        "run with --xlatune-compile-check on",
+    )
     add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
-    from pytest_xlatune.tasks.plan import plan_of
+    from pytest_xlatune.tasks.plan import compiling, plan_of
 
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
+    if arguments.compile:
+        resolved = compiling(resolved)
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     is_held = resolved.sweep.site.runs_by.holds_nodes
@@ -36,5 +44,5 @@ def _plan(arguments: argparse.Namespace) -> Output:
     share, folder = known.share if known else None, options.workdir / resolved.folder
     earlier = recorded_trials(folder) if resolved.may_rotate else ()
     study = resolved.study(sigma=sigma, share=share, earlier=earlier)
-    plan = plan_of(resolved, study, workdir=options.workdir)
+    plan = plan_of(resolved, study, workdir=options.workdir, compiles=arguments.compile)
     return Output(documents=(plan,))

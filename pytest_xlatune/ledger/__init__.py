@@ -369,7 +369,7 @@ class ProfileCompiled(Event):
     Attributes:
         key: digest of all that it rests on: program, settings, compiler, limits.
         sentence: why it is of this class, in the words of the look at its program.
-        by: what compiled it, and for which device.
+        by: what compiled it.
         setting: digest of its program and of what acts at run time; "" where there is no program.
         later: settings that may act at run time only.
         took_s: seconds of compiling.

@@ -248,7 +248,7 @@ class CompiledMemory(Record):
         limit_bytes: that the device's pool has; None is unknown.
         is_refused: whether compiling, or the step that did it, ended for want of memory.
         said: why nothing is known, or how it ended; "" otherwise.
-        by: what compiled it, and for which device.
+        by: what compiled it.
     """
 
     needed_bytes: int | None = None

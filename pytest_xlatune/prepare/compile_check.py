@@ -1,46 +1,39 @@
 """Compile the profiles of a sweep before any trial is queued, and find out which need no run.
 
-Each profile is compiled once, in a process of its own (`compilers`); `evidence.compiled` judges the
-program. The result is in the ledger under a digest of all that it rests on: the program's source,
-the settings of profile and baseline, the versions of the compiler, the memory limit. While that is
-as it was nothing is compiled again. Which profiles need no run follows from the events alone, so
-that the plan, the campaign and every reader of the ledger say the same.
+Each profile is compiled once, in a process of its own (`compilers`); `evidence.hlo.difference`
+judges the program. The result is in the ledger under a digest of all that it rests on: the
+program's source, the settings of profile and baseline, the versions of the compiler, the memory
+limit. While that is as it was nothing is compiled again. Which profiles need no run follows from
+the events alone, so that the plan, the campaign and every reader of the ledger say the same.
 
-Never left out: a profile with a setting that may act at run time only, whatever its program; where
-the device is not here, one that does not compile or whose flags choose by the device; and so many
-of those identical to the baseline as serve for A/A controls.
+Never left out: a profile with a setting that may act at run time only, whatever its program; and so
+many of those identical to the baseline as serve for A/A controls.
 
 Nothing here knows pytest.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import Compiled, CompileFinding, Proof, size
+from pytest_xlatune.evidence.hlo.difference import Compiled, size
 from pytest_xlatune.ledger import Event, Noted, NoteKind, ProfileCompiled, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.profile import BASELINE, Profile, merge_flags
+from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, dataclass, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers
-from pytest_xlatune.prepare.compilers import Compiler, compiler_for, proofs_of, screen
-from pytest_xlatune.sweep.declaration import CompileCheck
-from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.prepare.compilers import Compiler
 
-_PLUGINS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")
 _VERSIONS_TIMEOUT_S = 60.0
 _VERSIONS = """
 from importlib import metadata
@@ -53,31 +46,13 @@ for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "m
 
 
 def compiled_by(compiler: Compiler) -> str:
-    """Return the versions that compile, and for which device.
-
-    A plugin of another version than its jaxlib compiles, but no one vouches for the program.
+    """Return the versions that compile.
 
     Raises:
-        ConfigError: the interpreter cannot be run, or has no compiler of its version for the GPU.
+        ConfigError: the interpreter cannot be run.
     """
-    found = _versions(compiler.python)
-    if compiler.target is not None:
-        versions = dict(each.split() for each in found)
-        if not compiler.target.text and "libtpu" not in versions:
-            raise ConfigError(
-                f"compile check: {compiler.python} has no libtpu, which compiles for a TPU; "
-                "install jax[tpu] beside it, or name another interpreter"
-            )
-        jaxlib = versions.get("jaxlib", "none")
-        plugins = {name: versions[name] for name in _PLUGINS if name in versions}
-        if compiler.target.text and jaxlib not in plugins.values():
-            has = ", ".join(f"{name} {version}" for name, version in plugins.items())
-            raise ConfigError(
-                f"compile check: {compiler.python} has jaxlib {jaxlib} and "
-                f"{has or 'no CUDA compiler'}; install jax-cuda12-pjrt=={jaxlib} beside "
-                "it, or name another interpreter"
-            )
-    return f"{', '.join(found) or 'an unknown jaxlib'} for {compiler.place}"
+    found = ", ".join(_versions(compiler.python))
+    return f"{found or 'an unknown jaxlib'} on this machine"
 
 
 def _versions(python: str) -> tuple[str, ...]:
@@ -199,18 +174,12 @@ class Step:
         controls = 0
         for each in known:
             owner = first.get(each.setting) if each.setting else None
-            is_said = owner is not None and not each.later
-            if (is_said or each.cls is CompileClass.IDENTICAL) and self._chooses_by_device(
-                each.profile
-            ):
-                why = "measured: what it chooses cannot be seen without its device"
-                needs[each.profile] = Need(is_left_out=False, why=why)
-            elif each.cls is CompileClass.IDENTICAL:
+            if each.cls is CompileClass.IDENTICAL:
                 controls += 1
                 needs[each.profile] = self._identical(each, controls)
             elif each.cls in _CANNOT:
                 needs[each.profile] = self._cannot(each)
-            elif is_said:
+            elif owner is not None and not each.later:
                 why = f"the same program and settings as {owner}, which stands for both"
                 needs[each.profile] = Need(is_left_out=True, why=why, is_needless=True)
             else:
@@ -221,7 +190,7 @@ class Step:
 
     @property
     def by(self) -> str:
-        """What compiles, and for which device."""
+        """What compiles."""
         self._by = self._by or compiled_by(self._compiler)
         return self._by
 
@@ -232,20 +201,10 @@ class Step:
         return Need(is_left_out=True, why=why, is_needless=True)
 
     def _cannot(self, said: ProfileCompiled) -> Need:
-        if said.cls is CompileClass.FAILED and self._compiler.target is not None:
-            why = "measured: without the device a compiler may fail where it would not with it"
-            return Need(is_left_out=False, why=why)
         if said.cls is CompileClass.MEMORY and said.later:
             why = "measured: a run-time setting may give it the memory that it needs"
             return Need(is_left_out=False, why=why)
         return Need(is_left_out=True, why=f"{said.cls.meaning}: {said.sentence}")
-
-    def _chooses_by_device(self, profile_id: str) -> bool:
-        """Whether a profile's flags may act on a device although they do not without it."""
-        if self._compiler.target is None:
-            return False
-        (found,) = (each for each in self._profiles if each.id == profile_id)
-        return any(compilers.chooses_by_device(flag.name) for flag in found.flags)
 
     def _is_known(self, state: LedgerState, profile: Profile) -> bool:
         if profile.id in self._skipped:
@@ -255,20 +214,13 @@ class Step:
 
     def _compile(self, profile: Profile, folder: Path) -> tuple[Event, ...]:
         key = self._key(profile)  # says what cannot be compiled with, before anything is
-        is_away = self._compiler.target is not None
         with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
             baseline = self._deployed(Path(scratch))
             judge = compilers.judge_of(
-                baseline,
-                memory_limit_bytes=self._compiler.memory_limit_bytes,
-                is_away=is_away,
+                baseline, memory_limit_bytes=self._compiler.memory_limit_bytes
             )
-            # no compiler reads these: the program is the baseline's
-            if is_away and compilers.sets_nccl_alone(profile):
-                found = Compiled(profile=profile, program=baseline)
-            else:
-                spec = self._compiler.way(profile)
-                found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
+            spec = self._compiler.way(profile)
+            found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
         if found.is_interrupted:
             self._skipped.add(profile.id)
             text = f"{profile.id}: compiling it was cut short, so it is measured: {found.said}"
@@ -329,7 +281,7 @@ class CellStep:
         self._cells = cells
         self._stage = stage
         self._lock = lock
-        self._by: dict[tuple[str, str], str] = {}
+        self._by: dict[str, str] = {}
 
     def next(
         self,
@@ -378,7 +330,7 @@ class CellStep:
         return (told, *_answered(trial, memory))
 
     def _by_of(self, compiler: Compiler) -> str:
-        named = compiler.python, compiler.place
+        named = compiler.python
         if named not in self._by:
             self._by[named] = compiled_by(compiler)
         return self._by[named]
@@ -433,7 +385,6 @@ def _rests_on(compiler: Compiler, by: str) -> dict[str, Json]:
     return {
         "baseline": compiler.way(BASELINE).to_json(),
         "sources": [digest(path.read_bytes().hex()) for path in compiler.sources],
-        "target": compiler.target.text if compiler.target else "",
         "memory_limit_bytes": compiler.memory_limit_bytes,
         "by": by,
     }
@@ -460,58 +411,4 @@ def _left_out(trial: Trial, need: Need) -> TrialResult:
         reason=Reason(kind, why=need.why),
         findings=(finding,),
         not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
-    )
-
-
-def compiled(
-    resolved: ResolvedSweep, how: CompileCheck, *, keep: Path | None
-) -> Iterator[CompileFinding]:
-    """Compile a sweep's profiles; yield each as it is judged.
-
-    `keep` is a folder for logs and dumps; None keeps none.
-
-    Raises:
-        ConfigError: the options do not fit, or the cell as deployed does not compile.
-    """
-    compiler = compiler_for(resolved, how)
-    compiled_by(compiler)  # says what cannot be compiled with, before anything is
-    with TemporaryDirectory() as scratch:
-        yield from screen(
-            resolved.sweep.profiles,
-            compiler.way,
-            folder=keep or Path(scratch),
-            memory_limit_bytes=compiler.memory_limit_bytes,
-            is_away=compiler.target is not None,
-        )
-
-
-def without_each(
-    resolved: ResolvedSweep, how: CompileCheck, said: str, *, keep: Path | None
-) -> list[Proof]:
-    """Return which flags of a profile, or of several joined by `+`, changed the program.
-
-    Raises:
-        ConfigError: no such profile, or it does not compile.
-    """
-    whole = _joined(resolved, said)
-    compiler = compiler_for(resolved, how)
-    compiled_by(compiler)
-    with TemporaryDirectory() as scratch:
-        return list(proofs_of(whole, compiler.way, folder=keep or Path(scratch)))
-
-
-def _joined(resolved: ResolvedSweep, said: str) -> Profile:
-    declared = {each.id: each for each in resolved.sweep.profiles}
-    names = [said] if said in declared else said.split("+")
-    for name in names:
-        if name not in declared:
-            where = f"sweep {resolved.sweep.name!r}"
-            raise ConfigError.unknown("profile", name, valid=declared, where=where)
-    parts = [declared[name] for name in names]
-    return dataclasses.replace(
-        parts[0],
-        id="whole",
-        flags=merge_flags(flag for each in parts for flag in each.flags),
-        env=functools.reduce(on_top, (each.env for each in parts)),
-        overrides={key: value for each in parts for key, value in each.overrides.items()},
     )

@@ -74,65 +74,28 @@ _NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPoli
 
 # a name of a sweep, a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
-# a module's function:  programs.moe:step
-_PROGRAM = re.compile(r"[\w.]+:\w+|train_compile")
-TRAIN_COMPILE = "train_compile"  # MaxText's own program; it compiles for a topology
-# partitions x hosts x devices:  1x1x8
-_TOPOLOGY = re.compile(r"[1-9]\d{0,4}(?:x[1-9]\d{0,4}){2}")
-CPU = "cpu"  # the target that is this machine's processor
 
 
 @written("compile check")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCheck:
-    """How a sweep's profiles, or batch sizes, are compiled before any trial is queued.
+    """That a sweep's profiles, or batch sizes, are compiled before any trial is queued.
+
+    By one step of the sweep's own trainer on this machine, for this machine's device.
 
     Attributes:
-        program: `module:function`, called with the devices (and the values of a cell that is
-            compiled for its memory, where it has arguments for them), returns a jitted function
-            and its arguments or their shapes; "" is the sweep's own trainer, one step of it on
-            this machine; "train_compile" is MaxText's program of that name.
-        target: the device that `program` is compiled for: its name (`xlatune compile-check
-            --help` lists them), the file of a GPU's target configuration, or "cpu". A program
-            needs one; train_compile knows others: v5e-256.
-        topology: of the target: partitions x hosts x devices.
-        python: the interpreter that has the JAX to compile with; "" is the one that runs this.
-        folder: where the module of `program` is found; "" is the working directory.
-        memory_limit_gib: of one device, in GiB; None is the target's own.
+        memory_limit_gib: of one device, in GiB; None is unknown.
         controls: so many of the profiles that are identical to the baseline are measured all the
             same, as A/A controls.
 
     Raises:
-        ConfigError: a malformed program or topology, or one without the other.
+        ConfigError: a negative number of controls.
     """
 
-    program: str = ""
-    target: str = ""
-    topology: str = "1x1x1"
-    python: str = ""
-    folder: str = ""
     memory_limit_gib: float | None = None
     controls: int = 1
 
     def __post_init__(self) -> None:
-        if self.program and not _PROGRAM.fullmatch(self.program):
-            raise ConfigError(
-                f"program {self.program!r}: expected module:function, e.g. programs:fsdp"
-            )
-        if not _TOPOLOGY.fullmatch(self.topology):
-            raise ConfigError(
-                f"topology {self.topology!r}: expected partitions x hosts x devices: 1x1x8"
-            )
-        if self.program and not self.target:
-            raise ConfigError(
-                f"program {self.program!r} has no target: name the device to compile for, e.g. "
-                f"h100, or {CPU} (which says nothing about a GPU's program)"
-            )
-        if self.target and not self.program:
-            raise ConfigError(
-                f"target {self.target!r}: without a program the trainer is run, which compiles "
-                "for this machine alone; for another device name a program (module:function)"
-            )
         if self.controls < 0:
             raise ConfigError(f"controls is {self.controls}, expected 0 or more")
 
@@ -153,7 +116,7 @@ class Sweep(Declared):
         config_tags: the model's other configurations: tag -> overrides of the launcher for it.
         study: the question, where it is another than which profile is faster: `Gate(...)`.
         gate: the same as `study`, for a regression gate of the profiles.
-        compile_check: how the profiles are compiled before any trial is queued; None is not at all.
+        compile_check: that profiles are compiled before any trial is queued; None: they are not.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 A plan takes the results of compiling and the evidence from the ledger, and decides what follows
 from them by the same step as the campaign. A leaderboard shows what the campaign did. Nothing is
-compiled here.
+compiled here unless a person asks, and no ledger keeps it then.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.executors import request_for
-from pytest_xlatune.ledger import LEDGER, Ledger, ProfileCompiled
-from pytest_xlatune.ledger.state import replay
+from pytest_xlatune.ledger import LEDGER, Ledger, LedgerEntry, ProfileCompiled
+from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.record import dataclass
@@ -37,13 +39,14 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.study_documents import compiled, plan
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere, ways_of
 
 if TYPE_CHECKING:
-    from pytest_xlatune.prepare.compile_check import Need
+    from pytest_xlatune.prepare.compile_check import Need, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Foreseen:
         needs: of the profiles that were compiled already.
         said: what compiling said of them.
         unknown: ids of the profiles that will be compiled first.
-        by: the compiler and its device.
+        by: the compiler.
     """
 
     needs: Mapping[str, Need]
@@ -84,16 +87,24 @@ class Foreseen:
         return compiled(rows, needless=needless, by=self.by) if rows else None
 
 
-def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) -> Foreseen | None:
+def compiling(resolved: ResolvedSweep) -> ResolvedSweep:
+    """Return the sweep with a compile check: its own, or one that knows no limit of memory."""
+    return replace(resolved, compile_check=resolved.compile_check or CompileCheck())
+
+
+def foresee(
+    resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial], compiles: bool = False
+) -> Foreseen | None:
     """Return the decisions of compiling before a sweep begins; None where it compiles none.
 
     Args:
         resolved: the sweep.
         folder: of its campaign; need not exist.
         pending: the first trials of the run, those of derived profiles included.
+        compiles: whether those that the ledger does not know are compiled now.
 
     Raises:
-        ConfigError: no compiler serves the sweep's device.
+        ConfigError: the trainer is not on this machine; or as deployed it does not compile.
         LedgerError: the ledger cannot be read.
     """
     check = resolved.compile_check
@@ -105,7 +116,10 @@ def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) 
     state = replay(Ledger(folder / LEDGER).refresh())
     profiles = (*resolved.sweep.profiles, *derived(pending, resolved.sweep.profiles))
     selected = {each.profile.id for each in pending}
-    step = Step(compiler_for(resolved, check), profiles, controls=check.controls)
+    compiler = compiler_for(resolved, check, resolved.cell)
+    step = Step(compiler, profiles, controls=check.controls)
+    if compiles:
+        state = _compiled_now(step, state, pending)
     needs = step.needs(state, alive=frozenset(selected - {BASELINE_ID}))
     return Foreseen(
         needs=needs,
@@ -113,6 +127,15 @@ def foresee(resolved: ResolvedSweep, folder: Path, *, pending: Sequence[Trial]) 
         unknown=tuple(each.id for each in profiles if each.id in selected and each.id not in needs),
         by=step.by,
     )
+
+
+def _compiled_now(step: Step, state: LedgerState, pending: Sequence[Trial]) -> LedgerState:
+    """Compile the profiles that are not known yet; the ledger stays as it is."""
+    with TemporaryDirectory() as scratch:
+        while events := step.next(state, pending, (), folder=Path(scratch)):
+            entries = [LedgerEntry(number=0, at_s=0.0, event=each) for each in events]
+            state = replay(entries, onto=state)
+    return state
 
 
 _SESSION = "SESSION"  # stands for the id: a plan has no session
@@ -151,16 +174,20 @@ def scripts_of(
     return () if shown is None else ((f"{shown[0]}{of_others}", shown[1]),)
 
 
-def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
+def plan_of(
+    resolved: ResolvedSweep, study: Study, *, workdir: Path, compiles: bool = False
+) -> Document:
     """Return the plan of a sweep as if nothing were measured, and the places of its settings.
 
     From the ledger below `workdir` it takes the results of compiling, the evidence, the trials that
-    are measured already, and how long they took.
+    are measured already, and how long they took. `compiles` compiles the profiles now.
 
     Raises:
-        ConfigError: the launcher cannot express a trial.
+        ConfigError: the launcher cannot express a trial; or nothing can be compiled.
         LedgerError: the ledger cannot be read.
     """
+    if compiles and not study.policy.compiles_first:
+        raise ConfigError("--compile: this study compiles no profiles before its jobs")
     folder = workdir / resolved.folder
     entries = Ledger(folder / LEDGER).refresh()
     state = replay(entries)
@@ -179,12 +206,14 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]
-    compiling: list[Section] = []
-    foreseen = foresee(resolved, folder, pending=trials) if study.policy.compiles_first else None
+    compiled_first: list[Section] = []
+    foreseen = None
+    if study.policy.compiles_first:
+        foreseen = foresee(resolved, folder, pending=trials, compiles=compiles)
     if foreseen is not None:
         left = tuple(each for each in trials if each.profile.id not in foreseen.needless)
         capacity += _compiling(foreseen, study, saved=len(trials) - len(left))
-        compiling += filter(None, [foreseen.section])
+        compiled_first += filter(None, [foreseen.section])
     firsts: dict[str, Trial] = {}
     for each in sorted(left, key=lambda each: not each.profile.is_baseline):
         firsts.setdefault(each.profile.id, each)
@@ -219,7 +248,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
                 head,
                 *_impossible(resolved, files, other),
                 *_objections(resolved),
-                *compiling,
+                *compiled_first,
                 costs,
             ),
             *(*filter(None, [ways]), *others),

@@ -329,16 +329,16 @@ def _compile_step(
     if check is None or not (policy.compiles_first or policy.compiled_stage):
         return None
     from pytest_xlatune.prepare.compile_check import CellStep, Step
-    from pytest_xlatune.prepare.compilers import compiler_for, compiler_of_cell
+    from pytest_xlatune.prepare.compilers import compiler_for
 
     if policy.compiled_stage:
         cells = CellStep(
-            partial(compiler_of_cell, resolved, check),
+            partial(compiler_for, resolved, check),
             by_digest(study.cells),
             stage=policy.compiled_stage,
         )
         return partial(cells.next, folder=folder)
-    compiler = compiler_for(resolved, check)
+    compiler = compiler_for(resolved, check, resolved.cell)
     step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
     return partial(step.next, folder=folder)
 

@@ -309,8 +309,8 @@ def test_a_wrong_command_line_shows_the_usage_that_helps(
 
 
 def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["screen", "sweeps/test_quickstart.py"]) == 2
-    assert "`xlatune screen` is called `xlatune compile-check` now" in capsys.readouterr().err
+    assert main(["conclude", "sweeps/test_quickstart.py"]) == 2
+    assert "`xlatune conclude` is called `xlatune report` now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

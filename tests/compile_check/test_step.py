@@ -11,8 +11,6 @@ import pytest
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import Compiled
-from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.ledger import (
     AttemptIntended,
     CampaignOpened,
@@ -32,10 +30,9 @@ from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare import compilers as compiling
-from pytest_xlatune.prepare.compile_check import Step, compiled_by
-from pytest_xlatune.prepare.compilers import Compiler, CompileTarget, compiler_of, find_target
+from pytest_xlatune.prepare.compile_check import Step
+from pytest_xlatune.prepare.compilers import Compiler
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.sweep.declaration import CompileCheck
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"))
 SEEN = "--xla_gpu_all_gather_combine_threshold_bytes"  # acts on the program alone
@@ -65,7 +62,7 @@ def compiler(tmp_path: Path, **said: object) -> Compiler:
     source = tmp_path / "step.py"
     if not source.exists():
         source.write_text("def step(): ...\n", encoding="utf-8")
-    settings = {"way": spec, "python": sys.executable, "place": "here", "sources": (source,)}
+    settings = {"way": spec, "python": sys.executable, "sources": (source,)}
     return Compiler(**{**settings, **said})  # type: ignore[arg-type]
 
 
@@ -97,8 +94,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Compiled(profile=each, program=PROGRAM) if each.is_baseline else outcome(each)
 
     monkeypatch.setattr(compiling, "compiled", compiled)
-    has = ("jaxlib 1", "jax-cuda12-pjrt 1")
-    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: has)
+    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: ("jaxlib 1",))
     return made
 
 
@@ -203,46 +199,6 @@ def test_what_may_act_at_run_time_is_always_measured(
     assert not dropped(state)
 
 
-def test_variables_of_nccl_alone_are_not_compiled_where_the_device_is_away(
-    tmp_path: Path, calls: list[str]
-) -> None:
-    ring = profile("same.ring", env={"NCCL_ALGO": "Ring"})
-    mixed = profile("same.mixed", f"{SEEN}=1", env={"NCCL_ALGO": "Ring"})
-    away = Step(compiler(tmp_path, target=find_target("h100")), (ring, mixed))
-    state, _ = run(away, ring, mixed, folder=tmp_path)
-    assert calls == ["baseline-deployed", "same.mixed"]
-    assert state.compiled["same.ring"].cls == "unseen"
-    assert not dropped(state)
-    here = Step(compiler(tmp_path), (ring,))
-    run(here, ring, folder=tmp_path)
-    assert calls[2:] == ["baseline-deployed", "same.ring"], "a step of the trainer may end by it"
-
-
-def test_a_compiler_without_its_device_may_fail_by_itself(tmp_path: Path, calls: list[str]) -> None:
-    failed = profile("failed", "--xla_b=1")
-    step = Step(compiler(tmp_path, target=find_target("h100")), (failed,))
-    state, _ = run(step, failed, folder=tmp_path)
-    assert state.compiled["failed"].cls == "failed"
-    assert not dropped(state)
-
-
-@pytest.mark.parametrize(
-    "flag",
-    ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_multi_streamed_windowed_einsum=true"],
-)
-@pytest.mark.parametrize("made", ["same", "faster"])
-def test_what_chooses_by_the_device_is_measured_where_it_is_away(
-    tmp_path: Path, calls: list[str], flag: str, made: str
-) -> None:
-    twins = (profile(f"{made}.1", flag), profile(f"{made}.2", f"{flag} {SEEN}=1"))
-    away = Step(compiler(tmp_path, target=find_target("h100")), twins, controls=0)
-    state, _ = run(away, *twins, folder=tmp_path)
-    assert not dropped(state)
-    here = Step(compiler(tmp_path), twins, controls=0)
-    state, _ = run(here, *twins, folder=tmp_path)
-    assert dropped(state) == ({"same.1", "same.2"} if made == "same" else {"faster.2"})
-
-
 def test_a_profile_stands_for_another_only_where_it_is_measured(
     tmp_path: Path, calls: list[str]
 ) -> None:
@@ -278,7 +234,7 @@ def test_nothing_is_compiled_twice_by_any_process(tmp_path: Path, calls: list[st
     assert dropped(again) == dropped(state) == {"faster.1", "faster.2"}
 
 
-@pytest.mark.parametrize("change", ["source", "versions", "memory", "target", "baseline"])
+@pytest.mark.parametrize("change", ["source", "versions", "memory", "baseline"])
 def test_what_a_program_rests_on_makes_it_compiled_again(
     tmp_path: Path, calls: list[str], change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,8 +249,6 @@ def test_what_a_program_rests_on_makes_it_compiled_again(
         )
     elif change == "memory":
         said["memory_limit_bytes"] = 1 << 36
-    elif change == "target":
-        said["target"] = CompileTarget(name="a", path=tmp_path, text="core_count: 1")
     else:
         said["way"] = lambda each: dataclasses.replace(spec(each), cwd="/elsewhere")
     run(Step(compiler(tmp_path, **said), (one,)), one, state=state, folder=tmp_path)
@@ -370,103 +324,6 @@ def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     step = Step(compiler(tmp_path, python="/nowhere/python"), (one,))
     with pytest.raises(ConfigError, match="/nowhere/python cannot be run"):
         run(step, one, folder=tmp_path)
-
-
-def test_an_interpreter_that_is_not_here_is_refused_before(tmp_path: Path) -> None:
-    check = CompileCheck(program="mine:step", target="cpu", python="/nowhere/python")
-    with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
-        compiler_of(check, launcher=None, cell=CELL, executor="local")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("has", "message"),
-    [
-        (("jaxlib 2",), "has jaxlib 2 and no CUDA compiler; install jax-cuda12-pjrt==2"),
-        (("jaxlib 2", "jax-cuda12-pjrt 3"), "has jaxlib 2 and jax-cuda12-pjrt 3; install"),
-        ((), "has jaxlib none and no CUDA compiler"),
-    ],
-)
-def test_a_plugin_is_of_the_version_of_its_jaxlib(
-    tmp_path: Path, has: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: has)
-    with pytest.raises(ConfigError, match=message):
-        compiled_by(compiler(tmp_path, target=find_target("h100")))
-    assert compiled_by(compiler(tmp_path)).endswith("for here")
-
-
-def test_a_function_rests_on_its_module_and_the_memory_of_its_target(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "step.py").write_text("", encoding="utf-8")
-    check = CompileCheck(
-        program="mine.step:train", target="h200", topology="1x1x8", folder=str(tmp_path)
-    )
-    found = compiler_of(check, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
-    assert found.sources == (tmp_path / "mine" / "step.py",)
-    assert found.memory_limit_bytes == 151397597184
-    assert found.place == "1x1x8 h200"
-    assert found.target is not None
-    tighter = dataclasses.replace(check, memory_limit_gib=1)
-    found = compiler_of(tighter, launcher=None, cell=CELL, executor="slurm")  # type: ignore[arg-type]
-    assert found.memory_limit_bytes == 1 << 30
-
-
-MAXTEXT = MaxTextLauncher(
-    python=sys.executable,
-    module="maxtext.trainers.pre_train.train",
-    config="/configs/{model_tag}.yml",
-    axis_prefix={"FSDP": "ici"},
-)
-
-
-@pytest.mark.parametrize(
-    ("module", "target", "topology", "keys", "devices"),
-    [
-        pytest.param(
-            "maxtext.trainers.pre_train.train", "v5e-256", "2x1x1",
-            ("compile_topology=v5e-256", "compile_topology_num_slices=2"), "",
-            id="slices of a TPU by MaxText's name",
-        ),
-        pytest.param(
-            "MaxText.train", "cpu", "1x1x1",
-            ("compile_topology=a3", "compile_topology_num_slices=1"), "8",
-            id="this processor as a host of eight",
-        ),
-    ],
-)  # fmt: skip
-def test_train_compile_of_maxtext_is_a_source_of_programs(
-    module: str, target: str, topology: str, keys: tuple[str, ...], devices: str
-) -> None:
-    check = CompileCheck(program="train_compile", target=target, topology=topology)
-    launcher = dataclasses.replace(MAXTEXT, module=module)
-    # where trials run is not asked: the program needs no device
-    found = compiler_of(check, launcher=launcher, cell=CELL, executor="slurm")
-    spec = found.way(profile("p", "--xla_a=1 --xla_tpu_b=2", overrides={"remat_policy": "minimal"}))
-    said = " ".join(spec.argv)
-    assert f"-m {module.removesuffix('train')}train_compile /configs/m.yml" in said
-    assert {*keys, "remat_policy=minimal", "ici_fsdp_parallelism=1"} <= set(spec.argv)
-    assert (spec.env["JAX_PLATFORMS"], spec.env["TPU_SKIP_MDS_QUERY"]) == ("cpu", "1")
-    everything = f"{said} {spec.env} {spec.files}"
-    assert "--xla_a=1" in everything
-    assert "--xla_tpu_b=2" in everything
-    assert "xla_dump_to" in everything
-    assert (f"device_count={devices}" in everything) == bool(devices)
-    assert found.place == f"{topology[0]} x {target}, by MaxText's train_compile"
-
-
-def test_train_compile_needs_a_maxtext_and_a_target() -> None:
-    check = CompileCheck(program="train_compile", target="v5e-8")
-    other = CommandLauncher(argv=("train", "{steps}"))
-    with pytest.raises(ConfigError, match=r"train_compile is a program of MaxText, and .* train"):
-        compiler_of(check, launcher=other, cell=CELL, executor="local")
-    script = dataclasses.replace(MAXTEXT, module="/opt/train.py")
-    with pytest.raises(ConfigError, match="train_compile is a program of MaxText"):
-        compiler_of(check, launcher=script, cell=CELL, executor="local")
-    away = dataclasses.replace(MAXTEXT, python="/nowhere/python")
-    with pytest.raises(ConfigError, match="/nowhere/python is not on this machine"):
-        compiler_of(check, launcher=away, cell=CELL, executor="local")
-    with pytest.raises(ConfigError, match="program 'train_compile' has no target"):
-        CompileCheck(program="train_compile")
 
 
 def _opened(session: str) -> LedgerEntry:

@@ -18,7 +18,6 @@ from pytest_xlatune.evidence.hlo.difference import (
     difference,
     expectations,
     prove,
-    prove_each,
 )
 from tests.helpers.hlo_programs import VERSIONS, program, text
 
@@ -236,17 +235,3 @@ def test_each_flag_stands_in_the_table_once() -> None:
     rows = tomllib.loads(text)["seen"]
     assert sum(len(row["flags"]) for row in rows) == len(expectations())
     assert {row["fact"].upper() for row in rows if "fact" in row} == set(ProgramFact.__members__)
-
-
-def test_a_flag_of_several_is_named_by_the_program_without_it() -> None:
-    flags = ("--xla_a=1", "--xla_b=1", "NCCL_ALGO")
-    before, whole, less = (program("0.12.0", name) for name in ("fsdp", "fsdp-ag", "fsdp-ov"))
-    found = prove_each(flags, before, whole, {"xla_a": less, "xla_b": whole})
-    assert [str(each.acted) for each in found] == ["acted", "did not act", "cannot be seen in HLO"]
-    both = prove_each(flags, before, whole, {"xla_a": whole, "xla_b": whole})
-    assert [str(each.acted) for each in both[:2]] == ["one of these", "one of these"]
-    assert "is enough: xla_a, xla_b" in both[0].sentence
-    needed = prove_each(flags, before, whole, {"xla_a": None, "xla_b": whole})
-    assert "without it the others do not compile" in needed[0].sentence
-    # one that was not compiled is judged as before
-    assert str(prove_each(flags, before, whole, {})[0].acted) == "one of these"

@@ -25,7 +25,6 @@ from pytest_xlatune.model.profile import (
     format_flags,
     parse_flags,
 )
-from pytest_xlatune.prepare.compilers import by_function
 from pytest_xlatune.prepare.lint import Target
 from pytest_xlatune.sweep.settings import check_folders
 from tests.helpers.payloads import PATH
@@ -104,13 +103,6 @@ def test_the_folder_of_a_job_of_maxtext_slurm_arrives(tmp_path: Path, sign: str)
     flags = effective_values(parse_flags(json.loads(told.stdout)[0]["XLA_FLAGS"]))
     assert flags["xla_dump_to"] == f"/outputs/{SIGNS[sign]}/{OPTIONS_FOLDER}"
     assert (flags["xla_image"], flags["xla_a"]) == ("1", SIGNS[sign])
-
-
-def test_a_program_that_is_compiled_dumps_into_any_folder(tmp_path: Path) -> None:
-    folder = tmp_path / SIGNS["both quotes"]
-    spec = by_function("programs:fsdp", topology="1x1x8")(Profile(id="p"))
-    write_spec(folder, type(spec)(argv=(sys.executable, "-c", PROBE), env={**spec.env, **PATH}))
-    assert seen(folder)["xla_dump_to"] == f"{folder}/{DUMP_FOLDER}"
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\ttab", "bell\a", "\udcff"])

@@ -146,60 +146,6 @@ def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir:
     assert "all-gather" in program.read_text(encoding="utf-8")
 
 
-COMPILED = """\
-from dataclasses import replace
-from pathlib import Path
-
-from pytest_xlatune import load_sweep, profile, standard_tests
-
-SWEEP = replace(
-    load_sweep(Path({file!r})),
-    name="compiled",
-    derived=(),
-    profiles=(
-        profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824"),
-        profile("warp", "--xla_warp=1"),
-        profile("remat-minimal", overrides={{"remat_policy": "minimal"}}),
-    ),
-)
-tests = standard_tests(SWEEP)
-"""
-
-
-def test_train_compile_says_which_profiles_need_no_run(tmp_path: Path) -> None:
-    """Of MaxText's own program, over eight devices of this processor, without a trial."""
-    text = SITE.format(
-        parallelism="FSDP=8",
-        devices=8,
-        overrides="",
-        python=LAUNCHER.removeprefix("python="),
-        configs=ROOT / "sweeps" / "maxtext" / "configs",
-        folder=tmp_path,
-    )
-    (tmp_path / "xlatune.toml").write_text(text, encoding="utf-8")
-    sweep = tmp_path / "test_compiled.py"
-    sweep.write_text(COMPILED.format(file=str(ROOT / "sweeps" / "test_fsdp8.py")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c",
-         "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
-         "compile-check", str(sweep), "--config", "xlatune.toml", "--program", "train_compile",
-         "--workdir", str(tmp_path / "work"), "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = {each["profile"]: each["cls"] for each in json.loads(done.stdout)["profiles"]}
-    assert found == {
-        "baseline-no-env": "unseen",
-        "ag-1g": "identical",
-        "warp": "refused",
-        "remat-minimal": "program",
-    }
-
-
 # what a user's xlatune.toml says for a flagship sweep on a CPU: its file stays as it is
 SITE = """\
 model = "tiny-cpu"

@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "owned": (1, set()),
     "entry_points": (1, set()),
     # programs below another interpreter: what that has, and nothing of ours
-    "workers": (1, {"jax", "jaxlib", "jax_plugins"}),
+    "workers": (1, {"jax", "jaxlib"}),
     "catalog": (2, set()),
     "evidence": (2, {"numpy"}),
     "launchers": (2, {"ruamel"}),

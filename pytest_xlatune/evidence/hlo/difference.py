@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.profile import PGLE, Profile, effective_values
+from pytest_xlatune.model.profile import Profile, effective_values
 from pytest_xlatune.model.record import Record, dataclass, digest
 from pytest_xlatune.model.text import counted
 
@@ -330,44 +330,6 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     )
 
 
-def prove_each(
-    flags: Sequence[str], before: Program, after: Program, without: Mapping[str, Program | None]
-) -> tuple[Proof, ...]:
-    """Say of each setting whether it acted, from a program that was compiled without each of them.
-
-    Args:
-        flags: those that are set in `after` and not in `before`.
-        before: the program without any of them.
-        after: the program with all.
-        without: name of a flag -> the program with all others; None where it does not compile. A
-            flag that has none is judged as `prove` does.
-    """
-    proofs, told = prove(flags, before, after), dict[str, Proof]()
-    for each in proofs:
-        name, less = each.flag, without.get(each.flag)
-        if each.acted is not Acted.ONE_OF or name not in without:
-            continue
-        if less is None:
-            said = f"{name} acted: without it the others do not compile"
-            told[name] = Proof(flag=name, acted=Acted.ACTED, sentence=said)
-            continue
-        found = change(less, after)
-        is_acting = found in (Change.SCHEDULE, Change.PROGRAM)
-        said = f"{name} acted: without it {'; '.join(difference(less, after).sentences)}"
-        if not is_acting:
-            said = f"{name} did not act: without it, {found}"
-        acted = Acted.ACTED if is_acting else Acted.DID_NOT_ACT
-        told[name] = Proof(flag=name, acted=acted, sentence=said)
-    if told and all(each.acted is Acted.DID_NOT_ACT for each in told.values()):
-        # each of them does what another one does as well
-        names = ", ".join(told)
-        said = f"{Acted.ONE_OF} is enough: {names}; without any single one the program is as it is"
-        told = {
-            name: Proof(flag=name, acted=Acted.ONE_OF, sentence=f"{name}: {said}") for name in told
-        }
-    return tuple(told.get(each.flag, each) for each in proofs)
-
-
 def _proof(
     name: str, before: Program, after: Program, found: Change, *, of: Sequence[str]
 ) -> Proof:
@@ -402,19 +364,6 @@ def _unseen(name: str, why: str) -> Proof:
     return Proof(flag=name, acted=Acted.UNSEEN, sentence=f"{name} cannot be seen in HLO: {why}")
 
 
-LIMITS = (
-    "What compiling cannot say: what acts at run time only (stream priority, command buffers, NCCL "
-    "variables), how fast a program is, what autotuning on a real device would choose, and "
-    "anything outside of the largest compiled module."
-)
-
-
-# such profiles need no run: an identical one is an A/A control at best
-NEEDS_NO_RUN = frozenset(
-    {CompileClass.IDENTICAL, CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY}
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """What came out of compiling a profile."""
@@ -426,7 +375,6 @@ class Compiled:
     is_interrupted: bool = False  # from outside: no program, and nothing of the profile is known
     is_out_of_memory: bool = False  # it ended for want of memory
     took_s: float = 0.0
-    is_of_another: bool = False  # its profile for the scheduler, which made no difference then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,53 +384,36 @@ class CompileFinding(Record):
     profile: str
     cls: CompileClass
     sentence: str
-    twin: str | None = None  # an earlier profile that is the same program and setting
     took_s: float = 0.0
     setting: str = ""  # digest of program and run-time settings; "" where there is no program
     later: tuple[str, ...] = ()  # settings that may act at run time only
 
-    @property
-    def needs_no_run(self) -> bool:
-        """Whether measuring it would only measure noise, or fail."""
-        return self.cls in NEEDS_NO_RUN or self.twin is not None
-
 
 @dataclass(slots=True, kw_only=True)
 class CompileJudge:
-    """Judges profiles in their order, each against the baseline and those before it."""
+    """Judges profiles, each against the baseline."""
 
     baseline: Program  # the cell as deployed
     memory_limit_bytes: int | None = None  # of one device; None is unknown
     # which of a profile's variables do nothing where its program is the baseline's, and why
     idle: Callable[[Mapping[str, str]], Mapping[str, str]] = field(default=lambda _: {})
-    # whether a flag chooses by the device, and the device is not here
-    by_device: Callable[[str], bool] = field(default=lambda _: False)
-    _seen: dict[str, str] = field(default_factory=dict)
 
     def judge(self, compiled: Compiled) -> CompileFinding:
         """Say what compiling this profile tells."""
-        found, twin, setting = compiled.program, None, ""
+        found, setting = compiled.program, ""
         later: dict[str, str | None] = {}
-        # without the device kernels are other ones, and so is the program before it is scheduled
-        is_of_another = compiled.is_of_another and not self.by_device(PGLE)
-        if found is None or is_of_another:
-            is_refused = compiled.refused or is_of_another
-            cls = CompileClass.REFUSED if is_refused else CompileClass.FAILED
+        if found is None:
+            cls = CompileClass.REFUSED if compiled.refused else CompileClass.FAILED
             sentence = compiled.said
         else:
             later = self._run_time(compiled.profile, found)
             cls, sentence = self._compare(compiled.profile, found, later)
             setting = digest([found.digest, found.tuned, sorted(later.items())])
-            if cls is not CompileClass.IDENTICAL:
-                name = compiled.profile.id
-                first = self._seen.setdefault(setting, name)
-                twin = None if first == name else first
             sentence += f"; then: {compiled.said}" if compiled.said else ""
         return CompileFinding(
             profile=compiled.profile.id,
             cls=cls,
             sentence=sentence,
-            twin=twin,
             took_s=compiled.took_s,
             setting=setting,
             later=tuple(sorted(later)),
@@ -524,7 +455,6 @@ class CompileJudge:
         # a flag that acts on the program alone runs alike where programs are equal
         seen = {name for name, each in expectations().items() if each.fact is not None}
         return {
-            **{f"--{name}": value for name, value in asked.items() if self.by_device(name)},
             **{f"--{name}": value for name, value in set_to.items() if name not in seen},
             **{name: profile.env[name] for name in profile.env if name not in idle},
             **profile.overrides,
@@ -536,21 +466,3 @@ class CompileJudge:
         if old is None or new is None:
             return None
         return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-
-
-def summary_lines(found: Sequence[CompileFinding]) -> list[str]:
-    """Render how many profiles need no run, and what compiling cannot say."""
-    counts = Counter(each.cls.meaning for each in found)
-    needless = sum(each.needs_no_run for each in found)
-    return [
-        f"{needless} of {len(found)} profiles need no run ("
-        + ", ".join(f"{count} {cls}" for cls, count in counts.most_common())
-        + f"), in {sum(each.took_s for each in found):.0f} s",
-        LIMITS,
-    ]
-
-
-def finding_line(found: CompileFinding, width: int = 0) -> str:
-    """Render one judged profile."""
-    twin = f"the same as {found.twin}: " if found.twin else ""
-    return f"{found.profile:{width}}  {twin}{found.cls.meaning}: {found.sentence}"

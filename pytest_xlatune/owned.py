@@ -356,6 +356,25 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode("utf-8", "replace")
 
 
+def read_shown(path: Path) -> str:
+    """Return the text of a file of any user, which is shown and not acted on.
+
+    Raises:
+        NotOursError: a link, a pipe, a device, or a folder.
+        OSError, UnicodeDecodeError: it cannot be opened, or is no text.
+    """
+    try:
+        found = os.open(path, _READ | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _no_file(path) from None
+        raise
+    with os.fdopen(found, "rb") as file:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise _no_file(path)
+        return file.read().decode("utf-8")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of ours that a reader sees whole or not at all."""
     with Folder(path.parent) as folder:
@@ -484,24 +503,46 @@ def _may_be_roots(uid: int) -> bool:
     return uid == hidden and not any(line.split()[1] == "0" for line in mapped)
 
 
+def not_ours(path: Path) -> str:
+    """Say why a file that was found, not named, may be another user's; "" where it cannot be.
+
+    Looked at are the file and its folder, and where a link leads.
+    """
+    for each in (path, path.resolve()):
+        # in a user namespace every stranger looks like root: a folder may be root's, not a file
+        if not is_trusted(uid := each.lstat().st_uid):
+            return f"{each} belongs to user {_name_of(uid)}"
+        for place in (each, each.parent):
+            if what := _danger(place)[0]:
+                return f"{place} {what}"
+    return ""
+
+
 def _check_on_way(folder: Path, option: str) -> None:
-    status = folder.stat()
+    what, ways_out = _danger(folder)
+    if what:
+        raise _no_way(folder, what, option, ways_out)
+
+
+def _danger(path: Path) -> tuple[str, list[str]]:
+    """Say how another user may write there, "" where none may, and what to do about it."""
+    status = path.stat()
     mode = status.st_mode
     if not is_trusted(status.st_uid) and not _may_be_roots(status.st_uid):
-        whose = f"belongs to user {_name_of(status.st_uid)}"
         is_theirs = mode & stat.S_IWGRP and _is_member(status.st_uid, status.st_gid)
-        raise _no_way(folder, whose, option, [_trusting(status.st_gid)] if is_theirs else [])
-    if mode & stat.S_ISVTX:
-        return
+        whose = f"belongs to user {_name_of(status.st_uid)}"
+        return whose, [_trusting(status.st_gid)] if is_theirs else []
+    if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
+        return "", []
     is_own = status.st_uid == os.geteuid()  # another user's mode is not ours to change
     if mode & stat.S_IWOTH:
-        ways = [f"chmod o-w {folder}"] * is_own
-        raise _no_way(folder, "may be written by every user", option, ways)
-    if mode & stat.S_IWGRP and not _is_private(folder, gid := status.st_gid):
+        return "may be written by every user", [f"chmod o-w {path}"] * is_own
+    if mode & stat.S_IWGRP and not _is_private(path, gid := status.st_gid):
         if _shared is not None and _is_ours(gid) and gid == _group(_shared):
-            return
-        ways = [f"chmod g-w {folder}"] * is_own + [_trusting(gid)] * _is_ours(gid)
-        raise _no_way(folder, f"may be written by {_said_group(gid)}", option, ways)
+            return "", []
+        ways = [f"chmod g-w {path}"] * is_own + [_trusting(gid)] * _is_ours(gid)
+        return f"may be written by {_said_group(gid)}", ways
+    return "", []
 
 
 def _trusting(gid: int) -> str:

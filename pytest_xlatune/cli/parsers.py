@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_xlatune import owned
-from pytest_xlatune.cli.show import terminal_columns
+from pytest_xlatune.cli.show import complain, terminal_columns
 from pytest_xlatune.model.errors import shown
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
 
     options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
     owned.trust_group(options.workdir if options.access == "group" else None)
+    complain(filter(None, [options.said.passed_over]))
     return options
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
+from pytest_xlatune.model.text import printable
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
@@ -129,7 +130,7 @@ def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
 
 
 def _say(line: str, *, is_error: bool = False) -> None:
-    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
+    print(printable(line), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
 def refused(error: OSError) -> int:
@@ -149,17 +150,30 @@ def write_files(texts: Mapping[Path, str]) -> None:
     Raises:
         ConfigError: one cannot be written.
     """
-    if not texts:
-        return
-    from pytest_xlatune.tasks.files import write_all
-
     for path, text in texts.items():
         try:
-            write_all({path: text})
+            _write(path, text)
         except OSError as error:
             why = error.strerror or error
             raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
     show(f"written: {path}" for path in texts)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that a person named, wherever it is."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        aside.unlink(missing_ok=True)
+        with aside.open("x", encoding="utf-8") as file:  # not where another user left a link
+            file.write(text)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)  # the disk may be full
+        raise
 
 
 def check_page(path: Path | None) -> None:
@@ -185,9 +199,8 @@ def _write_page(document: Document, path: Path, *, source: str) -> None:
         ConfigError: the file cannot be written.
     """
     from pytest_xlatune.report.page import document_page, html
-    from pytest_xlatune.tasks.files import write_all
 
     try:
-        write_all({path: html(document_page(document, source=source))})
+        _write(path, html(document_page(document, source=source)))
     except OSError as error:
         raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None

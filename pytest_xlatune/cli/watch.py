@@ -14,6 +14,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -134,4 +135,5 @@ def _keys() -> Iterator[Callable[[float], str]]:
 def _texts(shown: Iterable[ScreenLine]) -> list[Text]:
     from rich.text import Text
 
-    return [Text.assemble(*parts, no_wrap=True, overflow="ellipsis") for parts in shown]
+    cleaned = ([(printable(text), style) for text, style in parts] for parts in shown)
+    return [Text.assemble(*parts, no_wrap=True, overflow="ellipsis") for parts in cleaned]

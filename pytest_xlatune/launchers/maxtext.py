@@ -274,8 +274,7 @@ def maxtext_bundle(*names: str, of: str | Path) -> str:
 
 def _library(of: Path) -> Path:
     if of.is_dir():
-        tried = [folder / _LIBRARY for folder in (of, *of.absolute().parents[:2])]
-        what = f"no checkout of MaxText: it has no {_LIBRARY}"
+        tried, what = [of / _LIBRARY], f"no checkout of MaxText: it has no {_LIBRARY}"
     elif of.suffix == ".py":
         tried, what = [of], "no such file"
     else:

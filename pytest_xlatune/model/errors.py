@@ -96,9 +96,10 @@ def hide_secrets_of(environ: Mapping[str, str]) -> None:
 def shown(text: str) -> str:
     """Return a text as a person may see it: without the secrets that this process knows or sees."""
     from pytest_xlatune.model import redact  # few processes make a message
+    from pytest_xlatune.model import text as texts
 
     environs = (_secrets_of(frozenset(each.items())) for each in _environs)
-    return redact.hide_quoted(text, redact.kept_secrets().union(*environs))
+    return texts.printable(redact.hide_quoted(text, redact.kept_secrets().union(*environs)))
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,12 +13,28 @@ import re
 # an integer that a program takes:  -1    1073741824
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
+# what moves a terminal's cursor or turns its text, and half characters:  \x1b  \x9b  \r  U+202E
+_UNSEEN = re.compile(
+    r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# what the log of a pipeline would take for an order:  ::error::text  ##[error]text  ##vso[task...]
+_ORDER = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
+
 _SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false", "": "true"}
 _SWITCHES = frozenset({"true", "false", *_SWITCH})
 # a number as XLA takes it; a suffix is none:  1073741824    -1    0.75    1e-3
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
 # an enum's full name:  COLLECTIVE_PIPELINING_MODE_ON
 _FULL = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+
+
+def printable(text: str) -> str:
+    """Return a text as a terminal, a document and the log of a pipeline may have it.
+
+    A ledger or a log may hold any character. Ends of lines and tabs stay.
+    """
+    return _ORDER.sub(r"\g<0> ", _UNSEEN.sub(" ", text))
 
 
 def whole(text: str) -> int | None:

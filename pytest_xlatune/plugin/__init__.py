@@ -135,7 +135,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.access == "group":
         from pytest_xlatune import owned
 
-        owned.trust_group(options.workdir)
         config.add_cleanup(lambda: owned.trust_group(None))
 
 
@@ -211,6 +210,16 @@ def _further_options() -> Iterator[str]:
         if not is_daily(flag.partition("=")[0]):
             yield f"  {flag}"
             yield from textwrap.wrap(text, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name the settings file that was read, and one that was not."""
+    options = config.stash[OPTIONS_KEY]
+    if options.is_off:
+        return []
+    said = options.said
+    read = [f"xlatune: settings of {said.file}"] if said.file else []
+    return [*read, *([f"xlatune: {said.passed_over}"] if said.passed_over else [])]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:

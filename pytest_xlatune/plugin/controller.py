@@ -24,7 +24,7 @@ import pytest
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.record import dataclass
-from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.text import counted, printable
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     EXIT,
@@ -99,6 +99,10 @@ def _in_short(said: Mapping[str, object]) -> str:
     return " ".join(str(each) for each in parts if each)
 
 
+def _say(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
+    reporter.write_line(printable(line), **markup)
+
+
 class StatusLine:
     """The last line of a terminal, which is rewritten; a file or a pipe has none.
 
@@ -134,7 +138,7 @@ class StatusLine:
             if writer.width_of_current_line:  # dots, or the name of a test that runs
                 reporter.write_line("")
             reporter.currentfspath = None
-            writer._file.write(text[: max(writer.fullwidth - 1, 1)])  # noqa: SLF001 - not counted
+            writer._file.write(printable(text)[: max(writer.fullwidth - 1, 1)])  # noqa: SLF001 - not counted
             writer.flush()
             self._is_there = True
 
@@ -356,7 +360,7 @@ class Controller:
         if not folders:
             session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
             if self._left_out and session is not None and not session.items:
-                terminalreporter.write_line(f"xlatune: {self._hint()}")
+                _say(terminalreporter, f"xlatune: {self._hint()}")
             return  # and nothing was imported
         from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 
@@ -364,20 +368,20 @@ class Controller:
             try:
                 self._show_sweep(terminalreporter, folder)
             except XlatuneError as error:
-                terminalreporter.write_line(f"xlatune: {error}", red=True)
+                _say(terminalreporter, f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
                 if session is not None:
                     self._ends.found.add(error.exit)
                     session.exitstatus = self._ends.status(session.exitstatus)
         for line in self._missing_exports():  # `-q` has no header, and hours scroll it away
-            terminalreporter.write_line(line)
+            _say(terminalreporter, line)
         if not has_pages():
-            terminalreporter.write_line(f"xlatune: {NO_PAGES}")
+            _say(terminalreporter, f"xlatune: {NO_PAGES}")
         if self._ends.is_own:
             status = worst(self._ends.found)
-            terminalreporter.write_line(f"exit status {int(status)}: {status.meaning}", bold=True)
+            _say(terminalreporter, f"exit status {int(status)}: {status.meaning}", bold=True)
         for line in self._options.said.unread([folder.parent.name for folder in folders]):
-            terminalreporter.write_line(f"xlatune: {line}")
+            _say(terminalreporter, f"xlatune: {line}")
 
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
         """Show what was found, and write the reports; three lines where little can be said.
@@ -393,21 +397,21 @@ class Controller:
 
         known = self._known(folder)
         document = document_of(known)
-        terminalreporter.section(f"xlatune: {known.sweep}")
+        terminalreporter.section(f"xlatune: {printable(known.sweep)}")
         is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
         is_short = is_left or not known.has_figure
         if not is_short:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
             for line in terminal(document, width=width):
-                terminalreporter.write_line(line)
+                _say(terminalreporter, line)
             for line in known.stopped.splitlines():
                 if not line.startswith("Reason: "):  # the document has just said it
-                    terminalreporter.write_line(line, red=True)
+                    _say(terminalreporter, line, red=True)
         elif known.has_figure:
             said = state_line(known.conclusion, known.history)
-            terminalreporter.write_line(f"{known.cell.label}: interrupted. {said}", red=True)
+            _say(terminalreporter, f"{known.cell.label}: interrupted. {said}", red=True)
         else:
-            terminalreporter.write_line(self._of_nothing(known), red=True)
+            _say(terminalreporter, self._of_nothing(known), red=True)
         # last: the disk may be full, and what was found is read off the terminal then
         written = publish(
             folder,
@@ -421,12 +425,12 @@ class Controller:
         if is_short:
             names = [f"{names[0]} and {len(names) - 1} more"] if names[1:] else names
         for name in names:
-            terminalreporter.write_line(f"written: {name}")
+            _say(terminalreporter, f"written: {name}")
         if is_short:
             line = f"all is kept in {self._shown(folder)}: the same command goes on"
-            terminalreporter.write_line(line)
+            _say(terminalreporter, line)
         if warning := add_step_summary(document, os.environ):
-            terminalreporter.write_line(f"xlatune: {warning}", yellow=True)
+            _say(terminalreporter, f"xlatune: {warning}", yellow=True)
 
     def _of_nothing(self, known: Known) -> str:
         """Return why a sweep has no figure; a reason that a test has told is not told again."""
@@ -558,7 +562,7 @@ class Controller:
             if reporter._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are no file's line
                 reporter.write_line("")
             reporter.currentfspath = None
-            reporter.write_line(line)
+            _say(reporter, line)
             reporter.flush()  # into a file too: a night is followed by `tail -f`
 
     def _shown(self, path: Path) -> str:

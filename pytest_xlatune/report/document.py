@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar, cast
 
 from pytest_xlatune.model.record import dataclass
-from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.text import counted, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +178,8 @@ def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:
 
 
 def plain(text: str) -> str:
-    """Bring foreign text into one line of plain text.
-
-    A log line may hold any character. One that is not printable, such as an escape of a terminal,
-    becomes a blank.
-    """
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(printable.replace("`", "'").split())
+    """Bring foreign text into one line of plain text."""
+    return " ".join(printable(text).replace("`", "'").split())
 
 
 def literal(text: str) -> str:

@@ -33,7 +33,7 @@ from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, dataclass, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
-from pytest_xlatune.model.text import interval, percent
+from pytest_xlatune.model.text import interval, percent, printable
 from pytest_xlatune.report.words import sentence
 
 EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
@@ -363,7 +363,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
     writer.writeheader()
     writer.writerows(rows)
-    return file.getvalue()
+    return printable(file.getvalue())
 
 
 _Samples = Iterator[tuple[dict[str, str], float | None]]

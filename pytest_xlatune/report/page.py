@@ -29,7 +29,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.text import ABSENT
+from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report.covered import Covered, names
 from pytest_xlatune.report.deployment import recipe_lines
@@ -426,7 +426,8 @@ def html(page: Page) -> str:
     text: str = _template().render(
         page=page, policy=_policy(is_live=page.live is not None), script=_script(), style=_style()
     )
-    return "\n".join(line for line in map(str.rstrip, text.splitlines()) if line.strip()) + "\n"
+    lines = (line for line in map(str.rstrip, text.splitlines()) if line.strip())
+    return printable("\n".join(lines) + "\n")
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import (
     Block,
     Bullets,
@@ -36,7 +37,7 @@ def markdown(document: Document) -> str:
         parts.append(_markdown_block(Bullets(items=document.header)))
     for section in document.sections:
         parts += _markdown_section(section)
-    return "\n\n".join(parts) + "\n"
+    return printable("\n\n".join(parts) + "\n")
 
 
 def _markdown_section(section: Section) -> Iterator[str]:
@@ -92,7 +93,7 @@ def csv_text(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([each.title for each in table.columns])
     writer.writerows(table.rows)
-    return text.getvalue()
+    return printable(text.getvalue())
 
 
 def terminal(document: Document, *, width: int = 80) -> list[str]:

@@ -471,7 +471,9 @@ def _run(
 
     # a hook of git that runs pytest hands its own repository down by these
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command: Sequence[str] = ("git", "-C", repository, *words)
+    # nothing that a repository names is run
+    quiet = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+    command: Sequence[str] = ("git", *quiet, "-C", repository, *words)
     try:
         return subprocess.run(
             command,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import math
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -684,7 +683,6 @@ def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
         lock = owned.lock_path(folder / "picking.lock")
         with filelock.FileLock(lock, timeout=_PICKING_S, mode=owned.mode_in(folder)):
             if path.exists():
-                os.close(owned.open_file(path))  # ours, or refused
                 return nodes_in(path)
             names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
             said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import field, replace
 from datetime import UTC, datetime
@@ -250,7 +251,7 @@ def _document(path: Path) -> Any:
     """
     from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 
-    document: Any = read_json(path.read_text(encoding="utf-8"))
+    document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
     if document["schema"] > REPORT_SCHEMA:
         said = document["schema"]
         raise LedgerError(f"schema {said!r}, this version reads up to {REPORT_SCHEMA}")
@@ -266,7 +267,7 @@ def read_reference(path: Path, cell: Cell) -> float:
         ConfigError: there is no such file, it is no such report, or of another cell.
     """
     try:
-        document: Any = read_json(path.read_text(encoding="utf-8"))
+        document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
         conclusion = document["conclusion"]
         is_whole = conclusion["record"]["kind"] == "nodes" and conclusion["complete"] is True
         tgs = float(conclusion["reference"]["tgs"]) if is_whole else math.nan

@@ -582,6 +582,7 @@ class Said(Declared):
         file: the settings file, as messages name it; "" is none.
         root: of the project: paths below it are named relative to it.
         sweeps: name of a sweep -> all that is said for it, where the file speaks of it.
+        passed_over: which settings file was found and not read, and why; "" is none.
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -589,6 +590,7 @@ class Said(Declared):
     file: str = ""
     root: Path | None = None
     sweeps: Mapping[str, Said] = dataclasses.field(default_factory=dict)
+    passed_over: str = ""
 
     def of(self, sweep: str) -> Said:
         """Return what was said for one sweep."""

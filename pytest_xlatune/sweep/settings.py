@@ -82,7 +82,7 @@ def resolve_options(
     """
     refuse_misspelt(environ)
     above = _above(command_line, environ, ini, prefix)
-    file = _settings_file(above.values.get("config"), root)
+    file, passed_over = _settings_file(above.values.get("config"), root, prefix)
     if file is None:
         said = dataclasses.replace(above, root=root)
     else:
@@ -91,7 +91,11 @@ def resolve_options(
         }
         said = _together(file, above, root=root, sweeps=sweeps)
     run = said.over(RunSettings())
-    said = _with_lists(said, root / run.workdir)
+    if run.access == "group":
+        from pytest_xlatune import owned
+
+        owned.trust_group(root / run.workdir)
+    said = dataclasses.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
@@ -111,9 +115,10 @@ def nodes_in(path: Path) -> tuple[str, ...]:
         ConfigError: a host list cannot be read.
         OSError, ValueError: the file cannot be.
     """
+    from pytest_xlatune import owned
     from pytest_xlatune.model.hosts import expand
 
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = owned.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
     return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
 
 
@@ -236,13 +241,24 @@ def _parsed(option: Option, text: str, place: str) -> Any:
 # --- the settings file ----------------------------------------------------------------------------
 
 
-def _settings_file(named: str | None, root: Path) -> Said | None:
-    """Read the settings file that is named, or the nearest from the root directory upward."""
+def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[Said | None, str]:
+    """Read the settings file that is named, or the nearest from the root directory upward.
+
+    One that is found counts only where no other user can have written it: it names files that are
+    sourced and programs that are run. Return also which was passed over, and why.
+    """
     if named:
-        return read_settings(root / named, root=root)
-    found = (each / _FILE for each in _upward(root))
-    path = next((each for each in found if each.is_file()), None)
-    return None if path is None else read_settings(path, root=root)
+        return read_settings(root / named, root=root), ""
+    passed_over = ""
+    for path in (each / _FILE for each in _upward(root)):
+        if not os.path.isfile(path):  # noqa: PTH113 - false where we may not look
+            continue
+        from pytest_xlatune import owned
+
+        if not (why := owned.not_ours(path)):
+            return read_settings(path, root=root), passed_over
+        passed_over = passed_over or f"{path} is not read: {why}; {prefix}config FILE reads it"
+    return None, passed_over
 
 
 def _upward(root: Path) -> Iterator[Path]:

@@ -1,6 +1,6 @@
 """Files of people: logs are read piece by piece, reports are written whole or not at all.
 
-A log may be gzipped, or be the standard input.
+A log may be gzipped, or be the standard input. Reports are opened as all that is ours.
 """
 
 from __future__ import annotations
@@ -8,35 +8,40 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from pytest_xlatune import owned
+
 NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
 NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
 
 
+def read_ours(path: Path) -> str:
+    """Return the text of a report, which is ours or a trusted user's. Raises as `owned.Folder`."""
+    with _folder(path.parent) as folder:
+        return folder.read(path.name).decode("utf-8")
+
+
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write each file whole or not at all.
+    """Write each file whole or not at all, for whoever may read its folder.
 
     Raises:
-        OSError: a directory cannot be made or a file not be written.
+        OSError: a directory cannot be made or is not ours, or a file not be written.
     """
     for path, text in texts.items():
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
-            continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-        except OSError:
-            aside.unlink(missing_ok=True)  # the disk may be full
-            raise
+        with _folder(path.parent) as folder:
+            folder.write(path.name, text.encode(), mode=folder.mode & 0o644)
+
+
+def _folder(path: Path) -> owned.Folder:
+    """Open a folder of ours, to which a link of ours may lead."""
+    is_link = path.is_symlink() and owned.is_trusted(path.lstat().st_uid)
+    return owned.Folder(path.resolve() if is_link else path)
 
 
 def has_pages() -> bool:

@@ -61,7 +61,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
-from pytest_xlatune.tasks.files import INDEX, has_pages, write_all
+from pytest_xlatune.tasks.files import INDEX, has_pages, read_ours, write_all
 
 if TYPE_CHECKING:  # `history` and `watch` read ledgers here and write nothing
     from pytest_xlatune.report.covered import Covered, Elsewhere
@@ -172,7 +172,7 @@ def add_to_document(
     )
     kept: tuple[Covered, ...] = ()
     if data.exists():
-        kept = read_cells(data.read_text("utf-8"), where=str(data), known=covered)
+        kept = read_cells(read_ours(data), where=str(data), known=covered)
     cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, rewrite=rewrite)
     texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}

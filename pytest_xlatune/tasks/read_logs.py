@@ -446,7 +446,8 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
     found: list[tuple[int | None, Path]] = []
     for each in path.parent.iterdir():
         match = _LOG_NAME.fullmatch(each.name)
-        if match and _job_of(match) == _job_of(own) and (rank := _rank_of(match)) is not None:
+        is_same = match is not None and each.is_file() and _job_of(match) == _job_of(own)
+        if match and is_same and (rank := _rank_of(match)) is not None:
             found.append((rank, each))
     ranks = sorted(found, key=lambda each: each[0] or 0)
     return ranks if len(ranks) > 1 else [(None, path)]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
 from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
@@ -182,7 +183,7 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
 
 def _read(path: Path) -> tuple[Covered, ...]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = owned.read_shown(Path(os.path.realpath(path)))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None

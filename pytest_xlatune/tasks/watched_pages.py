@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from pytest_xlatune import owned
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
@@ -118,7 +119,7 @@ class WatchedPages:
         if path is None:
             return None
         try:
-            text = path.read_text("utf-8")
+            text = owned.read_shown(path)
         except (OSError, ValueError):
             return None
         return Served(kind=_KINDS.get(path.suffix, _PLAIN), text=text)

@@ -46,6 +46,8 @@ _UNKNOWN_TIMES = 3  # empty answers in a row that mean "gone"
 _QUIET_TIMES = 4  # looks at an ended job's log that find nothing new: a shared file system lags
 # the text of the probe, as the container's bash reads it; the output path is set there alone
 _PROBE = Path(__file__).with_name("probe_environment.py")
+# nothing that a repository names is run
+_GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-C")
 _MARK = b"xlatune-environment: "  # what its one line of JSON begins with
 _PROBE_S, _MOST_NODES, _MOST_LINE = 60, 4096, 1 << 20
 _ASKS = """
@@ -133,7 +135,7 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     Nothing that git ignores is copied: outputs are among it. `.git` is a link, so that the job's
     record says what the copy differs in, and `submit.sh` takes the copy for a whole repository.
     """
-    listed = _ask("git", "-C", str(checkout), "ls-files", "-zco", "--exclude-standard")
+    listed = _ask(*_GIT, str(checkout), "ls-files", "-zco", "--exclude-standard")
     if listed:
         for name in filter(None, listed.split("\0")):
             if os.path.lexists(checkout / name):  # a file may be deleted and not yet committed so
@@ -267,7 +269,7 @@ def ending(job: str, state: str) -> tuple[int, str]:
 def found_by_id(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
     """Return log and folder of a job: by the front of their names; the rest changes later."""
     both = sorted(workspace.glob(f"{job}-*"))
-    logs = [each for each in both if each.suffix == ".log" and not each.is_dir()]
+    logs = [each for each in both if each.suffix == ".log" and each.is_file()]
     folders = [each for each in both if each.is_dir()]
     return (logs[0] if logs else None), (folders[0] if folders else None)
 
@@ -309,8 +311,8 @@ def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
                 found = json.loads(line[line.index(_MARK) + len(_MARK) :])
                 if isinstance(found, dict) and isinstance(found.get("name"), str):
                     told.setdefault(found["name"], found)
-    commit = _ask("git", "-C", str(checkout), "rev-parse", "HEAD").strip()
-    changed = _ask("git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no")
+    commit = _ask(*_GIT, str(checkout), "rev-parse", "HEAD").strip()
+    changed = _ask(*_GIT, str(checkout), "status", "--porcelain", "--untracked-files=no")
     count = len(changed.splitlines())
     said = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
     own = {str(checkout): f"{commit}, {said}"} if commit else {}

@@ -24,6 +24,7 @@ import importlib.util
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
 _GIT_S = 10.0
+# what the configuration of a repository would have git run
+_RUNS_NOTHING = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MOST_FILES, _MOST_BYTES = 3000, 1 << 26
 # folders of a trainer that hold none of its own code
 _FOREIGN = {"site-packages", "node_modules", "__pycache__"}
@@ -261,11 +265,13 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         place = Path(path).absolute()  # an interpreter's link leads into another repository
         above = (place, *place.parents)
-        top = next((each for each in above if (each / ".git").exists()), None)
+        top = next((each for each in above if os.path.lexists(each / ".git")), None)
         if top is None or str(top) in found:
             continue
-        commit = (_git(top, "rev-parse", "HEAD") or "").strip() or _head(top)
-        if commit:
+        commit = (_git(top, "rev-parse", "HEAD") or "").strip()
+        if not commit and _is_ours(top):
+            commit = _head(top)
+        if _COMMIT.fullmatch(commit):
             changed = _git(
                 *(top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
             )
@@ -280,10 +286,29 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def _is_ours(top: Path) -> bool:
+    """Whether this user or root put the repository there, and not every user may write in it.
+
+    Git runs programs that a repository names, and a stranger's once named a private file as its
+    commit.
+    """
+    git = top / ".git"
+    try:
+        folder, found = top.stat(), git.stat()
+        owners = {folder.st_uid, found.st_uid, git.lstat().st_uid}
+    except OSError:
+        return False
+    is_open = folder.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    return owners <= {os.geteuid(), 0} and not (is_open or found.st_mode & stat.S_IWOTH)
+
+
 def _git(top: Path, *words: str) -> str | None:
-    # in a container the files are another user's
-    command = ["git", "-c", "safe.directory=*", "-C", str(top), *words]
+    # root's are trusted, which git refuses; of any other user's the settings of git decide
+    ours = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
+    command = ["git", *_RUNS_NOTHING, *ours, "-C", str(top), *words]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # below an empty `.git` it would take the next one above
+    own["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
     try:
         done = subprocess.run(
             command,
@@ -305,7 +330,7 @@ def _head(top: Path) -> str:
         git = top / _read(git).partition("gitdir:")[2].strip()
     head = _read(git / "HEAD").strip()
     name = head.partition("ref:")[2].strip()
-    if not name:
+    if not name.startswith("refs/") or ".." in name:
         return head
     common = git / _read(git / "commondir").strip()
     line = rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$"

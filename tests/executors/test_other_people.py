@@ -11,6 +11,7 @@ import os
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.settings import check_folders
+from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks.runs import open_folder
+from pytest_xlatune.workers import probe_environment
 from tests.helpers import people as of_machine
 from tests.helpers.payloads import PATH
 from tests.helpers.people import People, Person
@@ -265,6 +267,123 @@ def test_a_job_runs_what_was_submitted_and_nothing_else(
     assert outcome.state == "failed"
     assert "spec.json was changed after this job was submitted" in outcome.reason
     assert not at.exists()
+
+
+# -- what is found above files of ours -------------------------------------------------------------
+
+_LOADED = tomllib  # of the users, none may read our interpreter
+
+
+def above(people: People, way: str) -> tuple[Path, Person]:
+    """Return a folder above Ann's, and who may put a file there by this way."""
+    folder = people.root / "above"
+    folder.mkdir()
+    owner, group, mode, who = {
+        "sticky": (0, 0, 0o1777, people.stranger),
+        "open to all": (people.ann.uid, people.ann.gid, 0o777, people.stranger),
+        "open to a group": (people.ann.uid, people.team, 0o2775, people.ben),
+        "a stranger's": (people.stranger.uid, people.stranger.gid, 0o755, people.stranger),
+        "her own": (people.ann.uid, people.ann.gid, 0o755, people.ann),
+        "her own in a sticky one": (0, 0, 0o1777, people.ann),
+    }[way]
+    os.chown(folder, owner, group)
+    folder.chmod(mode)
+    inside = folder / "ann"
+    inside.mkdir()
+    os.chown(inside, people.ann.uid, people.ann.gid)
+    return inside, who
+
+
+WAYS = ("sticky", "open to all", "open to a group", "a stranger's")
+OWN = ("her own", "her own in a sticky one")
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a link", "a file"])
+@pytest.mark.parametrize("way", [*WAYS, *OWN])
+def test_another_s_repository_above_ours_runs_nothing_and_names_no_private_file(
+    people: People, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
+) -> None:
+    """By `core.fsmonitor`, a hook, or a HEAD that leads out of `refs/`."""
+    monkeypatch.setenv("HOME", str(people.root))
+    inside, who = above(people, way)
+    top, ran, netrc = inside.parent, people.root / "ran", people.root / "netrc"
+    netrc.write_text("machine host password secret\n")
+    os.chown(netrc, people.ann.uid, people.ann.gid)
+    netrc.chmod(0o600)
+
+    def makes() -> None:
+        at = top if kind == "a folder" else Path(f"{top}.{who.name}")
+        at.mkdir(exist_ok=True)
+        program = at / "evil.sh"
+        program.write_text(f"#!/bin/sh\ntouch {ran}.$(id -u)\n")
+        program.chmod(0o755)
+        for words in (
+            ("init", "--quiet"),
+            ("-c", "user.name=x", "-c", "user.email=x", "commit", "--allow-empty", "-qm", "x"),
+            ("config", "core.fsmonitor", str(program)),
+            ("config", "core.hooksPath", str(at)),
+        ):
+            git = ("git", "-c", "safe.directory=*", "-C", str(at))
+            subprocess.run([*git, *words], check=True)
+        if kind == "a link":
+            (top / ".git").symlink_to(at / ".git")
+        elif kind == "a file":
+            (top / ".git").write_text(f"gitdir: {at}/.git\n")
+
+    people.root.chmod(0o777)  # where the other kinds have their repository
+    assert who.does(makes) is None
+    people.root.chmod(0o755)
+    asks: Any = lambda: probe_environment.repositories([str(inside)])  # noqa: E731
+    found = people.ann.does(asks)
+    assert not list(people.root.glob("ran.*")), "no program was run"
+    is_own = way == "her own" or (way in OWN and who is people.ann)
+    assert list(found) == ([str(top)] if is_own else [])
+    assert all(each[40:] == ", clean" for each in found.values())
+    git = (top / ".git" if kind == "a folder" else Path(f"{top}.{who.name}/.git")).resolve()
+    who.does(lambda: (git / "HEAD").write_text(f"ref: {os.path.relpath(netrc, git)}\n"))
+    assert people.ann.does(asks) == {}
+    monkeypatch.setenv("PATH", "")  # read without git
+    assert people.ann.does(asks) == {}
+
+
+def test_below_an_empty_repository_of_ours_another_s_is_not_taken(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(people.root))
+    inside, _ = above(people, "sticky")
+    subprocess.run(["git", "init", "-q", str(inside.parent)], check=True)
+    people.ann.does((inside / ".git").mkdir)
+    said: list[str] = people.ann.does(
+        lambda: probe_environment._git(inside, "rev-parse", "--git-dir")
+    )
+    assert said is None
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link", "open to all"])
+@pytest.mark.parametrize("way", [*WAYS, *OWN])
+def test_another_s_settings_above_ours_are_not_read_and_that_is_said(
+    people: People, way: str, kind: str
+) -> None:
+    inside, who = above(people, way)
+    path = inside.parent / "xlatune.toml"
+
+    def writes() -> None:
+        at = inside.parent / "other.toml" if kind == "a link" else path
+        at.write_text('model = "evil"\n')
+        at.chmod(0o666 if kind == "open to all" else 0o644)
+        if kind == "a link":
+            path.symlink_to(at)
+
+    assert who.does(writes) is None
+    read = people.ann.does(lambda: resolve_options({}, {}, {}, root=inside).said)
+    assert not isinstance(read, str), read
+    is_ours = way in OWN and kind != "open to all"
+    assert read.values == ({"model_tag": "evil"} if is_ours else {})
+    assert read.file == (str(path) if is_ours else "")
+    assert read.passed_over.startswith("" if is_ours else f"{path} is not read: {inside.parent}")
+    assert bool(read.passed_over) is not is_ours
+    named = {"xlatune_config": str(path)}
+    assert people.ann.does(lambda: resolve_options(named, {}, {}, root=inside).said.file)
 
 
 # -- a stranger at the machine's lock --------------------------------------------------------------

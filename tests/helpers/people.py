@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import encodings.ascii
+import encodings.utf_8_sig
 import grp
 import hashlib
 import os
@@ -25,7 +26,12 @@ from typing import Any
 
 import pytest
 
-_LOADED = (encodings.ascii, grp, hashlib)  # the package imports them when it needs them
+_LOADED = (
+    encodings.ascii,
+    encodings.utf_8_sig,
+    grp,
+    hashlib,
+)  # the package imports them when it needs them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

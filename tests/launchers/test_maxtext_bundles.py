@@ -108,12 +108,9 @@ def environment(folder: Path, *, url: str = "", package: str = "maxtext") -> Pat
     return folder / "bin" / "python"
 
 
-def test_a_package_folder_the_file_and_an_interpreter_lead_to_the_checkout(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_the_file_and_an_interpreter_lead_to_the_checkout(checkout: Path, tmp_path: Path) -> None:
     wanted = maxtext_bundle("GATHER", of=checkout)
     for of in (
-        checkout / "src" / "maxtext",
         checkout / "benchmarks" / "xla_flags_library.py",
         environment(tmp_path / "newer", url=checkout.as_uri()),
         environment(tmp_path / "older", url=checkout.as_uri(), package="MaxText"),
@@ -121,10 +118,12 @@ def test_a_package_folder_the_file_and_an_interpreter_lead_to_the_checkout(
         assert maxtext_bundle("GATHER", of=of) == wanted, of
 
 
-def test_what_has_no_bundles_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_what_has_no_bundles_is_named_with_the_remedy(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for of, why in (
         (tmp_path / "empty", "no checkout of MaxText: it has no benchmarks/xla_flags_library.py"),
+        # a stranger may have put a file of that name above it
+        (checkout / "src" / "maxtext", "no checkout of MaxText: it has no benchmarks/xla_flags"),
         (tmp_path / "flags.py", "no such file"),
         (environment(tmp_path / "bare", package=""), "no interpreter of an environment with"),
         (environment(tmp_path / "wheel"), "its MaxText has no benchmarks/xla_flags_library.py"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LedgerEntry, _entry, _line
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import replay
@@ -21,6 +23,7 @@ from pytest_xlatune.model.record import Record
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.sweep.earlier import CALIBRATION, Calibration, read_calibration
 from tests.helpers.probes import make_cell
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 from tests.helpers.stories import STORY
 
 MARK = "the hostile value"
@@ -74,6 +77,43 @@ def test_each_place_of_each_line_may_hold_anything(hostile: str) -> None:
     assert max(map(len, refused)) < 1000
     if hostile in (*UNREAD, "NaN", "Infinity"):
         assert not read
+
+
+# as a text of JSON has it
+ORDERS = '"a\\u001b[2J\\u009b1m\\r\\u202e\\n::error::b\\n  ::add-mask::c\\n##[error]d"'
+AN_ORDER = re.compile(r"(?m)[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]|\r(?!\n)|##\[|^\s*::")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *('"config_tag":""', '"sweep":"pretend"', '"job_ids":["1"]', '"nodes":[]', '"image":""'),
+        *('"note":""', '"seen":"\'1\'"', '"reason":""', '"launcher":"command"'),
+    ],
+)
+def test_a_ledger_gives_no_orders_to_a_terminal_a_document_or_a_pipeline(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    run(each)
+    ledger = each.setup.folder / "ledger.jsonl"
+    text = ledger.read_text(encoding="utf-8")
+    name, _, value = said.partition(":")
+    assert said in text
+    orders = f"[{ORDERS}]" if value[0] == "[" else ORDERS
+    ledger.write_text(text.replace(said, f"{name}:{orders}"), encoding="utf-8")
+    reports = tmp_path / "reports"
+    capsys.readouterr()
+    main(["report", str(ledger), "--reports", str(reports), "--export", "csv"])
+    main(["report", str(ledger), "--json"])
+    main(["watch", "--once", "--workdir", str(tmp_path)])
+    main(["history", str(tmp_path)])
+    shown = capsys.readouterr()
+    found = {"stdout": shown.out, "stderr": shown.err}
+    # a patch has the lines of a file as they are, and JSON is ASCII
+    documents = (each for each in reports.rglob("*.*") if each.suffix not in (".patch", ".json"))
+    found |= {each.name: each.read_bytes().decode() for each in documents}
+    assert {name for name, text in found.items() if AN_ORDER.search(text)} == set()
 
 
 @pytest.mark.parametrize("at", ["NaN", "-1", "1e999", "1e15", '"1.0"', "true", "null", "[]"])

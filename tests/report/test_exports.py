@@ -21,6 +21,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.text import printable
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.exports import FILES, Exported, check_exports, exported, texts
 from pytest_xlatune.report.leaderboard import leaderboard_json
@@ -285,8 +286,9 @@ def test_names_and_texts_may_hold_any_character(
     for written in found.values():
         written.encode()
     rows = list(csv.DictReader(io.StringIO(found[".arms.csv"], newline="")))
-    assert [each["arm"] for each in rows] == arms
-    assert all(each["reasons"] == text and each["sweep"] == text for each in rows)
+    assert [printable(each["arm"]) for each in rows] == [*map(printable, arms)]
+    said = {printable(each[name]) for each in rows for name in ("reasons", "sweep")}
+    assert said == {printable(text)}
     check_bmf(found[".bmf.json"])
     check_github(found[".github-benchmark.json"])
     said = samples(found[".prom"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +15,12 @@ import pytest
 from pytest_xlatune.ledger import Ledger
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks import import_table as importing
 from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
+from pytest_xlatune.tasks.recipe import recipes_below
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
 
@@ -55,6 +58,51 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
     writer.join(LIMIT_S)
     written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
     assert written == markdown(document_of(read_known(each.setup.folder)))
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pretend/leaderboard.md", "pretend/leaderboard.json", "pretend/other.json"),
+        *("pretend-tuning.md", "pretend-tuning.json", "index.html"),
+    ],
+)
+def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_followed(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    run(each)
+    reports, kept = tmp_path / "reports", tmp_path / "diary"
+    at = reports / name
+    (reports / "pretend").mkdir(parents=True)
+    kept.write_text("dear diary", encoding="utf-8")
+    if kind == "a pipe":
+        os.mkfifo(at)
+    else:
+        at.symlink_to(kept)
+    (reports / "pretend" / "other.md").write_text("of another", encoding="utf-8")
+    said: list[object] = []
+
+    def writes() -> None:
+        try:
+            publish(each.setup.folder, reports)
+        except LedgerError as error:
+            said.append(error)
+        said.extend(recipes_below([reports])[1])
+
+    writer = threading.Thread(target=writes, daemon=True)
+    writer.start()
+    writer.join(LIMIT_S)
+    assert not writer.is_alive(), "it waits for who writes into the pipe"
+    assert kept.read_text(encoding="utf-8") == "dear diary"
+    if name == "pretend-tuning.json":
+        assert "is a link, a pipe, a device or a folder" in str(said)
+    elif "other" in name:
+        index = (reports / "index.html").read_text(encoding="utf-8")
+        assert "is a link, a pipe, a device or a folder" in index
+    else:
+        assert stat.S_ISREG(at.lstat().st_mode), "the report took its place"
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def keep_options(folder: Path) -> None:
 def _options_in(folder: Path) -> Path | None:
     """Return the file that tells most; of several modules the step's, else the last one's."""
     for pattern in (f"*{_CONFIG}", f"*/{_COMPILE}", "*.debug_options"):
-        found = sorted(folder.glob(pattern), key=_place)
+        found = sorted(filter(Path.is_file, folder.glob(pattern)), key=_place)
         if found:
             return found[-1]
     return None
@@ -231,7 +231,7 @@ def _beside(program: Path, end: str) -> str | None:
     # libtpu's build is in the name of every file of its dump
     build = device.removesuffix(".") if device.endswith(".") and "{" not in end else ""
     path = program.with_name(match["module"] + build + end.format(device=device))
-    if not path.exists():
+    if not path.is_file():
         return None
     with _open(path) as file:
         text = file.read(_MAX_SMALL + 1)

@@ -246,7 +246,8 @@ def captures_below(path: Path) -> tuple[Path, ...]:
 def _files(path: Path) -> Iterator[str]:
     if path.is_dir():
         for folder, _, names in os.walk(path):
-            yield from (str(Path(folder, name)) for name in names)
+            paths = (str(Path(folder, name)) for name in names)
+            yield from filter(os.path.isfile, paths)  # a pipe would be waited for
     elif path.is_file():
         yield str(path)
 

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.text import printable
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
 from pytest_xlatune.plugin.hooks import OPTIONS_KEY
 from pytest_xlatune.report.words import sentence
@@ -289,7 +290,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     terminalreporter.section("CVS thresholds")
     for line in said:
-        terminalreporter.write_line(line)
+        terminalreporter.write_line(printable(line))
     if dropped := config.stash.get(DROPPED_KEY, []):
         terminalreporter.write_line(
             f"not taken from the file's container, for the runtime has no such option: "

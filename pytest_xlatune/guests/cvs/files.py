@@ -134,8 +134,8 @@ def _beside(path: Path, name: str) -> Path | None:
         except (OSError, ValueError):  # longer than a name may be, a NUL in it
             return None
     owners = {0, path.stat().st_uid}  # a stranger may put one into a shared folder
-    found = filter(Path.is_file, path.parent.glob(_BESIDE))
-    only = sorted(each for each in found if each.stat().st_uid in owners)
+    beside = filter(Path.is_file, path.parent.glob(_BESIDE))
+    only = sorted(each for each in beside if each.stat().st_uid in owners)
     return only[0] if len(only) == 1 else None
 
 

@@ -287,8 +287,8 @@ def test_names_and_texts_may_hold_any_character(
         written.encode()
     rows = list(csv.DictReader(io.StringIO(found[".arms.csv"], newline="")))
     assert [printable(each["arm"]) for each in rows] == [*map(printable, arms)]
-    said = {printable(each[name]) for each in rows for name in ("reasons", "sweep")}
-    assert said == {printable(text)}
+    kept = {printable(each[name]) for each in rows for name in ("reasons", "sweep")}
+    assert kept == {printable(text)}
     check_bmf(found[".bmf.json"])
     check_github(found[".github-benchmark.json"])
     said = samples(found[".prom"])

@@ -147,7 +147,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "calibrate": (
         "xlatune calibrate sweeps/test_mine.py --jobs 8",
         "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
-        "xlatune calibrate sweeps/test_mine.py --allocations 4 --starts 3",
     ),
     "study": (
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",

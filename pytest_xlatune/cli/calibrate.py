@@ -26,18 +26,11 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs to run (12)")
     parser.add_argument(
-        "--allocations",
-        type=positive,
-        metavar="N",
-        help="measure how alike the trials of one allocation are: N allocations of --starts trials "
-        "each; with --slots N, how much slots differ and slow each other down: --starts "
-        "rounds of all slots",
-    )
-    parser.add_argument(
         "--starts",
         type=positive,
         metavar="N",
-        help="trials in each allocation, or rounds of all slots (3)",
+        help="with --slots N: rounds of all slots, which measure how much slots differ and slow "
+        "each other down (3)",
     )
     parser.add_argument(
         "--rotations",
@@ -55,35 +48,25 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.prepare.compilers import check_sweep
     from pytest_xlatune.studies.calibration import STARTS
     from pytest_xlatune.sweep.earlier import CALIBRATION
-    from pytest_xlatune.tasks.runs import calibrate, document_of, ways_document
+    from pytest_xlatune.tasks.runs import calibrate, document_of
 
     options = options_of(arguments)
-    resolved = asked = resolved_sweep(arguments.sweep, options)
+    resolved = resolved_sweep(arguments.sweep, options)
     on_slots = arguments.xlatune_slots not in (None, "1")
-    allocations, starts = arguments.allocations or 0, arguments.starts or STARTS
-    if arguments.starts and not (allocations or on_slots):
-        raise ConfigError(
-            "--starts counts the trials of --allocations or the rounds of --slots: add one of "
-            "them, or leave --starts out"
-        )
+    if arguments.starts and not on_slots:
+        raise ConfigError("--starts counts the rounds of --slots: add that, or leave --starts out")
     study = resolved.calibration(
         arguments.jobs,
-        allocations=allocations,
-        starts=starts,
+        starts=arguments.starts or STARTS,
         on_slots=on_slots,
         rotations=arguments.rotations or 0,
     )
-    if allocations:
-        resolved = resolved.held(starts)
     check_sweep(resolved)
     with trials_of(resolved, options) as (runs, tick):
         campaign = runs.open(resolved, study)
         found = calibrate(campaign, tick)
     folder = options.workdir / resolved.folder
-    documents = [document_of(campaign, found)]
-    if allocations or on_slots:
-        documents.append(ways_document(asked, found, folder=folder))
     from pytest_xlatune.report.document import brief, lines
 
     written = brief("Files", lines(f"written: {os.path.relpath(folder / CALIBRATION)}"))
-    return Output(documents=(*documents, written))
+    return Output(documents=(document_of(campaign, found), written))

@@ -39,8 +39,7 @@ def _plan(arguments: argparse.Namespace) -> Output:
         resolved = compiling(resolved)
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
-    is_held = resolved.sweep.site.runs_by.holds_nodes
-    sigma = known.sigma_for(is_held=is_held) if known else None
+    sigma = known.noise.sigma_job if known else None
     share, folder = known.share if known else None, options.workdir / resolved.folder
     earlier = recorded_trials(folder) if resolved.may_rotate else ()
     study = resolved.study(sigma=sigma, share=share, earlier=earlier)

@@ -36,7 +36,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -72,8 +72,6 @@ class Request:
         job_name: as the scheduler shows it.
         comment: by which the attempt is found again.
         nodelist: the nodes by name; () leaves them to the scheduler.
-        allocation: the study's own name of the allocation that it is to be a step of, and of no
-            other; "" is any.
     """
 
     folder: Path
@@ -81,7 +79,6 @@ class Request:
     comment: str
     nodelist: tuple[str, ...] = ()
     resources: Resources
-    allocation: str = ""
 
 
 def request_for(
@@ -105,7 +102,6 @@ def request_for(
         comment=f"xlatune:{run}:{name}",
         nodelist=nodelist,
         resources=resources,
-        allocation=trial.allocation,
     )
 
 
@@ -150,19 +146,6 @@ class Sight:
     why_not: str = ""  # why the nodes could not be asked, "" where they were
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTime:
-    """How long jobs will wait in the queue.
-
-    Attributes:
-        waits: seconds; () is not known.
-        said: the program that says so; else why it is not known, a sentence without its full stop.
-    """
-
-    waits: tuple[float, ...] = ()
-    said: str = ""
-
-
 class Executor(abc.ABC):
     """Where trials run. Three methods must be there; a default says no, none, or not known.
 
@@ -174,10 +157,7 @@ class Executor(abc.ABC):
         names_nodes: trials run on nodes that a sweep names or counts, in `Request.nodelist`; a
             sweep must do so, and may have slots. Else all run in one place.
         has_queue: each trial is a job that may wait; a plan says how long jobs waited.
-        holds_nodes: trials are steps on nodes that are held for several. `--xlatune-allocation` is
-            the time, which `made` gets; `release` gives the nodes back.
-        held_by: the name of another executor, which holds nodes of the same scheduler: a plan
-            compares both ways, and `xlatune calibrate` measures both. "" is none.
+        holds_nodes: trials are steps on the nodes that this session is on, of `own_nodes`.
         scheduler: its name, as messages write it; "" is none.
         max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
             those that share a node wait for each other. The campaign keeps no more than two ahead
@@ -189,21 +169,8 @@ class Executor(abc.ABC):
     names_nodes: ClassVar[bool] = False
     has_queue: ClassVar[bool] = False
     holds_nodes: ClassVar[bool] = False
-    held_by: ClassVar[str] = ""
     scheduler: ClassVar[str] = ""
     max_in_flight: int = 0
-
-    @classmethod
-    def made(cls, *, hold_s: int, nodes: tuple[str, ...], session: str) -> Self:
-        """Return one for a session.
-
-        Args:
-            hold_s: for how long nodes are to be held; 0 are those that the session is on already.
-            nodes: all that are to be held; () are those of the first trial.
-            session: its id; "" only looks, or looks after what runs.
-        """
-        del hold_s, nodes, session
-        return cls()
 
     # -- trials -----------------------------------------------------------------------------------
 
@@ -241,7 +208,7 @@ class Executor(abc.ABC):
         return Resumed(faults=(f"executor {self.name} brings no node back",), unfit=tuple(nodes))
 
     def release(self, folder: Path) -> None:
-        """Give back all nodes that are held for the ledger in this folder: `held-*` names them."""
+        """Start no further step of the ledger in this folder: `held-*` names the allocations."""
         del folder
 
     # -- before anything is submitted: asked by a sweep, a preflight and a plan --------------------
@@ -302,25 +269,3 @@ class Executor(abc.ABC):
         """
         del trial_id, request
         return None
-
-    # -- where there is a queue: asked by a cost, in seconds ---------------------------------------
-
-    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
-        """Return how long jobs of ours that wait will have waited."""
-        del job_ids
-        return QueueTime()
-
-    def expected_wait(
-        self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> QueueTime:
-        """Return how long a job that is submitted now would wait."""
-        del nodelist, resources, now_s
-        return QueueTime(said=f"executor {self.name} foresees none")
-
-    def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
-        """Return when nodes held for the ledger in a folder were asked for, began, and were over.
-
-        Seconds since the epoch, those that began first in front; inf is not over.
-        """
-        del folder
-        return ()

@@ -44,22 +44,13 @@ def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
     return found
 
 
-def executor_named(
-    name: str,
-    *,
-    hold_s: int = 0,
-    nodes: tuple[str, ...] = (),
-    session: str = "",
-    where: str = "the sweep",
-) -> Executor:
-    """Return the executor of this name; see `Executor.made` for the other arguments.
-
-    To look after what runs none of them is needed.
+def executor_named(name: str, *, where: str = "the sweep") -> Executor:
+    """Return the executor of this name.
 
     Raises:
         ConfigError: as of `class_named`.
     """
-    return class_named(name, where=where).made(hold_s=hold_s, nodes=nodes, session=session)
+    return class_named(name, where=where)()
 
 
 def executor_in(folder: Path, name: str) -> Executor:
@@ -94,12 +85,12 @@ def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:
 
 
 def release(folder: Path, used: Iterable[str]) -> None:
-    """Give back all nodes that are held for the ledger in a folder, whichever executor has them.
+    """Start no further step of the ledger in a folder, whichever executor would.
 
-    `used` are the executors that the ledger names. Ours may hold nodes before it names them.
+    `used` are the executors that the ledger names. Ours may have steps before it names them.
 
     Raises:
-        LedgerError: one of them cannot be loaded; ours have given back theirs.
+        LedgerError: one of them cannot be loaded; ours start none.
     """
     from pytest_xlatune.executors.folder import HELD
 

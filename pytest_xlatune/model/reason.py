@@ -98,10 +98,7 @@ class Why(StrEnum):
     BUDGET_RANKS = auto()
     BUDGET_FINDS = auto()
 
-    # noise between allocations and node slots
-    ALLOCATION_NOISE = auto()
-    ALLOCATION_SHARE = auto()
-    ALLOCATION_UNTOLD = auto()
+    # noise between node slots
     SLOT_NOISE = auto()
     SLOT_SLOWER = auto()
     NO_SLOT_SLOWER = auto()
@@ -350,9 +347,7 @@ class Why(StrEnum):
 
     # calibrations, evidence runs, imported tables
     TRIALS_DEPLOYED = auto()
-    TRIALS_IN_ALLOCATIONS = auto()
     TRIALS_ON_SLOTS = auto()
-    FEW_IN_ALLOCATIONS = auto()
     FEW_ON_SLOTS = auto()
     EVIDENCE_PLAN = auto()
     EVIDENCE_MEASURES_NOTHING = auto()

@@ -126,7 +126,6 @@ class Trial(Record):
         stage: the study's own word, e.g. "wave2", "again" for a second run, or "confirm".
         block: from 1; 0 is measured once to rank, and no block.
         position: which one of the trials of this arm in this stage and block, from 0.
-        allocation: of a scheduler, in which it is a step; "" is a job of its own.
         design: of the blocks that it belongs to; None where it is in none.
         rotation: the programs that take turns in it; None of a trial of one profile. Its arm is
             `ROTATION`, its profile the baseline, and its protocol has as many steps as the order.
@@ -140,7 +139,6 @@ class Trial(Record):
     stage: str
     block: int = 0
     position: int = 0
-    allocation: str = ""
     design: ConfirmDesign | None = None
     rotation: Rotation | None = field(default=None, metadata=LATER)
 

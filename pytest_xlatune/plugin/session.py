@@ -70,8 +70,7 @@ class Selection:
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
-        is_held = self.sweep.sweep.site.runs_by.holds_nodes
-        sigma = calibration.sigma_for(is_held=is_held) if calibration else None
+        sigma = calibration.noise.sigma_job if calibration else None
         share = calibration.share if calibration else None
         asks = self.sweep.may_rotate and not fresh
         return self.sweep.study(

@@ -149,19 +149,7 @@ WORDS: Mapping[Why, str] = {
     Why.JOB_NOISE: N_("a job noise of {sigma:fine}"),
     Why.BUDGET_RANKS: N_("{jobs} jobs: ranking only"),
     Why.BUDGET_FINDS: N_("{jobs} jobs: {start:percent} ({finalist:percent})"),
-    # noise between allocations and node slots
-    Why.ALLOCATION_NOISE: N_(
-        "noise inside an allocation: {within:fine} (95 % interval {low:fine} to {high:fine}); "
-        "between allocations: {between:fine} ({trials} trials in {allocations} allocations)"
-    ),
-    Why.ALLOCATION_SHARE: N_(
-        "{share:share} of the variance of a trial is common to its allocation (95 % interval "
-        "{low:share} to {high:share})"
-    ),
-    Why.ALLOCATION_UNTOLD: N_(
-        "cannot tell how much trials of one allocation share: {share:share} of the variance of "
-        "a trial is common to its allocation (95 % interval {low:share} to {high:share})"
-    ),
+    # noise between node slots
     Why.SLOT_NOISE: N_("noise of a trial on its slot: {sigma:fine} ({trials} trials)"),
     Why.SLOT_SLOWER: N_(
         "slot {slot} ({nodes}) is slower than the others by {loss:size} (95 % interval "
@@ -678,16 +666,9 @@ WORDS: Mapping[Why, str] = {
     # whether a gain carries to another cell
     # calibrations, evidence runs, imported tables
     Why.TRIALS_DEPLOYED: N_("{trials:+trial} of the cell as deployed"),
-    Why.TRIALS_IN_ALLOCATIONS: N_(
-        "{trials:+trial} in {allocations} allocations of the cell as deployed"
-    ),
     Why.TRIALS_ON_SLOTS: N_(
         "{trials:+trial} ({alone} alone, the others in {rounds} rounds of all slots) of the "
         "cell as deployed"
-    ),
-    Why.FEW_IN_ALLOCATIONS: N_(
-        "cannot tell what trials of one allocation share: no two of them have scores in two "
-        "allocations"
     ),
     Why.FEW_ON_SLOTS: N_(
         "cannot tell what slots differ by: a slot has no score, or too few trials have"

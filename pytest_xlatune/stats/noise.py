@@ -1,9 +1,8 @@
 """The noise of a cell, from jobs of the baseline against itself.
 
 What planning needs to know before it promises anything: how far two jobs of one configuration are
-apart, and what happens inside a job. A dozen jobs give sigma to within a quarter. And how much of
-it the trials of one allocation share, what node slots differ by, and what they cost each other
-while all of them run.
+apart, and what happens inside a job. A dozen jobs give sigma to within a quarter. And what node
+slots differ by, and what they cost each other while all of them run.
 """
 
 from __future__ import annotations
@@ -143,50 +142,30 @@ _WIDE = 0.5  # of an interval of a share, above which it tells nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationNoise(Record):
-    """What trials of one allocation share, and what they differ by in it; fractions."""
+class GroupNoise(Record):
+    """What values of one group share, and what they differ by in it; fractions."""
 
-    between: float  # standard deviation of the part that trials of an allocation share
-    within: float  # that of a trial inside its allocation
+    between: float  # standard deviation of the part that values of a group share
+    within: float  # that of a value inside its group
     within_low: float  # 95 % interval of it
     within_high: float
-    rho: float  # share of a trial's variance that is common to its allocation
+    rho: float  # share of a value's variance that is common to its group
     rho_low: float  # 95 % interval of it
     rho_high: float
-    allocations: int
+    groups: int
     trials: int
-
-    @property
-    def total(self) -> float:
-        """Return the standard deviation of trials that are each in an allocation of its own."""
-        return math.hypot(self.between, self.within)
 
     @property
     def tells(self) -> bool:
         """Whether the interval of the share is narrow enough to say anything."""
         return self.rho_high - self.rho_low <= _WIDE
 
-    @property
-    def found(self) -> tuple[Reason, ...]:
-        """What was found: the noise inside and between, and the share in common."""
-        inside = Reason(
-            Why.ALLOCATION_NOISE,
-            within=self.within,
-            low=self.within_low,
-            high=self.within_high,
-            between=self.between,
-            trials=self.trials,
-            allocations=self.allocations,
-        )
-        kind = Why.ALLOCATION_SHARE if self.tells else Why.ALLOCATION_UNTOLD
-        return inside, Reason(kind, share=self.rho, low=self.rho_low, high=self.rho_high)
 
-
-def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNoise | None:
-    """Estimate both variances from (allocation, score); None where none can be told.
+def group_noise(scores: Sequence[tuple[Hashable, float]]) -> GroupNoise | None:
+    """Estimate both variances from (group, score); None where none can be told.
 
     One-way random effects by the analysis of variance. The interval of the share is exact for
-    allocations of equal size (S. R. Searle, Linear Models, 1971, section 9.9) and close where few
+    groups of equal size (S. R. Searle, Linear Models, 1971, section 9.9) and close where few
     trials are missing.
     """
     groups: dict[Hashable, list[float]] = {}
@@ -217,7 +196,7 @@ def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNois
         math.sqrt(inside / (2 * float(special.gammaincinv(within_df / 2, p))))
         for p in (0.975, 0.025)
     )
-    return AllocationNoise(
+    return GroupNoise(
         between=math.sqrt(max(of_groups - within, 0.0) / size_of),
         within=math.sqrt(within),
         within_low=low,
@@ -225,7 +204,7 @@ def allocation_noise(scores: Sequence[tuple[Hashable, float]]) -> AllocationNois
         rho=share_at(ratio),
         rho_low=share_at(ratio / high_f),
         rho_high=share_at(ratio / low_f),
-        allocations=count,
+        groups=count,
         trials=trials,
     )
 
@@ -267,8 +246,8 @@ class RotationNoise(Record):
 def rotation_noise(scores: Sequence[RotationScore]) -> RotationNoise | None:
     """Estimate the share of the noise that rotations cancel; None where none can be told.
 
-    Copies of the baseline in one rotation are to it what trials are to their allocation, so the
-    estimate and its exact interval are those of `allocation_noise`. Each rotation needs two copies.
+    Copies of the baseline in one rotation are a group: the estimate and its exact interval are
+    those of `group_noise`. Each rotation needs two copies.
     """
     copies = [
         (at, score.level + each.change, each.error)
@@ -276,7 +255,7 @@ def rotation_noise(scores: Sequence[RotationScore]) -> RotationNoise | None:
         for each in score.programs
         if is_baseline(each.program)
     ]
-    found = allocation_noise([(at, value) for at, value, _ in copies])
+    found = group_noise([(at, value) for at, value, _ in copies])
     if found is None:
         return None
     errors = [error for _, _, error in copies if error is not None]
@@ -287,7 +266,7 @@ def rotation_noise(scores: Sequence[RotationScore]) -> RotationNoise | None:
         share=found.rho,
         share_low=found.rho_low,
         share_high=found.rho_high,
-        rotations=found.allocations,
+        rotations=found.groups,
         copies=found.trials,
     )
 

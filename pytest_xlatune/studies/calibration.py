@@ -1,10 +1,9 @@
 """How noisy a cell is: the baseline against itself, a dozen times.
 
 An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
-them for baselines measured beside its profiles. With several allocations it measures what trials of
-one allocation share; with several node slots, what these differ by, and what a trial loses while
-all of them run; with rotations of copies of the baseline, what programs of one process share.
-This module must not know of executors or logs.
+them for baselines measured beside its profiles. With several node slots it measures what these
+differ by, and what a trial loses while all of them run; with rotations of copies of the baseline,
+what programs of one process share. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ from pytest_xlatune.model.trial import Rotation, Trial
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import (
     MIN_SCORES,
-    AllocationNoise,
     Noise,
     RotationNoise,
     SlotNoise,
     SlotTrial,
-    allocation_noise,
     estimate_noise,
     rotation_noise,
     slot_noise,
@@ -53,10 +50,9 @@ from pytest_xlatune.studies.verdicts import OneCell, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
-STARTS = 3  # of an allocation, or rounds with all slots busy
+STARTS = 3  # rounds with all slots busy
 _PAIR = 2
 _ALONE, _BUSY = "alone", "busy"  # stages on several slots
-_HELD = "allocation"  # stages in allocations: `allocation1`
 _TURNS = "turns"  # the stage of rotations
 _COPIES = 3  # of the baseline in each: two leave a rotation too few turns to tell their own noise
 _TURN_STEPS, _LEAST_ROUNDS = 4, 5
@@ -68,9 +64,8 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
 
     Attributes:
         cell: whose noise.
-        jobs: where it has one slot and asks for no allocations.
-        allocations: that hold `starts` trials each; 0 leaves the place of trials to the executor.
-        starts: trials of an allocation; rounds in which all slots run.
+        jobs: where it has one slot.
+        starts: rounds in which all slots run.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         rotations: jobs in which copies of the baseline take turns, in the place of `jobs`; each
             is a job of the baseline too. 0 is none.
@@ -79,7 +74,6 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
     traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     jobs: int = JOBS
-    allocations: int = field(default=0, metadata=LATER)
     starts: int = field(default=0, metadata=LATER)
     slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
     rotations: int = field(default=0, metadata=LATER)
@@ -90,19 +84,9 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
                 f"a calibration of {self.jobs} jobs is too small: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
             )
-        if self.allocations and self.slots:
+        if self.rotations and self.slots:
             raise ConfigError(
-                "--allocations and --slots are two calibrations; run one after the other"
-            )
-        if self.allocations and min(self.allocations, self.starts) < _PAIR:
-            raise ConfigError(
-                f"{counted(self.allocations, 'allocation')} of {counted(self.starts, 'start')}: "
-                "too few for a variance; 2 allocations of 2 starts are the least, 4 of 3 are usual"
-            )
-        if self.rotations and (self.allocations or self.slots):
-            raise ConfigError(
-                "--rotations, --allocations and --slots are calibrations of their own; run one "
-                "after the other"
+                "--rotations and --slots are two calibrations; run one after the other"
             )
         if 0 < self.rotations < MIN_SCORES:
             raise ConfigError(
@@ -134,8 +118,6 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
         """Return what a plan says of it."""
         del history
         count = len(self._trials)
-        if self.allocations:
-            return (Reason(Why.TRIALS_IN_ALLOCATIONS, trials=count, allocations=self.allocations),)
         if self.slots:
             alone = sum(each.stage == _ALONE for each in self._trials)
             return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
@@ -171,19 +153,11 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
             return stage in (_ALONE, _BUSY)
         if self.rotations:
             return stage == _TURNS
-        return stage.startswith(_HELD) if self.allocations else stage == KIND
+        return stage == KIND
 
     @cached_property
     def steps(self) -> tuple[tuple[Trial, ...], ...]:
-        """The trials by step: an allocation, a round of all slots, or a trial that runs alone."""
-        if self.allocations:
-            return tuple(
-                tuple(
-                    replace(self._trial(start, stage=f"{_HELD}{at}"), allocation=f"{at}")
-                    for start in range(self.starts)
-                )
-                for at in range(1, self.allocations + 1)
-            )
+        """The trials by step: a round of all slots, or a trial that runs alone."""
         if self.rotations:
             return (tuple(map(self._rotation, range(1, self.rotations + 1))),)
         if not self.slots:
@@ -256,11 +230,8 @@ class CalibrationWalk(PastWalk[CalibrationStudy]):
         )
 
     def told(self) -> tuple[Reason, ...]:
-        """Return what allocations share, or slots differ by; () where neither was asked for."""
+        """Return what slots differ by, or rotations share; () where neither was asked for."""
         study = self.study
-        if study.allocations:
-            found = _allocations(self.past)
-            return found.found if found else (Reason(Why.FEW_IN_ALLOCATIONS),)
         if study.slots:
             own = _slots(self.past, study.cells)
             nodes = [compress(each) for each in study.slots]
@@ -277,10 +248,9 @@ class Calibrated:
 
     jobs: tuple[TrialResult, ...]  # that have a score, in the order they ran
     noise: Noise | None = None
-    allocations: AllocationNoise | None = None
     slots: SlotNoise | None = None
     rotations: RotationNoise | None = None
-    told: tuple[Reason, ...] = ()  # of allocations, slots or rotations
+    told: tuple[Reason, ...] = ()  # of slots or rotations
 
 
 def found_by(study: Study, history: History) -> Calibrated:
@@ -296,23 +266,9 @@ def found_by(study: Study, history: History) -> Calibrated:
     return Calibrated(
         jobs=tuple(scored(tuple(past.screen.values()))),
         noise=_noise(past, study.cells),
-        allocations=_allocations(past) if study.allocations else None,
         slots=_slots(past, study.cells) if study.slots else None,
         rotations=_rotations(past) if study.rotations else None,
         told=walk.told(),
-    )
-
-
-def _allocations(past: Past) -> AllocationNoise | None:
-    """Return what trials share by the allocation in which they ran, whatever was planned."""
-    return allocation_noise(
-        [
-            (each.outcome.allocation, score.value)
-            for each in past.screen.values()
-            if each.outcome is not None
-            and each.outcome.allocation
-            and (score := usable(each)) is not None
-        ]
     )
 
 

@@ -356,14 +356,8 @@ class Sweep(Declared):
             self.launcher, site.launcher, site.container, where=said.file or "the options"
         )
         runs_by = site.runs_by
-        if site.allocation and not runs_by.holds_nodes:
-            raise ConfigError(
-                f"sweep {self.name!r}: an allocation of {site.allocation} was asked for "
-                f"({said.places.get('allocation', 'the sweep file')}), but trials run by "
-                f"{site.executor}; say {saying_executor(lambda each: each.holds_nodes)} too"
-            )
         nodelist = tuple(site.nodelist or ())
-        if not (site.allocation or nodelist or site.nodes):
+        if not (nodelist or site.nodes):
             nodelist = runs_by.own_nodes()
         slots = self._node_slots(site, nodelist, said)
         nodelist = slots[0] if slots else nodelist
@@ -466,8 +460,7 @@ class Sweep(Declared):
                 "executor; leave the slots out, or say "
                 f"{saying_executor(lambda each: each.names_nodes)}"
             )
-        is_in_own = site.runs_by.holds_nodes and not site.allocation
-        if not nodelist and site.partition and site.nodes and not is_in_own:
+        if not nodelist and site.partition and site.nodes and not site.runs_by.holds_nodes:
             nodelist = _picked(site, said, where)
         if not nodelist:
             raise ConfigError(

@@ -23,7 +23,7 @@ from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.noise import AllocationNoise, Noise, RotationNoise, SlotNoise
+from pytest_xlatune.stats.noise import Noise, RotationNoise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
 
@@ -45,8 +45,8 @@ class Calibration(Record):
         trial_ids: of the jobs behind it, in the order they ran.
         written: when, ISO 8601.
         schema: raised when a field changes its meaning.
-        allocations: what trials of one allocation share; None where that was not measured.
-        slots: what node slots differ by, and what they cost each other; None likewise.
+        slots: what node slots differ by, and what they cost each other; None where that was not
+            measured.
         slot_nodes: of each of these slots, as a host list.
         rotations: what programs of one process have in common; None likewise.
     """
@@ -57,7 +57,6 @@ class Calibration(Record):
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
-    allocations: AllocationNoise | None = field(default=None, metadata=LATER)
     slots: SlotNoise | None = field(default=None, metadata=LATER)
     slot_nodes: tuple[str, ...] = field(default=(), metadata=LATER)
     rotations: RotationNoise | None = field(default=None, metadata=LATER)
@@ -68,22 +67,9 @@ class Calibration(Record):
         Raises:
             LedgerError: names it.
         """
-        levels = {"noise.sigma_job": self.noise.sigma_job}
-        if self.allocations is not None:
-            levels["allocations.within"] = self.allocations.within
-        for name, level in levels.items():
-            if not 0 <= level < math.inf:
-                raise LedgerError(f"{name} is {level}, expected a fraction")
-
-    def sigma_for(self, *, is_held: bool) -> float:
-        """Return the noise of trials that are compared with each other.
-
-        On nodes that are held that is the noise inside one allocation, where the calibration can
-        tell it.
-        """
-        if is_held and self.allocations is not None and self.allocations.tells:
-            return self.allocations.within
-        return self.noise.sigma_job
+        level = self.noise.sigma_job
+        if not 0 <= level < math.inf:
+            raise LedgerError(f"noise.sigma_job is {level}, expected a fraction")
 
     @property
     def share(self) -> float | None:
@@ -92,9 +78,8 @@ class Calibration(Record):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What was found of allocations, slots and rotations, one sentence each."""
+        """What was found of slots and rotations, one sentence each."""
         return (
-            *map(sentence, self.allocations.found if self.allocations else ()),
             *map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()),
             *map(sentence, self.rotations.found if self.rotations else ()),
         )

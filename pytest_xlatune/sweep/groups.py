@@ -124,23 +124,6 @@ class _Command(Rule):
         return "a command without a secret in it: let it read that from a file" if is_open else ""
 
 
-class _Time(Rule):
-    """A time limit as Slurm writes it, in hours: `4:00:00`, `1-12:00:00`."""
-
-    _EXPECTED = "hours, minutes and seconds (4:00:00), with days in front if need be (1-12:00:00)"
-
-    def __call__(self, text: str) -> str:
-        if self.fault(text):
-            raise ValueError(self._EXPECTED)
-        return text
-
-    def fault(self, value: object) -> str:
-        from pytest_xlatune.model.text import time_s
-
-        is_time = isinstance(value, str) and (not value or time_s(value) > 0)
-        return "" if is_time else self._EXPECTED
-
-
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Declared:
     """A frozen dataclass of keywords that says where an unknown keyword belongs.
@@ -468,16 +451,10 @@ class SiteSettings(Declared):
 
     executor: str = _option(
         _default("executors.named", "DEFAULT"),
-        "Where trials run: slurm, allocation (steps of one that is held), local (this machine)",
+        "Where trials run: slurm, allocation (steps of the salloc or sbatch around the session), "
+        "local (this machine)",
         metavar="NAME",
         choices=_default("executors.named", "EXECUTORS"),
-    )
-    allocation: str = _option(
-        "",
-        "Time limit of the allocations to ask for, e.g. 4:00:00; '' uses the salloc or sbatch "
-        "around the session",
-        metavar="TIME",
-        parse=_Time(),
     )
     nodelist: tuple[str, ...] | None = _option(
         None,
@@ -553,9 +530,8 @@ class SiteSettings(Declared):
             ConfigError: there is none, or it cannot be loaded.
         """
         from pytest_xlatune.executors.named import executor_named
-        from pytest_xlatune.model.text import time_s
 
-        return executor_named(self.executor, hold_s=time_s(self.allocation))
+        return executor_named(self.executor)
 
 
 class Limits(Declared):

@@ -21,7 +21,7 @@ from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical, dataclass
 from pytest_xlatune.model.redact import keep_secret
-from pytest_xlatune.model.text import duration, same_value, time_s
+from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
@@ -33,7 +33,6 @@ from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
-from pytest_xlatune.sweep.groups import saying_executor
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -150,25 +149,12 @@ class ResolvedSweep:
         """
         self.cell.protocol.check_window()
         study = self.study()
-        self._refuse_short_allocation(study)
         self._refuse_no_change(study)
         own = {each.digest: each for each in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.ahead(()):
             for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
-
-    def _refuse_short_allocation(self, study: Study) -> None:
-        """Refuse an allocation that holds no trial; where it is the user's own, Slurm knows."""
-        site = self.sweep.site
-        if not time_s(site.allocation):
-            return
-        if found := site.runs_by.faults(nodelist=self.nodelist, resources=site.resources):
-            most, limit_s = study.at_most(()), site.resources.time_limit_s
-            raise ConfigError(
-                f"sweep {self.sweep.name!r}: {'; '.join(found)}. One allocation for all {most} "
-                f"trials, one after the other, takes {duration(most * limit_s)} at most"
-            )
 
     def _refuse_no_change(self, study: Study) -> None:
         """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.
@@ -245,15 +231,14 @@ class ResolvedSweep:
         self,
         jobs: int,
         *,
-        allocations: int = 0,
         starts: int = 0,
         on_slots: bool = False,
         rotations: int = 0,
     ) -> CalibrationStudy:
-        """Return the study of the cell's noise, its allocations, node slots, or rotations.
+        """Return the study of the cell's noise, its node slots, or rotations.
 
         Raises:
-            ConfigError: too few jobs, allocations, starts or rotations; the sweep has one slot;
+            ConfigError: too few jobs, starts or rotations; the sweep has one slot;
                 programs cannot take turns in what it starts.
         """
         if rotations and self.why_not_rotated:
@@ -266,37 +251,10 @@ class ResolvedSweep:
         return CalibrationStudy(
             cell=self.cell,
             jobs=jobs,
-            allocations=allocations,
             starts=starts,
             slots=self.slots if on_slots else (),
             rotations=rotations,
         )
-
-    def held(self, trials: int) -> ResolvedSweep:
-        """Return this sweep with its trials in allocations that hold so many each.
-
-        Raises:
-            ConfigError: there is no scheduler to ask for them, or trials run in the user's own.
-        """
-        site, runs_by = self.sweep.site, self.sweep.site.runs_by
-        if not runs_by.held_by:
-            place = "this machine" if runs_by.is_here else f"executor {site.executor}"
-            raise ConfigError(
-                f"sweep {self.sweep.name!r}: {place} has no allocations to compare; say "
-                f"{saying_executor(lambda each: bool(each.held_by))}"
-            )
-        if runs_by.holds_nodes and not site.allocation:
-            asks = saying_executor(lambda each: each.has_queue)
-            raise ConfigError(
-                f"sweep {self.sweep.name!r}: trials run in an allocation of your own, which is "
-                f"one; start it outside of salloc with {asks}, and each will be "
-                "asked for"
-            )
-        limit_s = trials * site.resources.time_limit_s + _SPARE_S
-        minutes = -(-limit_s // 60)
-        clock = site.allocation or f"{minutes // 60}:{minutes % 60:02d}:00"
-        site = replace(site, executor=runs_by.held_by, allocation=clock)
-        return replace(self, sweep=replace(self.sweep, site=site), slots=())
 
     def elsewhere(
         self, tag: str, winner: Profile, gate: DeclaredStudy, *, acting: Collection[str] = ()
@@ -444,9 +402,6 @@ class ResolvedSweep:
             metric = self.cell.protocol.metric
             return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
-
-
-_SPARE_S = 300  # of an allocation, beside its trials
 
 
 def _aimed(rule: Singles) -> Singles:

@@ -41,9 +41,8 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
-from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere, ways_of
+from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
 
 if TYPE_CHECKING:
     from pytest_xlatune.prepare.compile_check import Need, Step
@@ -238,8 +237,6 @@ def plan_of(
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
     other = resolved.other_way(study, history)
     bubble = bubbles(cell, profiles_in(study, ()), files=files)
-    known = read_calibration(folder, cell)
-    ways = ways_of(resolved, study, history, entries, folder=folder, calibration=known)
     head, costs, *others = document.sections
     return replace(
         document,
@@ -251,7 +248,7 @@ def plan_of(
                 *compiled_first,
                 costs,
             ),
-            *(*filter(None, [ways]), *others),
+            *others,
             *filter(None, [bubble]),
             *_settings(resolved.settings),
         ),

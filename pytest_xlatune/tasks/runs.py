@@ -37,7 +37,6 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.text import time_s
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
@@ -57,7 +56,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked, ways_of
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
 
 Recover = Callable[[Decision, tuple[str, ...]], bool]
 
@@ -266,17 +265,7 @@ def _setup(
         sweep=resolved.sweep.name,
         cells=by_digest(study.cells),
         launcher=resolved.sweep.launcher,
-        executor=executor_named(
-            resolved.sweep.site.executor,
-            hold_s=time_s(resolved.sweep.site.allocation),
-            # those of every cell: slots of one allocation run side by side
-            nodes=tuple(
-                dict.fromkeys(
-                    (*resolved.nodelist, *(n for each in study.cells for n in each.nodelist))
-                )
-            ),
-            session=session,
-        ),
+        executor=executor_named(resolved.sweep.site.executor),
         resources=resolved.sweep.site.resources,
         folder=folder,
         session=session,
@@ -370,8 +359,6 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     # of what was not asked for now, an earlier answer stands
     before = read_calibration(folder, cell)
     kept = {name: getattr(before, name) for name in _PARTS} if before else {}
-    if found.allocations is not None:
-        kept["allocations"] = found.allocations
     if found.slots is not None:
         kept["slots"] = found.slots
         kept["slot_nodes"] = tuple(compress(each.nodelist) for each in study.cells)
@@ -389,7 +376,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     return calibration
 
 
-_PARTS = ("allocations", "slots", "slot_nodes", "rotations")
+_PARTS = ("slots", "slot_nodes", "rotations")
 
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:
@@ -404,23 +391,6 @@ def document_of(campaign: Campaign, found: Calibration) -> Document:
             now=datetime.fromisoformat(found.written),
             figures=found.figures,
         )
-    )
-
-
-def ways_document(resolved: ResolvedSweep, found: Calibration, *, folder: Path) -> Document:
-    """Compare the ways of running a sweep as if nothing of it were measured, by a calibration.
-
-    Raises:
-        ConfigError: an option of the scheduler cannot be passed through.
-        LedgerError: the ledger cannot be read.
-    """
-    study = resolved.study(sigma=found.sigma_for(is_held=resolved.sweep.site.runs_by.holds_nodes))
-    entries = Ledger(folder / LEDGER).refresh()
-    ways = ways_of(resolved, study, (), entries, folder=folder, calibration=found, tells=False)
-    return Document(
-        title=f"{resolved.cell.label}: ways of running",
-        header=(),
-        sections=(ways,) if ways else (),
     )
 
 

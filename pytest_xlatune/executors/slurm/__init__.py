@@ -20,7 +20,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from pytest_xlatune.executors import (
     OWN_JOBS,
     Executor,
     QueueFull,
-    QueueTime,
     Request,
     Resumed,
     SchedulerDown,
@@ -61,7 +59,6 @@ from pytest_xlatune.executors.slurm.nodes import (
 )
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -74,7 +71,6 @@ SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is
 _NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
-_TEST_ONLY = "sbatch --test-only"
 
 # What the harness decides for every trial: measured trials stay comparable, and ours to find.
 _OURS = frozenset(
@@ -101,7 +97,6 @@ class OnSlurm(Executor):
     """
 
     names_nodes = True
-    held_by = "allocation"
     scheduler = "Slurm"
     max_in_flight = 0  # Slurm keeps the order of those that share nodes
 
@@ -112,12 +107,6 @@ class OnSlurm(Executor):
     def resume(self, nodes: Sequence[str]) -> Resumed:
         """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
         return resume_nodes(nodes, run=self._run, sleep=self._sleep)
-
-    def release(self, folder: Path) -> None:
-        """Give back the allocations that were asked for; see `_held.release`."""
-        from pytest_xlatune.executors.slurm import _held
-
-        _held.release(folder, run=self._run)
 
     def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
         """Ask sinfo; see `nodes.pick_nodes`."""
@@ -147,25 +136,6 @@ class OnSlurm(Executor):
     ) -> Sight:
         """Ask the nodes by one short srun; see `look`."""
         return look(paths, checks=checks, nodelist=nodelist, options=options, run=self._run)
-
-    def pending_waits(self, job_ids: Sequence[str]) -> QueueTime:
-        """Ask squeue; see `pending_waits`."""
-        return QueueTime(waits=pending_waits(job_ids, run=self._run), said="squeue --start")
-
-    def expected_wait(
-        self, *, nodelist: Sequence[str], resources: Resources, now_s: float
-    ) -> QueueTime:
-        """Ask sbatch; see `expected_wait`."""
-        found = expected_wait(nodelist=nodelist, resources=resources, now_s=now_s, run=self._run)
-        if isinstance(found, str):
-            return QueueTime(said=f"{_TEST_ONLY} does not say ({found[:160]})")
-        return QueueTime(waits=(found,), said=_TEST_ONLY)
-
-    def held_waits(self, folder: Path) -> tuple[tuple[float, float, float], ...]:
-        """Read the folders of allocations; see `_held.waits_in`."""
-        from pytest_xlatune.executors.slurm import _held
-
-        return _held.waits_in(folder)
 
 
 class SlurmExecutor(OnSlurm):
@@ -453,66 +423,6 @@ def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
     A site may write comments of its own.
     """
     return job.is_in(folder) if job.folder else job.comment == comment
-
-
-# sbatch: Job 4711 to start at 1795173260 using 16 processors on nodes node001 in partition p
-# sbatch: Job 4711 to start at 2026-11-23T21:14:20 using 16 processors on nodes node001
-_TO_START = re.compile(r"\bto start at (?P<at>\S+)")
-
-
-def expected_wait(
-    *,
-    nodelist: Sequence[str],
-    resources: Resources,
-    now_s: float,
-    run: Run = run_command,
-) -> float | str:
-    """Return how many seconds a job would wait, as `sbatch --test-only` says; else why not.
-
-    Nothing is submitted. `resources` say for how long the nodes are asked.
-    """
-    sbatch, _ = site_options(resources.options)
-    words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()]
-    nodes = len(nodelist) or resources.nodes or 1
-    answer = run(
-        ["sbatch", "--test-only", f"--nodes={nodes}", "--exclusive",
-         f"--ntasks-per-node={resources.tasks_per_node}",
-         f"--time={math.ceil(resources.time_limit_s / 60)}", "--chdir=/",
-         *([f"--nodelist={compress(nodelist)}"] if nodelist else []), *words, "--wrap=true"]
-    )  # fmt: skip
-    if answer.code:
-        return answer.error
-    match = _TO_START.search(f"{answer.err} {answer.out}")
-    at_s = None if match is None else _time_of(match["at"])
-    if at_s is None:
-        return f"it said no start: {' '.join((answer.err or answer.out).split())!r:.120}"
-    return max(at_s - now_s, 0.0)
-
-
-def pending_waits(job_ids: Sequence[str], *, run: Run = run_command) -> tuple[float, ...]:
-    """Return how long these jobs will have waited, as `squeue --start` foresees it.
-
-    () where one of them runs: the others then wait for it too; and where Slurm foresees nothing.
-    """
-    if not job_ids:
-        return ()
-    form = SEPARATOR.join(("%T", "%V", "%S"))
-    answer = run(["squeue", "-h", "--start", "-t", "all", "-j", ",".join(job_ids), "-o", form])
-    rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-    whole = [row for row in rows if len(row) == 3]  # noqa: PLR2004
-    if answer.code or any(state != "PENDING" for state, _, _ in whole):
-        return ()
-    times = [(_time_of(asked), _time_of(start)) for _, asked, start in whole]
-    return tuple(max(b - a, 0.0) for a, b in times if a is not None and b is not None)
-
-
-def _time_of(text: str) -> float | None:
-    """Read a time as Slurm prints it: seconds since the epoch, or local time; None is neither."""
-    if text.isdecimal():
-        return float(text)
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(text).timestamp()
-    return None
 
 
 # how long srun may wait for the nodes: they were idle a moment ago

@@ -1,7 +1,6 @@
-"""Allocations that are held for trials: what their folders say, what keeps trials out, their end.
+"""Allocations in which trials are steps: what their folders say, what keeps trials out, their end.
 
-The folder of an allocation is listed in `driver`. This module asks for no allocation and starts no
-trial.
+The folder of an allocation is listed in `driver`. This module starts no trial.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import math
 import os
 import re
 import time
@@ -33,8 +31,7 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 _HELD = re.compile(r"held-(\d+)")
 OVER = "over.json"  # how the allocation ended, once that is known
 # what the folder of an allocation says at least
-_SAID: driver.Kinds = MappingProxyType({"job_id": str, "work_dir": str, "session": str})
-_AHEAD = 3.0  # trials that must fit, or the next allocation is asked for
+_SAID: driver.Kinds = MappingProxyType({"job_id": str, "work_dir": str})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +39,9 @@ class Held:
     """An allocation, as its folder tells it."""
 
     folder: Path
-    job_id: str  # "" while it is asked for
-    work_dir: str  # of a user's own allocation; "" of ours
-    session: str  # that asked for it
-    nodelist: tuple[str, ...]
-    resources: Resources  # of the allocation: its time limit, its options
-    wanted: str = ""  # by which name a study asked for it; "" is any of them
-    asked_s: float = 0.0  # when it was asked for, seconds since the epoch; 0 is unknown
-    submitted_s: float | None = None  # when a user's own was, by Slurm; it tells it from others
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it was asked for by us."""
-        return not self.work_dir
+    job_id: str
+    work_dir: str  # of the job, by which it is told from a later one of the same number
+    submitted_s: float | None = None  # by Slurm; tells it from others too
 
     @property
     def is_ending(self) -> bool:
@@ -93,17 +80,15 @@ class Held:
 
 
 def held_in(run: Path) -> list[Held]:
-    """Return the allocations of a run of a ledger, in the order they were asked for."""
+    """Return the allocations of a run of a ledger, in the order they were entered."""
     found = []
     for folder in run.glob("held-*"):
         said = read(folder / driver.HELD_JSON, _SAID)
         if said is None or not _HELD.fullmatch(folder.name):
             continue
         try:
-            said["resources"] = Resources.from_json(said["resources"])
-            said["nodelist"] = tuple(map(str, said["nodelist"]))
             found.append((number_of(folder), Held(folder=folder, **said)))
-        except (LedgerError, TypeError):
+        except TypeError:
             continue
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
@@ -115,10 +100,7 @@ def number_of(folder: Path) -> int:
 
 
 def let_go_unreadable(run: Path, known: Sequence[Held]) -> None:
-    """Have each allocation take no further step whose folder does not say what it is.
-
-    Its driver gives the nodes back once the steps that it has are over.
-    """
+    """Have each allocation take no further step whose folder does not say what it is."""
     names = {each.folder.name for each in known}
     for folder in run.glob("held-*"):
         is_unknown = folder.name not in names and not (folder / driver.END).exists()
@@ -128,72 +110,16 @@ def let_go_unreadable(run: Path, known: Sequence[Held]) -> None:
                 opened.create(driver.END, b"")
 
 
-def waits_in(root: Path) -> tuple[tuple[float, float, float], ...]:
-    """Return when the allocations below a ledger's folder were asked for, began, and were over.
-
-    Only those that we asked for and in which a trial began: its begin is that of the first trial,
-    which the driver starts at once. One that is not over yet is over at the end of time.
-    """
-    found = []
-    for run in {each.parent for each in root.glob("*/held-*")}:
-        began: dict[str, float] = {}
-        for path in run.glob(f"*/{driver.TAKEN}"):
-            if (taken := read(path, driver.TOOK)) is not None:
-                first_s = began.get(taken["held"], math.inf)
-                began[taken["held"]] = min(first_s, taken["at_s"])
-        for held in held_in(run):
-            at_s = began.get(held.folder.name)
-            if held.is_ours and held.asked_s and at_s is not None:
-                end_s = held.over.end_s if held.over else None
-                found.append((held.asked_s, at_s, math.inf if end_s is None else end_s))
-    return tuple(sorted(found, key=lambda each: each[1]))
-
-
-def release(root: Path, *, run: Run = run_command) -> tuple[str, ...]:
-    """Give back every allocation below a ledger's folder that was asked for and is not over.
-
-    One that runs no step ends at once; else its driver ends it after the step. In a user's own
-    allocation only our driver ends. Returns the job ids of those that were ours.
-    """
-    ended_ids = []
+def release(root: Path) -> None:
+    """Have every driver below a ledger's folder take no further step; the nodes are the user's."""
     for folder in {each.parent for each in root.glob("*/held-*")}:
         for held in held_in(folder):
-            if held.over is not None:
-                continue
-            if give_back(held, run=run):
-                ended_ids.append(held.job_id)
-    return tuple(ended_ids)
-
-
-def give_back(held: Held, *, run: Run = run_command) -> bool:
-    """Have an allocation take no further step; return whether it was ended at once."""
-    (held.folder / driver.END).touch()
-    if not (held.is_ours and held.job_id) or _has_step(held.folder.parent, held):
-        return False
-    _log.info("allocation %s is given back", held.job_id)
-    job = parse_scontrol(run(["scontrol", "show", "job", "-o", held.job_id]).out)
-    if held.job_id in job and not is_of(job[held.job_id], held.folder):
-        return False
-    run(["scancel", held.job_id])
-    return True
-
-
-def too_short(hold_s: int, resources: Resources) -> str:
-    """Say that an allocation cannot hold a trial, and the time that it needs; "" where it can."""
-    limit_s = resources.time_limit_s
-    if hold_s >= limit_s:
-        return ""
-    minutes = math.ceil(limit_s / 60)
-    return (
-        f"an allocation of {duration(hold_s)} is shorter than a trial may take "
-        f"({duration(limit_s)}, time_limit_s); ask for {minutes // 60}:{minutes % 60:02d}:00 or "
-        "more by --xlatune-allocation, or limit trials by Resources(time_limit_s=...)"
-    )
+            if held.over is None:
+                (held.folder / driver.END).touch()
 
 
 def faults(
     *,
-    hold_s: int,
     nodelist: Sequence[str],
     resources: Resources,
     environ: Mapping[str, str],
@@ -202,21 +128,16 @@ def faults(
     """Return all that keeps trials from running in an allocation, one sentence each.
 
     Args:
-        hold_s: time limit of an allocation that is to be asked for; 0 is the user's own.
         nodelist: of the trials.
         resources: of a trial.
         environ: of the session.
         run: runs a command of Slurm's.
     """
     limit_s = resources.time_limit_s
-    if hold_s:
-        said = too_short(hold_s, resources)
-        return (said,) if said else ()
     job_id = environ.get(JOB_VARIABLE, "")
     if not job_id:
         said = (
-            f"found no allocation ({JOB_VARIABLE} is not set) and no time to ask for one with; "
-            "start pytest inside salloc or sbatch, or say --xlatune-allocation 4:00:00"
+            f"found no allocation ({JOB_VARIABLE} is not set); start pytest inside salloc or sbatch"
         )
         return (said,)
     answer = run(["scontrol", "show", "job", "-o", job_id])
@@ -247,28 +168,11 @@ def faults(
     return tuple(found)
 
 
-def _has_step(run: Path, held: Held) -> bool:
-    """Whether a trial was taken by an allocation and has not ended."""
-    for path in run.glob(f"*/{driver.TAKEN}"):
-        if not (path.parent / driver.ENDED).exists():
-            taken = read(path, driver.TOOK)
-            if taken is not None and taken["held"] == held.folder.name:
-                return True
-    return False
-
-
-def is_short(held: Held) -> bool:
-    """Whether few trials still fit, so that the next allocation may queue already."""
-    word = held.word
-    until_s, longest_s = word.get("until_s") or 0.0, word.get("longest_s") or 0.0
-    return bool(until_s and longest_s) and until_s - time.time() < _AHEAD * longest_s
-
-
 def is_of(job: SlurmJob, folder: Path) -> bool:
     """Whether a job is the allocation of a folder; numbers are given away again."""
-    said = read(folder / driver.HELD_JSON, _SAID) or {}
-    if not said.get("work_dir"):
-        return job.is_in(folder)
+    said = read(folder / driver.HELD_JSON, _SAID)
+    if said is None:
+        return False
     # a user's own jobs have one working directory
     is_then = job.submitted_s is None or said.get("submitted_s") in (None, job.submitted_s)
     return job.folder in ("", said["work_dir"]) and is_then

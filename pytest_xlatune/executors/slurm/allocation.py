@@ -1,11 +1,9 @@
-"""Run trials as srun steps of an allocation: the user's own, or one that is asked for.
+"""Run trials as srun steps of the allocation that the session was started in: salloc, sbatch.
 
 A trial is an entry of a queue (`driver` lists the files), and a driver inside the allocation works
 the queue off without any session. So an allocation is bound to a trial only when the trial begins:
-where one ends, in whatever way, the next one goes on with the queue, and what has begun there and
-left no outcome is told as preempted, lost, or what else Slurm says. An allocation of ours is a job
-that `SlurmExecutor` hands in; a new one is asked for when time runs short or the last one is over.
-One that a person cancelled is not asked for again in the same session.
+where one ends, in whatever way, the next session's allocation goes on with the queue, and what has
+begun there and left no outcome is told as preempted, lost, or what else Slurm says.
 
 Every method may be called by any process whose turn it is; all that is known is in files.
 """
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import OWN_JOBS, QueueFull, Request, SchedulerDown, Sight, payload
+from pytest_xlatune.executors import Request, SchedulerDown, Sight, payload
 from pytest_xlatune.executors.folder import (
     read_claim,
     read_outcomes,
@@ -39,7 +37,6 @@ from pytest_xlatune.executors.slurm import (
     LOGIN,
     SHOWN_DIGEST,
     OnSlurm,
-    SlurmExecutor,
     arguments_of,
     driver,
     look,
@@ -59,22 +56,20 @@ from pytest_xlatune.executors.slurm._held import (
     OVER,
     Held,
     faults,
-    give_back,
     held_in,
     is_damaged,
     is_of,
-    is_short,
     let_go_unreadable,
     number_of,
     read,
+    release,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
 from pytest_xlatune.executors.slurm._script import SCRIPTS
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.hosts import compress, expand
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
@@ -95,10 +90,7 @@ class AllocationExecutor(OnSlurm):
     """An `Executor` inside an allocation.
 
     Args:
-        hold_s: time limit of the allocations that are asked for; 0 is the user's own.
-        nodes: that an allocation has to hold; () are those of the first trial.
-        session: that may not ask again for what a person cancelled in it.
-        environ: names the user's own allocation.
+        environ: names the allocation around this session.
         run, sleep: the outside world, for tests.
         round_s: see `Poller`.
     """
@@ -109,18 +101,13 @@ class AllocationExecutor(OnSlurm):
     def __init__(
         self,
         *,
-        hold_s: int = 0,
-        nodes: tuple[str, ...] = (),
-        session: str = "",
         environ: Mapping[str, str] = os.environ,
         run: Run = run_command,
         sleep: Callable[[float], None] = time.sleep,
         round_s: float = ROUND_S,
     ) -> None:
-        self._hold_s, self._nodes, self._session = hold_s, nodes, session
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
-        self._jobs = SlurmExecutor(run=run, sleep=sleep, round_s=round_s)
         self._poller = Poller(run=run, round_s=round_s, is_ours=is_of)
         self._starts: dict[Path, list[float]] = defaultdict(list)  # of drivers, by their allocation
 
@@ -130,10 +117,9 @@ class AllocationExecutor(OnSlurm):
         """Put the attempt into the queue; the job id is its place in it: `step-12`.
 
         Raises:
-            QueueFull: an allocation has to be asked for, and a limit on jobs is reached.
-            ConfigError: an option of the resources is ours to set, or nodes are not held.
+            ConfigError: an option of the resources is ours to set.
             SchedulerDown: the controller is away.
-            SubmissionError: there is no allocation, and none can be had.
+            SubmissionError: there is no allocation, or it does not hold the nodes.
         """
         folder = request.folder.resolve()
         queue = folder.parent / driver.STEPS
@@ -152,10 +138,7 @@ class AllocationExecutor(OnSlurm):
         return f"step-{number}"
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Look into the folders; ask Slurm for the allocations once in a few seconds at most.
-
-        An allocation is asked for where trials wait and none will take them.
-        """
+        """Look into the folders; ask Slurm for the allocations once in a few seconds at most."""
         runs: dict[Path, list[Submission]] = defaultdict(list)
         for each in submissions:
             runs[(root / each.folder).resolve().parent].append(each)
@@ -164,15 +147,9 @@ class AllocationExecutor(OnSlurm):
             allocations = self._look(run)
             outcomes = {each.job_id: self._standing(root / each.folder, allocations)
                         for each in mine}  # fmt: skip
-            waiting = [each for each in mine if _waits(root / each.folder, outcomes[each.job_id])]
-            if waiting and allocations:
-                is_any_open = any(
-                    not outcomes[each.job_id].state.is_final for each in mine if each not in waiting
-                )
-                self._go_on(run, [held for held, _ in allocations], is_any_open=is_any_open)
+            is_left = any(not outcomes[each.job_id].state.is_final for each in mine)
             for held, said in allocations:  # a driver that was killed leaves its steps to the next
-                is_left = any(not outcomes[each.job_id].state.is_final for each in mine)
-                if is_left and not held.is_ours and not said.state.is_final and not held.is_ending:
+                if is_left and not said.state.is_final and not held.is_ending:
                     self._drive(held)
             found |= outcomes
         return found
@@ -219,15 +196,10 @@ class AllocationExecutor(OnSlurm):
 
     # -- before anything is submitted -------------------------------------------------------------
 
-    @classmethod
-    def made(cls, *, hold_s: int, nodes: tuple[str, ...], session: str) -> AllocationExecutor:
-        """Return one that asks for allocations of so long, or stays in the user's own."""
-        return cls(hold_s=hold_s, nodes=nodes, session=session)
-
     @property
     def _own(self) -> str:
-        """The id of the user's own allocation; "" where trials do not run in it."""
-        return "" if self._hold_s else self._environ.get(JOB_VARIABLE, "")
+        """The id of the allocation around this session; "" where it is in none."""
+        return self._environ.get(JOB_VARIABLE, "")
 
     def own_nodes(self) -> tuple[str, ...]:
         """Return the nodes of the allocation around this session."""
@@ -236,7 +208,6 @@ class AllocationExecutor(OnSlurm):
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Say that no allocation can be had; see `_held.faults`."""
         return faults(
-            hold_s=self._hold_s,
             nodelist=nodelist,
             resources=resources,
             environ=self._environ,
@@ -244,8 +215,9 @@ class AllocationExecutor(OnSlurm):
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Say so where an allocation is asked for: in one's own others are no trouble."""
-        return "" if self._own else super().busy_note(nodelist)
+        """Say nothing: in one's own allocation other jobs are no trouble."""
+        del nodelist
+        return ""
 
     def look(
         self,
@@ -255,7 +227,7 @@ class AllocationExecutor(OnSlurm):
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> Sight:
-        """Ask the nodes by a step of one's own allocation, else by a job."""
+        """Ask the nodes by a step of the allocation."""
         return look(
             paths,
             checks=checks,
@@ -264,6 +236,10 @@ class AllocationExecutor(OnSlurm):
             allocation=self._own,
             run=self._run,
         )
+
+    def release(self, folder: Path) -> None:
+        """Have the drivers of the ledger in this folder take no further step."""
+        release(folder)
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the words of the step."""
@@ -290,143 +266,30 @@ class AllocationExecutor(OnSlurm):
         return found
 
     def _provide(self, run: Path, request: Request) -> None:
-        """Have an allocation that will take a trial, or raise."""
+        """See that the allocation will take a trial and has a driver, or raise."""
         known = held_in(run)
-        if not known and not self._hold_s:
+        if not known:
             self._refuse_faults(request)
-        wanted = self._nodes or request.nodelist
-        if absent := set(request.nodelist) - set(wanted):
-            raise ConfigError(
-                f"{compress(sorted(absent))} is not among the nodes that allocations hold: "
-                f"{compress(wanted)}"
-            )
-        nodes = len(wanted) or request.resources.nodes or 1
-        resources = dataclasses.replace(request.resources, nodes=nodes)
-        self._have(run, known, wanted, resources, name=request.allocation)
-
-    def _go_on(self, run: Path, known: list[Held], *, is_any_open: bool) -> None:
-        """Have another allocation where trials wait and the last one will not take them.
-
-        That none can be had is told once the last trial that runs is over, so that it counts.
-        """
-        last = known[-1]
-        nodes = last.nodelist or (last.over.nodes if last.over else ())
-        try:
-            self._have(run, known, nodes, last.resources, name=last.wanted)
-        except QueueFull:
-            return  # asked again at the next look
-        except SubmissionError:
-            if not is_any_open:
-                raise
-
-    def _have(
-        self,
-        run: Path,
-        known: list[Held],
-        nodes: tuple[str, ...],
-        resources: Resources,
-        *,
-        name: str,
-    ) -> None:
-        """Have an allocation that takes trials of this name, which may be "", or raise."""
-        mine = [each for each in known if each.is_ours == bool(self._hold_s)]
-        if not self._hold_s:
-            job_id = self._environ.get(JOB_VARIABLE, "")
-            held = next((each for each in mine if each.job_id == job_id), None)
-            if held is None:
-                held = self._enter(run, job_id, resources)
-            if held.over or held.word.get("is_full"):
-                why = held.word.get("why") or "no time is left for another trial"
-                left = held.over.reason if held.over else why
-                raise SubmissionError(
-                    f"allocation {held.job_id} takes no further trial: {left}. Start another "
-                    "salloc and run again: what was measured stays"
-                )
-            (held.folder / driver.END).unlink(missing_ok=True)
-            self._drive(held)
-            return
-        last = mine[-1] if mine else None
-        is_another = last is not None and last.wanted != name
-        if last is not None and is_another:
-            give_back(last, run=self._run)
-        if last is None or is_another or not last.job_id or not last.takes or is_short(last):
-            if last is not None and not is_another:
-                self._refuse_again(mine)
-            is_asked = last is not None and not last.job_id and not is_another
-            folder = last.folder if last and is_asked else _next(run)
-            self._ask(folder, nodes, resources, name=name)
-
-    def _refuse_again(self, mine: list[Held]) -> None:
-        """Raise where another allocation would go against a person's word, or end as the last."""
-        last = mine[-1]
-        over = last.over
-        if over is not None and over.state is State.CANCELLED and not last.is_ending:
-            if last.session == self._session:
-                raise SubmissionError(
-                    f"allocation {last.job_id} was cancelled from outside ({over.reason}); no "
-                    "other is asked for. Run again to go on: what was measured stays"
-                )
-            return
-        idle = [
-            each
-            for each in mine[-_IDLE_ENDS:]
-            if each.over and not each.word.get("took") and not each.is_ending
-            and each.over.state in (State.FAILED, State.COMPLETED, State.LOST)
-        ]  # fmt: skip
-        if len(idle) == _IDLE_ENDS and over is not None:
-            ids = ", ".join(each.job_id for each in idle)
+        held = next((each for each in known if each.job_id == self._own), None)
+        if held is None:
+            held = self._enter(run)
+        if held.over or held.word.get("is_full"):
+            why = held.word.get("why") or "no time is left for another trial"
+            left = held.over.reason if held.over else why
             raise SubmissionError(
-                f"allocations {ids} ended before a trial began: "
-                f"{over.reason}; see {last.folder / SCRIPTS}"
+                f"allocation {held.job_id} takes no further trial: {left}. Start another "
+                "salloc and run again: what was measured stays"
             )
+        (held.folder / driver.END).unlink(missing_ok=True)
+        self._drive(held)
 
-    def _ask(
-        self, folder: Path, nodes: tuple[str, ...], resources: Resources, *, name: str
-    ) -> None:
-        """Submit the job of an allocation; where a session was killed at that, find it."""
-        asked = dataclasses.replace(resources, time_limit_s=self._hold_s)
-        request = Request(
-            folder=folder,
-            job_name=f"{OWN_JOBS}allocation",
-            comment=f"xlatune:{folder.parent.name}:{folder.name}",
-            nodelist=nodes,
-            resources=asked,
-        )
-
-        def tell(job_id: str) -> str:
-            payload.make_folder(folder)
-            known = read(folder / driver.HELD_JSON, {"asked_s": (int, float)}) or {}
-            payload.write_json(
-                folder / driver.HELD_JSON,
-                {
-                    "job_id": job_id,
-                    "wanted": name,
-                    # where a session was killed at it, the job of then is found
-                    "asked_s": known.get("asked_s") or time.time(),
-                    "work_dir": "",
-                    "session": self._session,
-                    "nodelist": list(nodes),
-                    "resources": resources.to_json(),
-                },
-            )
-            return ""  # the driver reads it when the job id stands in it too
-
-        job_id = self._jobs.hand_in(
-            request,
-            # the driver alone runs in the batch step
-            {**arguments_of(request), "use_srun": False},
-            program=driver.__file__,
-            first=lambda: tell(""),
-        )
-        tell(job_id)
-        _log.info("asked for allocation %s of %s", job_id, duration(self._hold_s))
-
-    def _enter(self, run: Path, job_id: str, resources: Resources) -> Held:
-        """Take up the user's own allocation."""
+    def _enter(self, run: Path) -> Held:
+        """Take up the allocation around this session."""
+        job_id = self._own
         if not job_id:
             raise SubmissionError(
                 f"{JOB_VARIABLE} is not set: there is no allocation to go on in. Start another "
-                "salloc, or say --xlatune-allocation 4:00:00"
+                "salloc"
             )
         answer = self._run(["scontrol", "show", "job", "-o", job_id])
         job = parse_scontrol(answer.out).get(job_id)
@@ -439,16 +302,12 @@ class AllocationExecutor(OnSlurm):
             "job_id": job_id,
             "work_dir": job.folder or "/",
             "submitted_s": job.submitted_s,
-            "session": self._session,
-            "nodelist": list(job.outcome.nodes),
-            "resources": resources.to_json(),
         }
         payload.write_json(folder / driver.HELD_JSON, said)
         return held_in(run)[-1]
 
     def _refuse_faults(self, request: Request) -> None:
         found = faults(
-            hold_s=0,
             nodelist=request.nodelist,
             resources=request.resources,
             environ=self._environ,
@@ -532,19 +391,11 @@ class AllocationExecutor(OnSlurm):
                 reason=f"allocation {held.job_id}: {said.reason}",
                 start_s=None,
             )
-        if self._stands(held, said):
-            return dataclasses.replace(said, reason=f"allocation {held.job_id}: {said.reason}")
-        if not held.is_ours and held.job_id == self._environ.get(JOB_VARIABLE, held.job_id):
+        if held.job_id == self._environ.get(JOB_VARIABLE, held.job_id):
             # the next attempt says that no allocation is left
             why = f"allocation {held.job_id} was over before it began: {said.reason}"
             return Outcome(state=State.PREEMPTED, reason=why)
         return Outcome(state=State.PENDING, reason="waits for another allocation")
-
-    def _stands(self, held: Held | None, said: Outcome) -> bool:
-        """Whether a person cancelled what this session asked for, and with it all that waits."""
-        if held is None or not held.is_ours or held.is_ending:
-            return False
-        return said.state is State.CANCELLED and held.session == self._session
 
     def _ended(
         self,
@@ -566,7 +417,7 @@ class AllocationExecutor(OnSlurm):
                 cut = _with_allocation(folder, taken, said)
                 is_begun = any(folder.glob("claimed*.json"))
                 # read as a person's cancel it would stop the sweep
-                if cut.state is State.CANCELLED and not is_begun and not self._stands(held, said):
+                if cut.state is State.CANCELLED and not is_begun:
                     why = f"allocation {job_id} was over before it began: {said.reason}"
                     return dataclasses.replace(cut, state=State.PREEMPTED, reason=why)
                 return cut
@@ -618,7 +469,6 @@ def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
         "nodes": list(nodes),
         "step": request.job_name,
         "limit_s": resources.time_limit_s,
-        "wanted": request.allocation,
         "srun": words,
     }
 
@@ -718,11 +568,6 @@ def _said(folder: Path) -> Iterator[str]:
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
         with contextlib.suppress(OSError):
             yield owned.read_text(path)
-
-
-def _waits(folder: Path, outcome: Outcome) -> bool:
-    """Whether an attempt stands in the queue, where an allocation has still to take it."""
-    return outcome.state is State.PENDING and not (folder / driver.TAKEN).exists()
 
 
 def _place(queue: Path, name: str) -> int | None:

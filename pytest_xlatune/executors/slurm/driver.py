@@ -1,7 +1,6 @@
 """Run the trials of a queue inside one allocation, each as an srun step, in the queue's order.
 
-It runs where the allocation's srun can be called: in the batch step of an allocation that was asked
-for by us, or beside the session inside a user's own `salloc` or `sbatch`. Like the payload it is
+It runs beside the session, inside a user's own `salloc` or `sbatch`. Like the payload it is
 standard library only and imports nothing of ours but the payload's file, so a node needs an
 interpreter alone. It judges no trial: it writes down how srun ended, and what that means is worked
 out elsewhere.
@@ -10,7 +9,7 @@ The folder of an allocation (its name is `held-<number>`) and the queue beside i
 session (<) and by the driver (>):
 
     < held.json          the allocation's job id, where the driver was started
-    < end                asks for no further step, and for the end of the allocation if it is ours
+    < end                asks for no further step
     > driving            whose lock is held by the driver; so there is one
     > driver.json        how far it is: see `_Word`
     < ../steps/<number>-<attempt>.json   one trial: folder, nodes, words of srun, limit
@@ -55,7 +54,7 @@ WORD: Kinds = {"until_s": (*_NUMBER, type(None)), "longest_s": _NUMBER, "took": 
                "is_full": bool, "why": str}  # fmt: skip
 _ENTRY: Kinds = {"folder": str, "nodes": list, "step": str, "limit_s": _NUMBER, "srun": list}
 _PROCESS: Kinds = {"host": str, "boot_id": str, "pid": int, "start_ticks": int}
-IDLE_S = 300.0  # with nothing to run, until it gives the nodes back
+IDLE_S = 300.0  # with nothing to run, until it ends
 SPARE = 1.25  # times the longest step so far: what the next one may take
 SPARE_S = 20.0  # and the end of an allocation on top
 _POLL_S = 0.1
@@ -109,7 +108,6 @@ class Driver:
     held: Path
     job_id: str
     payload: Any
-    wanted: str = ""  # the name of the trials that it takes, where the study names allocations
     running: list[_Step] = field(default_factory=list)
     until_s: float | None = None  # the end of the allocation, seconds since the epoch
     longest_s: float = 0.0
@@ -288,10 +286,6 @@ class Driver:
                 return started
             busy |= nodes or {""}
             is_taken = self._take(folder, entry["step"])
-            if is_taken and (self.held / END).exists():
-                # given back since we looked, by a session that saw no step and ends the allocation
-                (folder / TAKEN).unlink()
-                return started
             self._over.add(name)
             if is_taken:
                 self.running.append(self._launch(name, entry))
@@ -300,7 +294,7 @@ class Driver:
         return started
 
     def _queue(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield what no allocation has taken, as far as is known, in order: its own trials."""
+        """Yield what no allocation has taken, as far as is known, in order."""
         names = sorted(each.name for each in (self.held.parent / STEPS).glob("[0-9]*.json"))
         for name in names:
             if name in self._over:
@@ -308,8 +302,7 @@ class Driver:
             entry = self._entries.get(name) or self._entry(name)
             if entry is not None:
                 self._entries[name] = entry  # it is written once
-                if entry.get("wanted", "") == self.wanted:
-                    yield name, entry
+                yield name, entry
 
     def _entry(self, name: str) -> Any:
         """Return an entry of the queue; None where it is not ours, and then it is left out."""
@@ -480,15 +473,14 @@ def main(held: str) -> None:
     said = _read(folder / HELD_JSON, {"job_id": str}, payload)
     if said is None:
         raise SystemExit(f"{folder / HELD_JSON} cannot be read: nothing is started here")
-    job_id = os.environ.get("SLURM_JOB_ID") or said["job_id"]
+    job_id = said["job_id"]
     with os.fdopen(payload.owned.open_lock(folder / DRIVING)) as lock:
         until_s = time.monotonic() + _LOCK_S
         while not _locked(lock.fileno()):
             if time.monotonic() > until_s:
                 return
             time.sleep(_POLL_S)
-        wanted = said.get("wanted", "")
-        Driver(held=folder, job_id=job_id, payload=payload, wanted=wanted).drive()
+        Driver(held=folder, job_id=job_id, payload=payload).drive()
 
 
 def _locked(descriptor: int) -> bool:

@@ -87,9 +87,6 @@ class World:
         slot_sd: standard deviation of what the slots differ by for good.
         slot_noise: times the job noise by slot, from 0.
         slot_drift: size of a drift that each slot has of its own, over the time of the budget.
-        hold: trials that a held allocation takes one after the other, on each of its slots; 0 is a
-            job of its own for each. One allocation holds all slots.
-        share: of the variance of a job, what the trials of one allocation on one slot share.
     """
 
     name: str
@@ -132,8 +129,6 @@ class World:
     slot_sd: float = 0.0
     slot_noise: dict[int, float] = field(default_factory=dict)
     slot_drift: float = 0.0
-    hold: int = 0
-    share: float = 0.0
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
@@ -201,7 +196,6 @@ class Cluster:
         apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
         self.of_slots = apart.normal(0, world.slot_sd, world.node_slots)
         self.slot_slopes = apart.uniform(-world.slot_drift, world.slot_drift, world.node_slots)
-        self.of_allocations: dict[tuple[int, int], float] = {}
         cells = study_of(world, seed).cells if world.node_slots > 1 else ()
         self.slots = {each.digest: at for at, each in enumerate(cells)}
 
@@ -237,8 +231,7 @@ class Cluster:
         for at, (trial, records) in enumerate(zip(trials, self.steps(trials), strict=True)):
             found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
             clock = self.rounds - 1 if self.rounds else started + at
-            held = self.world.hold and f"a{clock // self.world.hold}"
-            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock, allocation=held or "")
+            outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock)
             is_hung = self._is_hung(trial, at)
             if failed[at] or is_hung:
                 found = NoScore(
@@ -300,8 +293,6 @@ class Cluster:
                           for t in trials])  # fmt: skip
         job *= times
         self.job = job / world.sigma_job if world.sigma_job else job
-        if world.hold:
-            job = job * math.sqrt(1 - world.share) + self._shared(trials)
         levels = job - np.where(bad, self.random.uniform(*world.bad_size, n), 0.0)
         for at, trial in enumerate(trials):
             if trial.profile.flags:
@@ -331,19 +322,6 @@ class Cluster:
         for each in drawn:
             self.is_bad = bool(each >= 1 / world.bad_run if self.is_bad else each < begins)
             found.append(self.is_bad)
-        return np.array(found)
-
-    def _shared(self, trials: Sequence[Trial]) -> np.ndarray:
-        """Return of each trial what it shares with the others of its allocation and slot."""
-        found = []
-        for at, trial in enumerate(trials):
-            clock = self.rounds - 1 if self.rounds else self.jobs + at
-            key = clock // self.world.hold, self.slots.get(trial.cell_digest, 0)
-            if key not in self.of_allocations:
-                sd = math.sqrt(self.world.share) * self.world.sigma_job
-                own = np.random.default_rng([self.seed, 18, *key])
-                self.of_allocations[key] = float(own.normal(0, sd))
-            found.append(self.of_allocations[key])
         return np.array(found)
 
     def _noise(self, trials: Sequence[Trial]) -> np.ndarray:

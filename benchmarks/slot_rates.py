@@ -2,14 +2,12 @@
 
     python benchmarks/slot_rates.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
     python benchmarks/slot_rates.py --only "three at +2 %" [--write ...]    # its rows
-    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --held [--write ...]
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
 
 Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
 the drift 1 % over the time of 50 trials one after the other. Eight slots are measured with 65 and
-with 50 trials. With `--held` trials run in
-allocations of 20 one after the other, and a share of the noise belongs to an allocation on a slot.
+with 50 trials.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -56,9 +54,7 @@ UNLIKE = tuple(
     )
 )
 SPREADS = (0.0, 0.005, 0.010)
-SHARES = (0.25, 0.5, 0.75)  # of the variance, what belongs to an allocation
-PART, HELD = "node slots", "held slots"
-HOLD = 20  # trials that one takes: four hours of 12 minutes
+PART = "node slots"
 
 
 def measure(world: World, seeds: range) -> Counter[str]:
@@ -91,16 +87,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
     parser.add_argument("--unlike", action="store_true", help="slots of own drift, or own noise")
-    parser.add_argument("--held", action="store_true", help="in allocations of 20 trials in turn")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     options = parser.parse_args()
     if options.write and (options.named or options.unlike):
-        parser.error("--write is for the table of slots, and with --held for that of allocations")
-    is_page = not (options.named or options.unlike or options.held)
+        parser.error("--write is for the table of slots")
+    is_page = not (options.named or options.unlike)
     said = f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error."
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     print(said, "", *lines, sep="\n")
-    measured: list[tuple[World, Counter[str], Counter[str]]] = []
     end = options.first + options.sweeps
     chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
     budgets = [options.budget] if options.budget else [BUDGET, FEW] if is_page else [BUDGET]
@@ -113,14 +107,13 @@ def main() -> None:
                 found.update(part)
             lines.append(_row(world, found, one or found))
             print(lines[-1], flush=True)
-            measured.append((world, found, one or found))
             return found
 
         if options.named:
             for world in named(options.slots, budgets[0]):
                 told(world)
             return
-        for base in UNLIKE if options.unlike else worlds(WORLDS, SHARES if options.held else ()):
+        for base in UNLIKE if options.unlike else WORLDS:
             if options.only not in base.name:
                 continue
             several = [
@@ -131,9 +124,7 @@ def main() -> None:
             one = None if options.unlike else told(base)
             for world in several:
                 told(world, one)
-    if options.write and options.held:
-        pages.rewrite(options.write, "\n".join([said, "", *_held(measured)]), HELD)
-    elif options.write and not options.first:
+    if options.write and not options.first:
         pages.rewrite(options.write, merged(pages.part(options.write, PART), lines), PART)
 
 
@@ -152,12 +143,6 @@ def merged(page: str, lines: Sequence[str]) -> str:
 def _key(line: str) -> tuple[str, ...]:
     """Return what a row is of: slots, trials, profiles."""
     return tuple(cell.strip() for cell in line.strip("|").split("|")[:3])
-
-
-def worlds(known: tuple[World, ...], shares: tuple[float, ...]) -> tuple[World, ...]:
-    """Return worlds of jobs, or with shares those of held allocations, by share."""
-    held = (replace(each, hold=HOLD, share=share) for share in shares for each in known)
-    return tuple(held) if shares else known
 
 
 def named(slots: int, budget: int) -> tuple[World, ...]:
@@ -179,7 +164,6 @@ def named(slots: int, budget: int) -> tuple[World, ...]:
 def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
     slots = world.node_slots
     where = "one" if slots == 1 else f"{slots}, {100 * world.slot_sd:g} %"
-    where += f", share {100 * world.share:g} %" if world.hold else ""
     cells = [
         where,
         str(world.budget),
@@ -192,29 +176,6 @@ def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
         "-" if slots == 1 else _rate(found["slower"], found["sweeps"]),
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _held(measured: Iterable[tuple[World, Counter[str], Counter[str]]]) -> Iterator[str]:
-    """Yield a row for each share and number of slots, with what it does in each world."""
-    yield (
-        "| share | slots, spread | wall time | node-hours | false winner, nothing helps "
-        "| the same, one at +2 % | power, one at +2 % | power, three at +2 % |"
-    )
-    yield "|---|---|---|---|---|---|---|---|"
-    by_row: dict[tuple[float, int, float], list[tuple[Counter[str], Counter[str]]]] = {}
-    for world, found, one in measured:
-        by_row.setdefault((world.share, world.node_slots, world.slot_sd), []).append((found, one))
-    for (share, slots, spread), ((nil, first), (single, _), (three, _)) in by_row.items():
-        cells = [
-            f"{100 * share:g} %",
-            "one" if slots == 1 else f"{slots}, {100 * spread:g} %",
-            f"{nil['rounds'] / first['rounds']:.2f}",
-            f"{nil['jobs'] / first['jobs']:.2f}",
-            _rate(nil["false"], nil["sweeps"]),
-            _rate(single["false"], single["sweeps"]),
-            *(_rate(each["found"], each["winners"]) for each in (single, three)),
-        ]
-        yield f"| {' | '.join(cells)} |"
 
 
 def _rate(count: int, of: int) -> str:

@@ -1,7 +1,6 @@
 """What does the harness cost on a cluster? 40 one-second jobs through it, and as a plain chain.
 
     python benchmarks/slurm_overhead.py [--trials 40] --write docs/reference/slurm_jobs.md
-    python benchmarks/slurm_overhead.py --held [--rounds 3] [--write docs/reference/slurm_jobs.md]
     python benchmarks/slurm_overhead.py --slots 4 --trials 12 [--rounds 1]
 
 It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
@@ -18,10 +17,7 @@ program's end to the next one's begin on the same nodes, whatever lies between. 
 are counted by `sdiag`: those that ask, and those that submit. Processor time is that of everything
 that was started here, Slurm's commands included, its daemons and the jobs not.
 
-With `--held` the harness runs them as jobs, and as steps of an allocation that it asks for; in
-between a batch script of so many `srun` lines runs the program alone, with the submitter's
-environment. With `--slots` the same trials run as a sweep on one node, and then on so many slots of
-one node.
+With `--slots` the same trials run as a sweep on one node, and then on so many slots of one node.
 """
 
 from __future__ import annotations
@@ -50,7 +46,6 @@ from tabulate import tabulate
 LAB = Path(__file__).parents[1] / "tests" / "slurm" / "lab.py"
 NODES = "node[001-002]"
 NAMES = ("plain chain", "plain chain, `--export=NONE`", "harness, `-n 2`")
-HELD_NAMES = ("harness, jobs", "a script of `srun` lines", "harness, allocation")
 QUESTIONS = re.compile(r"REQUEST_(?:JOB|NODE|PARTITION|STATS|STEP|FED)_\w*INFO\w*|REQUEST_PING")
 PROGRAM = """\
 #!/bin/bash
@@ -155,22 +150,6 @@ def plain_clean(folder: Path, trials: int) -> float:
     return plain(folder, trials, "--export=NONE")
 
 
-def script(folder: Path, trials: int) -> float:
-    """Run one job with so many `srun` lines, and wait for its end as `sbatch --wait` does."""
-    line = f"srun --export=ALL bash {folder}/program.sh {folder}/times\n"
-    (folder / "job.sh").write_text("#!/bin/bash\n" + trials * line)
-    call("sbatch", "--wait", f"--nodelist={NODES}", "--nodes=2", "--ntasks-per-node=1",
-         "--exclusive", f"--chdir={folder}", "--output=/dev/null", f"{folder}/job.sh")  # fmt: skip
-    return 0.0
-
-
-def held(folder: Path, trials: int) -> float:
-    """Do the same as `harness` in an allocation that it asks for."""
-    return harness(
-        folder, trials, "--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00"
-    )
-
-
 def harness(folder: Path, trials: int, *options: str) -> float:
     (folder / "test_overhead.py").write_text(SWEEP.replace("TRIALS", str(trials)))
     return session(folder, "--xlatune-nodelist", NODES, *options)
@@ -267,32 +246,6 @@ Against the plain chain, {times}: total {total:.2f} times as long (bar: 1.10), m
 {gap_s:+.2f} s (bar: +1.00 s)."""
 
 
-def report_held(rounds: list[list[dict[str, float]]], *, trials: int, load: float) -> str:
-    """Return what an allocation saves, as markdown."""
-    keys = ("total_s", "chain_s")
-    rows = [
-        [name, *shown(each), *(f"{found[-1][key] / each[key]:.2f}" for key in keys)]
-        for found in rounds
-        for name, each in zip(HELD_NAMES, found, strict=True)
-    ]
-    heads = ("", "total (s)", "first begin to last end (s)", "median idle gap (s)",
-             "controller asked", "submitted", "processor (s)", "peak memory (MB)",
-             "total, allocation : this", "first begin to last end, allocation : this")  # fmt: skip
-    jobs, lines = (
-        [median(found[-1][key] / found[k][key] for found in rounds) for key in keys] for k in (0, 1)
-    )
-    times = "in one run" if len(rounds) == 1 else f"median of {len(rounds)} runs"
-    version = call("sbatch", "--version").strip()
-    return f"""\
-{trials} trials of a one-second program on two nodes of the lab ({version}), {os.cpu_count()} CPUs
-in all; load average before: {load:.1f}.
-
-{tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
-
-Allocation, {times}: first begin to last end {jobs[1]:.2f} of the harness' jobs (bar: 0.80) and
-{lines[1]:.2f} of the script (bar: 1.05); whole session {jobs[0]:.2f} and {lines[0]:.2f}."""
-
-
 def report_slots(rounds: list[list[dict[str, float]]], *, trials: int, slots: int) -> str:
     """Return what slots save, as markdown."""
     rows = [
@@ -319,7 +272,6 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--held", action="store_true", help="jobs, a script, an allocation")
     parser.add_argument("--slots", type=int, default=0, help="nodes, each a slot, against one")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
@@ -331,16 +283,12 @@ def main() -> None:
         os.environ.update(lab.environment())
         slots, trials = arguments.slots, arguments.trials
         ways: list[Any] = [plain, plain_clean, harness]
-        if arguments.held:
-            ways = [harness, script, held]
         if slots:
             ways = [partial(on_slots, slots=each, baselines=slots) for each in (1, slots)]
         try:
             rounds = [[measure(way, trials) for way in ways] for _ in range(arguments.rounds)]
             if slots:
                 text = report_slots(rounds, trials=trials, slots=slots)
-            elif arguments.held:
-                text = report_held(rounds, trials=trials, load=load)
             else:
                 text = report(rounds, trials=trials, load=load)
         finally:
@@ -348,7 +296,7 @@ def main() -> None:
                 lab.stop()
     print(text)
     if arguments.write:
-        pages.rewrite(arguments.write, text, "held" if arguments.held else "overhead")
+        pages.rewrite(arguments.write, text, "overhead")
 
 
 if __name__ == "__main__":

@@ -192,14 +192,3 @@ def begun(text: str, most: int) -> str:
         return text
     at = max(text.rfind(each, 0, most + 1) for each in " \t\n,;\"'")
     return text[:at].rstrip() if at > 0 else text[:most]
-
-
-def time_s(text: str) -> int:
-    """Return a time limit in seconds; 0 where it is none, or is not written as one."""
-    days, _, clock = text.rpartition("-")
-    parts = clock.split(":")
-    is_clock = len(parts) == len(("hours", "minutes", "seconds"))
-    if not is_clock or not all(each.isdecimal() for each in (*parts, days or "0")):
-        return 0
-    hours, minutes, seconds = map(int, parts)
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds

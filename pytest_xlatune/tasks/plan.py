@@ -41,6 +41,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
+from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
 
@@ -202,6 +203,7 @@ def plan_of(
         *map(sentence, outline),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
         *hours_of_both(outline, entries, cell=resolved.cell),
+        *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

@@ -13,17 +13,16 @@ from threading import Timer
 
 import pytest
 
-from pytest_xlatune.executors import Request, payload
+from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import Reply
-from pytest_xlatune.executors.slurm._held import OVER, Held, faults, held_in, is_short
+from pytest_xlatune.executors.slurm._held import OVER, Held, faults, held_in
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.played import AWAY, UNKNOWN, Scripted, scontrol
+from tests.helpers.played import Scripted, scontrol
 
 ALLOCATION = scontrol("RUNNING").replace("EndTime=1795173260", "EndTime=Unknown")
 INSIDE = {"SLURM_JOB_ID": "31"}
@@ -31,7 +30,6 @@ INSIDE = {"SLURM_JOB_ID": "31"}
 
 def told(said: str, *, nodelist: tuple[str, ...] = ("node002",), **options: int) -> str:
     found = faults(
-        hold_s=options.pop("hold_s", 0),
         nodelist=nodelist,
         resources=Resources(**options),  # type: ignore[arg-type]
         environ=INSIDE,
@@ -67,47 +65,14 @@ def test_an_allocation_that_is_not_fit_is_told(
         raise AssertionError(told(said, nodelist=nodelist))
 
 
-def test_a_time_to_ask_for_has_to_hold_a_trial() -> None:
-    assert "is shorter than a trial" in told("", hold_s=600, time_limit_s=601)
-    assert not told("", hold_s=601, time_limit_s=601)
-
-
 def allocation(run: Path, number: int = 1, **word: object) -> Held:
-    """Write the folder of an allocation of ours, and what its driver said last."""
+    """Write the folder of an allocation, and what its driver said last."""
     folder = run / f"held-{number}"
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"job_id": f"{30 + number}", "work_dir": "", "session": "s1", "nodelist": ["node002"],
-            "resources": Resources().to_json()}  # fmt: skip
+    said = {"job_id": f"{30 + number}", "work_dir": "/lustre"}
     (folder / driver.HELD_JSON).write_text(json.dumps(said))
     (folder / driver.DRIVER_JSON).write_text(json.dumps(word))
     return held_in(run)[-1]
-
-
-def test_the_next_allocation_is_due_when_few_trials_fit_in(tmp_path: Path) -> None:
-    now_s = time.time()
-    assert is_short(allocation(tmp_path, 1, until_s=now_s + 200, longest_s=100))
-    assert not is_short(allocation(tmp_path, 2, until_s=now_s + 400, longest_s=100))
-    assert not is_short(allocation(tmp_path, 3, until_s=now_s + 20, longest_s=0))
-
-
-@pytest.mark.parametrize("state", [State.FAILED, State.LOST])
-def test_two_allocations_that_ended_before_a_trial_began_end_the_sweep(
-    tmp_path: Path, state: State
-) -> None:
-    for number in (1, 2):
-        held = allocation(tmp_path, number, took=0)
-        over = Outcome(state=state, reason="prolog failed")
-        (held.folder / OVER).write_text(json.dumps(over.to_json()))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=Scripted(sbatch=AWAY))
-    request = Request(
-        folder=tmp_path / "t.1",
-        job_name="xlt-t",
-        comment="xlatune:t",
-        nodelist=("node002",),
-        resources=Resources(),
-    )
-    with pytest.raises(SubmissionError, match="31, 32 ended before a trial began: prolog failed"):
-        executor.submit(LaunchSpec(argv=("true",)), request)
 
 
 def submission(run: Path, name: str, **files: object) -> Submission:
@@ -125,90 +90,28 @@ def submission(run: Path, name: str, **files: object) -> Submission:
     )
 
 
-def test_what_waits_when_a_person_cancels_its_allocation_never_runs_later(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    over = Outcome(state=State.CANCELLED, reason="CANCELLED by 1000")
-    (allocation(run).folder / OVER).write_text(json.dumps(over.to_json()))
-    waiting = submission(run, "w")
-    executor = AllocationExecutor(hold_s=3600, session="s1", environ={}, run=Scripted())
-    assert executor.poll([waiting], root=tmp_path)["step-w"].state is State.CANCELLED
-    assert (tmp_path / waiting.folder / payload.CANCEL).exists()
-
-
-@pytest.mark.parametrize(
-    ("of", "begun", "expected"),
-    [
-        ("salloc", False, State.PREEMPTED),
-        ("salloc", True, State.CANCELLED),
-        ("given back", False, State.PREEMPTED),
-        ("another session", False, State.PREEMPTED),
-        ("another session", True, State.CANCELLED),
-        ("this session", False, State.CANCELLED),
-    ],
-)
+@pytest.mark.parametrize(("begun", "expected"), [(False, State.PREEMPTED), (True, State.CANCELLED)])
 def test_a_step_that_never_began_was_not_cancelled_by_a_person(
-    tmp_path: Path, of: str, begun: bool, expected: State
+    tmp_path: Path, begun: bool, expected: State
 ) -> None:
     """Between a driver's look and its srun an allocation may end."""
     run = tmp_path / "run"
     folder = allocation(run).folder
-    if of == "salloc":
-        said = {**json.loads((folder / driver.HELD_JSON).read_text()), "work_dir": "/lustre"}
-        (folder / driver.HELD_JSON).write_text(json.dumps(said))
     over = Outcome(state=State.CANCELLED, reason="CANCELLED by 1000", end_s=90.0)
     (folder / OVER).write_text(json.dumps(over.to_json()))
-    if of == "given back":
-        (folder / driver.END).touch()
     taken = {"held": "held-1", "allocation": "31", "step": "xlt-t", "at_s": 95.0}
     late = submission(run, "t", taken=taken, ended={"code": 1, "end_s": 96.0})
     if begun:
         (tmp_path / late.folder / payload.name_of("claimed", 1)).touch()
-    session = "s2" if of == "another session" else "s1"
-    hold_s = 0 if of == "salloc" else 3600
-    executor = AllocationExecutor(hold_s=hold_s, session=session, environ={}, run=Scripted())
+    executor = AllocationExecutor(environ={}, run=Scripted())
     found = executor.poll([late], root=tmp_path)["step-t"]
     assert found.state is expected, found
     assert found.allocation == "31"
 
 
-def test_trials_of_another_name_get_an_allocation_of_their_own(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    slurm = Scripted(scontrol=UNKNOWN, scancel=Reply(code=0))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm)
-    asked: list[Path] = []
-
-    def hand_in(request: Request, *_: object, first: Callable[[], str], **__: object) -> str:
-        first()
-        asked.append(request.folder)
-        return f"{40 + len(asked)}"
-
-    executor._jobs.hand_in = hand_in  # type: ignore[method-assign]
-
-    def submit(name: str, allocation: str) -> None:
-        request = Request(
-            folder=run / f"{name}.1", job_name=f"xlt-{name}", comment=f"xlatune:{name}",
-            nodelist=("node002",), resources=Resources(), allocation=allocation,
-        )  # fmt: skip
-        executor.submit(LaunchSpec(argv=("true",)), request)
-
-    for name, of in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "2"), ("e", "")):
-        submit(name, of)
-    assert [each.name for each in asked] == ["held-1", "held-2", "held-3"]
-    assert [each.wanted for each in held_in(run)] == ["1", "2", ""]
-    assert [each.takes for each in held_in(run)] == [False, False, True]
-    assert [words[1] for words in slurm.asked if words[0] == "scancel"] == ["41", "42"]
-    assert all(each.asked_s > 0 for each in held_in(run))
-    entries = [json.loads(each.read_text()) for each in sorted((run / driver.STEPS).iterdir())]
-    assert [each["wanted"] for each in entries] == ["1", "1", "2", "2", ""]
-    # else a step whose one rank failed runs until its limit, and the queue waits
-    assert all("--kill-on-bad-exit=1" in each["srun"] for each in entries)
-
-
 def test_no_time_for_what_waits_is_told_once_what_runs_is_over(tmp_path: Path) -> None:
     run = tmp_path / "run"
     folder = allocation(run, is_full=True, took=1).folder
-    own = {**json.loads((folder / driver.HELD_JSON).read_text()), "work_dir": "/lustre"}
-    (folder / driver.HELD_JSON).write_text(json.dumps(own))
     answer = re.sub(r"WorkDir=.* Comment", "WorkDir=/lustre Comment", ALLOCATION)
     executor = AllocationExecutor(
         environ=INSIDE, run=Scripted(scontrol=Reply(code=0, out=answer)), round_s=0.0
@@ -274,14 +177,6 @@ def test_a_driver_takes_what_waits_and_ends_when_nothing_does(
     assert "SRUN_PARTITION=other" not in seen
 
 
-def test_a_driver_leaves_the_trials_of_another_allocation_alone(
-    tmp_path: Path, said: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said("RUNNING")
-    folder = drive(tmp_path / "run", tmp_path, monkeypatch, wanted="2")
-    assert not (folder / driver.TAKEN).exists()
-
-
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", "SUSPENDED", "TIMEOUT", ""])
 def test_a_driver_takes_nothing_in_an_allocation_that_does_not_run(
     tmp_path: Path, said: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, state: str
@@ -333,23 +228,6 @@ def test_an_allocation_in_which_no_step_can_begin_takes_no_further_trial(
     assert "could not start a step" in word["why"]
 
 
-def test_what_is_given_back_between_look_and_step_is_left_to_the_next(
-    tmp_path: Path, said: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The session that gave it back saw no step, and ends the allocation."""
-    said("RUNNING")
-    run, take = tmp_path / "run", driver.Driver._take
-
-    def late(self: driver.Driver, folder: Path, step: str) -> bool:
-        (self.held / driver.END).touch()
-        return take(self, folder, step)
-
-    monkeypatch.setattr(driver.Driver, "_take", late)
-    folder = drive(run, tmp_path, monkeypatch)
-    assert not (folder / driver.TAKEN).exists()
-    assert not (folder / driver.SRUN).exists()
-
-
 def test_a_step_that_srun_could_not_begin_says_nothing_of_its_profile(tmp_path: Path) -> None:
     run = tmp_path / "run"
     allocation(run)
@@ -360,7 +238,7 @@ def test_a_step_that_srun_could_not_begin_says_nothing_of_its_profile(tmp_path: 
     said.write_text("srun: error: Unable to confirm allocation for job 31: Socket timed out\n")
     text = re.sub(r"WorkDir=\S*", "WorkDir=", ALLOCATION)
     slurm = Scripted(scontrol=Reply(code=0, out=text))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm, round_s=0.0)
+    executor = AllocationExecutor(environ={}, run=slurm, round_s=0.0)
     found = executor.poll([lost], root=tmp_path)["step-t"]
     assert found.state is State.LOST, found
     assert "did not begin" in found.reason
@@ -404,9 +282,9 @@ def test_a_session_that_looks_whether_a_driver_runs_keeps_none_from_starting(
 PUT_BACK = scontrol("PENDING", reason="BeginTime")
 
 
-def at(run: Path, said: str) -> str:
-    """What Slurm says of the allocation, in whose folder it stands."""
-    return re.sub(r"WorkDir=.* Comment", f"WorkDir={run / 'held-1'} Comment", said)
+def at(said: str) -> str:
+    """What Slurm says of the allocation, which the session was started in."""
+    return re.sub(r"WorkDir=.* Comment", "WorkDir=/lustre Comment", said)
 
 
 def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path: Path) -> None:
@@ -417,14 +295,14 @@ def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path
     runs, waits = submission(run, "r", taken=taken), submission(run, "w")
     for name in (payload.name_of("started"), payload.name_of("claimed")):
         (run / "r.1" / name).write_text(json.dumps({**payload.identity(1), "at_s": 2.0}))
-    slurm = Scripted(scontrol=Reply(code=0, out=at(run, scontrol("RUNNING"))))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm, round_s=0.0)
+    slurm = Scripted(scontrol=Reply(code=0, out=at(scontrol("RUNNING"))))
+    executor = AllocationExecutor(environ={}, run=slurm, round_s=0.0)
     of = [replace(each, folder=f"pp8/cell/{each.folder}") for each in (runs, waits)]
     first, second = executor.poll(of, root=tmp_path).values()
     assert (first.state, second.state) == (State.RUNNING, State.PENDING)
     (held.folder / "submitit").mkdir()
     (held.folder / "submitit" / "31_begun").touch()
-    slurm.answers["scontrol"] = [Reply(code=0, out=at(run, PUT_BACK))]
+    slurm.answers["scontrol"] = [Reply(code=0, out=at(PUT_BACK))]
     first, second = executor.poll(of, root=tmp_path).values()
     assert first.state is State.REQUEUED
     assert first.allocation == "31"
@@ -441,10 +319,10 @@ def test_what_an_allocation_takes_when_it_begins_again_is_not_requeued(tmp_path:
     (run / "held-1" / "submitit" / "31_begun").touch()
     taken = {"held": "held-1", "allocation": "31", "step": "xlt-r", "at_s": 1.0}
     begins = replace(submission(run, "r", taken=taken), folder="pp8/cell/s1/r.1")
-    slurm = Scripted(scontrol=Reply(code=0, out=at(run, PUT_BACK)))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm)
+    slurm = Scripted(scontrol=Reply(code=0, out=at(PUT_BACK)))
+    executor = AllocationExecutor(environ={}, run=slurm)
     executor._look(run)
-    slurm.answers["scontrol"] = [Reply(code=0, out=at(run, scontrol("RUNNING")))]
+    slurm.answers["scontrol"] = [Reply(code=0, out=at(scontrol("RUNNING")))]
     (found,) = executor.poll([begins], root=tmp_path).values()
     assert (found.state, found.reason) == (State.PENDING, "starting")
 
@@ -455,9 +333,9 @@ def test_an_allocation_whose_number_the_next_one_got_is_lost(tmp_path: Path) -> 
         folder = allocation(run, number).folder
         said = {**json.loads((folder / driver.HELD_JSON).read_text()), "job_id": "31"}
         (folder / driver.HELD_JSON).write_text(json.dumps(said))
-    answer = at(run, scontrol("RUNNING")).replace("held-1", "held-2")
+    answer = at(scontrol("RUNNING")).replace("held-1", "held-2")
     slurm = Scripted(scontrol=Reply(code=0, out=answer))
-    executor = AllocationExecutor(hold_s=3600, environ={}, run=slurm, round_s=0.0)
+    executor = AllocationExecutor(environ={}, run=slurm, round_s=0.0)
     assert [said.state for _, said in executor._look(run)] == [State.LOST, State.RUNNING]
 
 
@@ -475,7 +353,7 @@ def test_a_users_own_allocation_is_told_from_a_later_job_of_that_number(
     run = tmp_path / "run"
     slurm = Scripted(scontrol=Reply(code=0, out=answer))
     executor = AllocationExecutor(environ=INSIDE, run=slurm, round_s=0.0)
-    executor._enter(run, "31", Resources())
+    executor._enter(run)
     said = re.sub(r"SubmitTime=\d+", changed, answer) if changed else answer
     slurm.answers["scontrol"] = [Reply(code=0, out=said)]
     for _ in range(ALL_EMPTY_ROUNDS):

@@ -20,8 +20,6 @@ import pytest
 from pytest_xlatune.executors import Executor, Request, SchedulerDown, slurm
 from pytest_xlatune.executors.slurm import SlurmExecutor, _script, driver
 from pytest_xlatune.executors.slurm._commands import run_command
-from pytest_xlatune.executors.slurm._held import held_in, release
-from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
@@ -74,7 +72,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def submit(
-    executor: SlurmExecutor | AllocationExecutor,
+    executor: SlurmExecutor,
     root: Path,
     *argv: str,
     name: str = "t1",
@@ -201,37 +199,22 @@ def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
     return wrapper
 
 
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [
-        *(("a trial", each) for each in ACCEPTED),
-        *(("an allocation", each) for each in ("nothing", "garbage", "it hangs")),
-    ],
-)
+@pytest.mark.parametrize("says", ACCEPTED)
 def test_a_job_that_was_taken_is_found_whatever_sbatch_says(
-    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, says: str
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
     root = tmp_path / "work"
     monkeypatch.setattr(_script, "COMMAND_TIMEOUT_S", 3.0 if "hangs" in says else 60.0)
     front(tmp_path, monkeypatch, ACCEPTED[says])
     waits: list[float] = []
-    executor: SlurmExecutor | AllocationExecutor
-    if what == "a trial":
-        executor = SlurmExecutor(sleep=waits.append, round_s=0)
-    else:
-        executor = AllocationExecutor(hold_s=3600, environ={}, sleep=waits.append)
+    executor = SlurmExecutor(sleep=waits.append, round_s=0)
 
     def submitted() -> str | None:
         with contextlib.suppress(SchedulerDown):  # on a busy machine it hangs before it asks
             return submit(executor, root, "true").job_id
         return None
 
-    found = until(submitted)
-    if isinstance(executor, AllocationExecutor):
-        (held,) = held_in(root / "t1")
-        release(root)
-        found = held.job_id
-    assert [path.stem for path in fake.glob("*.json")] == [found]
+    assert [path.stem for path in fake.glob("*.json")] == [until(submitted)]
     assert calls(fake, "sbatch") == 1
     assert max(waits, default=1.0) == 1.0
 
@@ -300,21 +283,6 @@ def test_a_queue_that_cannot_be_read_submits_nothing_again(
     submit(executor, root, "true")
     assert calls(fake, "sbatch") == 1
     assert scripts.is_dir()
-
-
-def test_an_allocation_whose_session_was_killed_as_it_was_taken_is_found(
-    fake: Path, root: Path
-) -> None:
-    first = AllocationExecutor(hold_s=3600, environ={})
-    submit(first, root, "true")
-    (held,) = held_in(root / "t1")
-    path = held.folder / driver.HELD_JSON
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"job_id": ""}))  # as it was before sbatch was called
-    submit(AllocationExecutor(hold_s=3600, environ={}), root, "true")
-    assert held_in(root / "t1")[0].job_id == held.job_id
-    release(root)
-    assert calls(fake, "sbatch") == 1
 
 
 @pytest.mark.parametrize("keeps_comments", [True, False], ids=["with comments", "without comments"])

@@ -28,10 +28,8 @@ from pytest_xlatune.executors.slurm._held import (
     is_damaged,
     let_go_unreadable,
     read,
-    waits_in,
 )
 from pytest_xlatune.executors.slurm.allocation import _unreadable, _word
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
 
 GOOD = {"state": "completed", "exit_code": 0, "signal": None, "nodes": ["n1"], "start_s": 1.0,
@@ -169,9 +167,7 @@ def test_no_file_of_an_allocation_ends_a_session(tmp_path: Path, damage: str) ->
     for name in (driver.TAKEN, driver.ENDED, driver.SRUN):
         DAMAGES[damage](attempt / name)
     assert held_in(held.parent) == []
-    assert waits_in(tmp_path) == ()
-    known = Held(folder=held, job_id="1", work_dir="", session="s", nodelist=(),
-                 resources=Resources())  # fmt: skip
+    known = Held(folder=held, job_id="1", work_dir="/lustre")
     assert known.over is None or damage.startswith("an end of the year")
     assert known.word == {}
     assert read(attempt / driver.TAKEN, driver.TOOK) is None

@@ -1,10 +1,9 @@
-"""`xlatune calibrate` of node slots and of allocations; this machine stands for all their nodes."""
+"""`xlatune calibrate` of node slots; this machine stands for all their nodes."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ import pytest
 
 from pytest_xlatune import campaign
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors import Request, slurm
+from pytest_xlatune.executors import Request
 from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.prepare import preflight
@@ -25,21 +24,17 @@ ONE = ("--nodelist", "node[001-002]")
 
 
 class OnNodes(QuickExecutor):
-    """Every node is this one; a step says in which allocation it was."""
+    """Every node is this one."""
 
     max_in_flight = 0
-    asked: ClassVar[Mapping[str, Any]] = {}  # of the last one
-    names: ClassVar[dict[str, str]] = {}  # by job, as their allocations are
     turns: ClassVar[list[str]] = []  # trials that run one after the other, or as a pair
     handed_in: ClassVar[list[list[str]]] = [[]]  # trials, those between two polls together
 
     def submit(self, spec: Any, request: Request) -> str:
-        told = {"FIRST_NODE": request.nodelist[0], "ALLOCATION": request.allocation}
-        spec = dataclasses.replace(spec, env={**spec.env, **told})
+        spec = dataclasses.replace(spec, env={**spec.env, "FIRST_NODE": request.nodelist[0]})
         resources = dataclasses.replace(request.resources, nodes=1)
         here = dataclasses.replace(request, nodelist=(), resources=resources)
         job_id = super().submit(spec, here)
-        self.names[job_id] = request.allocation
         self.handed_in[-1].append(request.folder.name)
         return job_id
 
@@ -47,9 +42,7 @@ class OnNodes(QuickExecutor):
         self.handed_in.append([])
         trials = {each.job_id: each.trial_id for each in submissions}
         return {
-            job_id: dataclasses.replace(
-                outcome, allocation=self.names.get(job_id, ""), **self._times(trials[job_id])
-            )
+            job_id: dataclasses.replace(outcome, **self._times(trials[job_id]))
             for job_id, outcome in super().poll(submissions, root=root).items()
         }
 
@@ -67,16 +60,11 @@ class OnNodes(QuickExecutor):
 def cluster(folder: Any, sweep_file: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A sweep on nodes of a cluster that is only played, and the folder that it is in."""
 
-    def named(name: str, **asked: Any) -> OnNodes:
-        OnNodes.asked = {"name": name, **asked}
-        return OnNodes()
-
-    OnNodes.names, OnNodes.turns, OnNodes.handed_in = {}, [], [[]]
-    monkeypatch.setattr(runs, "executor_named", named)
+    OnNodes.turns, OnNodes.handed_in = [], [[]]
+    monkeypatch.setattr(runs, "executor_named", lambda _: OnNodes())
     monkeypatch.setattr(preflight, "_node_faults", lambda _site: ())
     monkeypatch.setattr(preflight, "_busy", lambda _site: [])
     monkeypatch.setattr(preflight, "_from_the_nodes", lambda *_: ([], []))
-    monkeypatch.setattr(slurm, "expected_wait", lambda **_: 1800.0)
     monkeypatch.setattr(campaign, "TURN_S", 0.0)
     text = sweep_file.replace('executor="local"', 'executor="slurm"')
     folder.write(text=text.replace('"FSDP=4",\n', '"FSDP=2",\n'))
@@ -145,52 +133,13 @@ def test_slots_are_calibrated_alone_and_busy(
         assert main(asked) == Exit.USAGE - 2
         assert "Numbers of two cells cannot be compared" in capsys.readouterr().err
     assert len(cluster.submitted) == 12 + 4
-    assert main(["plan", "test_sweep.py", *SLOTS]) == 0
-    planned = said(capsys)
-    assert "a job waits 30 min in the queue: sbatch --test-only" in planned
-
-
-SHARED = """\
-speed *= {"1": 1.0, "2": 0.8, "3": 1.1, "4": 0.9, "": 1.0}[os.environ["ALLOCATION"]]
-"""
-
-
-def test_what_allocations_share_chooses_the_way(
-    cluster: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slowed(cluster, SHARED)
-    command = ["calibrate", "test_sweep.py", *ONE, "--allocations", "4", "--starts", "3"]
-    assert main(command) == 0
-    text = said(capsys)
-    assert OnNodes.asked["name"] == "allocation"
-    # three trials of 45 min at most, and some time beside
-    assert OnNodes.asked["hold_s"] == 3 * 2700 + 300
-    assert list(OnNodes.names.values()) == [each for each in "1234" for _ in range(3)]
-    found = kept(cluster)["allocations"]
-    assert found["rho_low"] > 0.9
-    assert found["within"] < 0.01
-    assert found["between"] > 0.1
-    assert re.search(r"\d+ % of the variance of a trial is common to its allocation", text)
-    assert re.search(r"allocations of 4 h[^*]*: finds most in an hour", text), text
-    # one by one: kept for later plans, and not lost by another calibration
-    assert main(["calibrate", "test_sweep.py", *ONE, "--jobs", "4"]) == 0
-    assert kept(cluster)["allocations"] == found
-    assert len(cluster.submitted) == 12 + 4
-    said(capsys)
-    assert main(["plan", "test_sweep.py", *ONE]) == 0
-    planned = said(capsys)
-    assert "hours for the same precision" in planned
-    assert "finds most in an hour" in planned
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*ONE, "--allocations", "4", "--executor", "local"), "no allocations to compare"),
-        ((*ONE, "--allocations", "4", "--executor", "allocation"), "outside of salloc"),
-        ((*ONE, "--starts", "4"), "--starts counts the trials"),
-        ((*SLOTS, "--allocations", "4"), "--allocations and --slots"),
-        ((*ONE, "--allocations", "1"), "1 allocation of 3 starts: too few"),
+        ((*ONE, "--starts", "4"), "--starts counts the rounds"),
+        ((*SLOTS, "--rotations", "4"), "--rotations and --slots"),
     ],
 )
 def test_a_calibration_that_cannot_be_is_refused_in_one_message(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +10,17 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors import slurm
-from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.report.document import Bullets, Section, Table
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked, ways_of
+from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked
 
 DESIGN = """\
         screen_baselines=2,
@@ -39,8 +32,8 @@ DESIGN = """\
 
 
 WALL = (
-    "17 h 44 min one after the other, without time in the queue; 1 d 1 h with it (a mean of "
-    "12 min each)"
+    "17 h 44 min one after the other, without time in the queue, where a job of this cell waited "
+    "12 min"
 )
 TRIAL_S = 720.0
 
@@ -51,7 +44,7 @@ def cost(**changes: Any) -> Cost:
 
 
 def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
-    known = cost(known=12, queue_s=720.0, queued_s=90000.0)
+    known = cost(known=12, queue_s=720.0)
     assert known.node_hours == pytest.approx(38 * 8 * 1680 / 3600)
     assert known.lines == (
         "38 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
@@ -163,7 +156,7 @@ def checked(study: Any, *, nodes: int) -> ResolvedSweep:
     ],
 )
 def test_jobs_on_nodes_of_their_own_run_in_waves(
-    study: Any, nodes: int, jobs: int, wall: str, tmp_path: Path
+    study: Any, nodes: int, jobs: int, wall: str
 ) -> None:
     found = checked(study, nodes=nodes)
     cost = cost_of(found, found.study(), (), [])
@@ -171,7 +164,6 @@ def test_jobs_on_nodes_of_their_own_run_in_waves(
     assert cost.lines[-1].startswith(f"{wall}jobs on other nodes at the same time")
     own = 1 if isinstance(study, Nodes) else 2
     assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"
-    assert ways_of(found, found.study(), (), [], folder=tmp_path) is None
 
 
 def pinned(**said: Any) -> ResolvedSweep:
@@ -206,122 +198,16 @@ def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) ->
     ]
 
 
-def compared(found: Section | None) -> tuple[str, dict[str, tuple[str, str]]]:
-    """What is said of the ways, and of each its hours and node-hours."""
-    assert found is not None
-    said, rows = "", {}
-    for block in found.blocks:
-        if isinstance(block, Bullets):
-            said += " ".join(map(str, block.items))
-        if isinstance(block, Table):
-            rows = {row[0]: (row[2], row[3]) for row in block.rows}
-    return said, rows
-
-
-def ways(entries: list[LedgerEntry], folder: Path, **said: Any) -> Any:
-    resolved = pinned(**said)
-    return compared(ways_of(resolved, resolved.study(), (), entries, folder=folder))
-
-
-# quantiles of an exponential distribution of mean 40 min, in no order
-WAITS_S = [-2400 * math.log(1 - ((7 * k) % 50 + 0.5) / 50) for k in range(50)]
-
-
-def test_what_waited_for_our_own_trials_is_no_wait_in_the_queue(tmp_path: Path) -> None:
-    # nodes are free at once: each began 2 s after the one before it, which took 12 min
-    entries = ran([1.0] * 20)
-    cost = cost_of(pinned(), pinned().study(), (), entries)
+def test_a_plan_names_the_mean_wait_of_the_jobs_of_this_cell() -> None:
+    cost = cost_of(pinned(), pinned().study(), (), ran([60.0, 120.0, 180.0]))
     assert cost.trial_s == TRIAL_S
-    assert cost.queue_s is not None
-    assert cost.queue_s < 30
-    assert cost.queued_s == pytest.approx(cost.jobs * TRIAL_S, rel=0.01), "no hours twice"
-    said, rows = ways(entries, tmp_path)
-    assert "the mean of 20 in the ledger; 19 of them began as soon as" in said
-    assert rows["jobs, 1 waiting"][0] == rows["jobs, 2 waiting"][0] == "10.0"
+    assert cost.queue_s == pytest.approx(120.0)
+    assert cost.lines[-1].endswith(
+        "without time in the queue, where a job of this cell waited 2 min"
+    )
 
 
-def test_a_plan_compares_the_ways_by_the_waits_of_the_ledger(tmp_path: Path) -> None:
-    entries = ran(WAITS_S)
-    cost = cost_of(pinned(), pinned().study(), (), entries)
-    assert cost.queue_s == pytest.approx(2400, rel=0.15)
-    said, rows = ways(entries, tmp_path)
-    assert re.search(r"a job waits \d+ min in the queue, the mean of 50 in the ledger", said)
-    # benchmarks/ways_of_running.py, through the study itself: 35.3 and 25.3 h
-    assert float(rows["jobs, 1 waiting"][0]) == pytest.approx(35.3, rel=0.15)
-    assert float(rows["jobs, 2 waiting"][0]) == pytest.approx(25.3, rel=0.15)
-    assert rows["jobs, 2 waiting"][1] == "20.0"
-    # no allocation has waited yet and Slurm says nothing: no hours of it are made up
-    assert "how long an allocation waits in the queue is not known" in said
-    assert not re.search(r"\d", rows["allocations of 4 h"][0])
-    match = re.search(r"waits less than (\d+) h", said)
-    assert match is not None
-    assert 4 <= int(match[1]) <= 12
-    four = rows["jobs, 2 waiting, 4 slots of 2 nodes"]
-    assert float(four[0]) < float(rows["jobs, 2 waiting"][0]) / 2
-
-
-def held(folder: Path, number: int, *, asked_s: float, began_s: float) -> None:
-    run = folder / "run"
-    own = run / f"held-{number}"
-    own.mkdir(parents=True)
-    said = {"job_id": f"{number}", "work_dir": "", "session": "s", "nodelist": ["node001"],
-            "resources": Resources().to_json(), "asked_s": asked_s}  # fmt: skip
-    (own / driver.HELD_JSON).write_text(json.dumps(said))
-    over = Outcome(state=State.TIMEOUT, end_s=began_s + 4 * 3600)
-    (own / "over.json").write_text(json.dumps(over.to_json()))
-    for at in range(2):
-        trial = run / f"t{number}-{at}.1"
-        trial.mkdir()
-        taken = {"held": own.name, "allocation": "1", "step": "s", "at_s": began_s + 800 * at}
-        (trial / driver.TAKEN).write_text(json.dumps(taken))
-
-
-def test_the_waits_of_allocations_are_those_that_we_asked_for(tmp_path: Path) -> None:
-    for number, at_s in enumerate(itertools.accumulate([1000.0, 30000.0, 30000.0]), 1):
-        held(tmp_path, number, asked_s=at_s, began_s=at_s + 2400)
-    entries = ran([1.0] * 9, executor="allocation")
-    cost = cost_of(pinned(), pinned().study(), (), entries)
-    assert cost.queue_s is None, "a step that waits for its turn is no job in the queue"
-    said, rows = ways(entries, tmp_path)
-    assert "an allocation waits 40 min in the queue, the mean of 3 in the ledger" in said
-    # 11.3 h through the study
-    assert float(rows["allocations of 4 h"][0]) == pytest.approx(11.3, rel=0.1)
-    assert not re.search(r"\d", rows["jobs, 2 waiting"][0]), "no job has waited yet"
-
-
-def test_slurm_is_asked_where_nothing_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Resources] = []
-
-    def expected(*, resources: Resources, **_: Any) -> float:
-        asked.append(resources)
-        return 600.0 if resources.time_limit_s < 4 * 3600 else 3600.0
-
-    monkeypatch.setattr(slurm, "expected_wait", expected)
-    said, rows = ways([], tmp_path)
-    assert "a job waits 10 min in the queue: sbatch --test-only expects it now" in said
-    assert "an allocation waits 1 h in the queue: sbatch --test-only" in said
-    assert "45 min, its limit" in said
-    assert [each.time_limit_s for each in asked] == [2700, 4 * 3600]
-    assert all(re.search(r"\d", hours) for hours, _ in rows.values())
-
-
-def test_nothing_is_made_up_where_nothing_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def silent(**_: Any) -> str:
-        asked.append(1)
-        return "sbatch: command not found"
-
-    monkeypatch.setattr(slurm, "expected_wait", silent)
-    said, rows = ways([], tmp_path)
-    assert not rows
-    assert len(asked) == 1, "a Slurm that is away is asked once"
-    for what in ("a job", "an allocation"):
-        assert f"how long {what} waits in the queue is not known: none was measured here" in said
-    assert "sbatch: command not found" in said
-    here = pinned(nodelist=None, executor="local")
-    assert ways_of(here, here.study(), (), [], folder=tmp_path) is None
+def test_a_step_that_waits_for_its_turn_is_no_job_in_the_queue() -> None:
+    cost = cost_of(pinned(), pinned().study(), (), ran([1.0] * 9, executor="allocation"))
+    assert cost.queue_s is None
+    assert cost.lines[-1].endswith("without time in the queue, which is unknown here")

@@ -21,8 +21,6 @@ CONTRACT = {name for name in vars(Executor) if not name.startswith("_")}
 # a word that is an executor's name too, and what it is there
 OTHERS = {
     ("sweep/settings.py", "slurm"): "the table of options for sbatch",
-    ("sweep/declaration.py", "allocation"): "the option --xlatune-allocation",
-    ("studies/calibration.py", "allocation"): "a stage, and a noun",
 }
 # --xlatune-executor slurm    executor="local"    the local executor
 SAID = re.compile(rf"\bexecutor[ =\"']+({'|'.join(NAMES)})\b|\b({'|'.join(NAMES)}) executor\b")

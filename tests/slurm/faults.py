@@ -61,16 +61,12 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("each sbatch fails once", "tried again"),
     f"{_S}hitches.py::test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once":
         ("sbatch takes the job and hides it", "found by its name: one job"),
-    f"{_S}hitches.py::test_an_allocation_that_sbatch_hides_is_asked_for_once":
-        ("allocation: sbatch takes it and hides it", "found by its name: one"),
     f"{_S}hitches.py::test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next":
         ("session killed as sbatch took its job", "found by the next"),
     f"{_S}hitches.py::test_an_outcome_that_cannot_be_read_is_its_attempts_failure":
         ("outcome.json unreadable, others run", "run again, others count"),
     f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
         ("a person puts a running trial back", "waited for, told, run again"),
-    f"{_S}people.py::test_an_allocation_that_a_person_puts_back_goes_on":
-        ("allocation: a person puts it back", "waited for, told, goes on"),
     f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
         ("a limit that never lets it start", "the sweep stops with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
@@ -141,34 +137,10 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}trials.py::test_jobs_that_slurm_has_forgotten_are_still_over":
         ("MinJobAge passed, no slurmdbd", "the payload's word"),
     f"{_S}trials.py::test_nothing_is_submitted_twice": ("sbatch's answer is lost", "one job"),
-    f"{_S}allocation_faults.py::test_a_killed_payload_costs_its_trial_one_attempt":
-        ("allocation: kill -9 of a payload", "run again, in the same one"),
-    f"{_S}allocation_faults.py::test_a_killed_srun_costs_its_trial_one_attempt_at_most":
-        ("allocation: kill -9 of srun", "measured, or run again"),
-    f"{_S}allocation_faults.py::test_a_killed_batch_step_costs_the_trial_that_ran":
-        ("allocation: kill -9 of its batch step", "run again, in the next one"),
-    f"{_S}allocation_faults.py::test_a_node_of_the_allocation_that_goes_down_is_resumed":
-        ("allocation: node set down", "resumed, run again, next one"),
-    f"{_S}allocation_faults.py::test_a_dead_node_of_the_allocation_stops_the_sweep_which_goes_on_later":
-        ("allocation: slurmd killed", "the sweep stops; run again, it goes on"),
-    f"{_S}allocation_faults.py::test_the_controller_may_die_and_come_back":
-        ("allocation: kill -9 of slurmctld", "waited out, all measured"),
-    f"{_S}allocation_faults.py::test_a_cancelled_allocation_stays_so_and_the_next_run_measures":
-        ("allocation: scancel by a person", "stands; the next run measures"),
-    f"{_S}allocation_faults.py::test_a_time_limit_is_an_error_of_a_trial_and_its_allocations_preempts_it":
-        ("a trial's time limit; allocation: its own", "error; run again, in the next one"),
-    f"{_S}allocation_faults.py::test_the_next_allocation_takes_over_before_the_limit":
-        ("allocation: its time runs short", "the next one goes on"),
-    f"{_S}allocation_faults.py::test_a_preempted_allocation_queues_again":
-        ("allocation: preempted", "next one queues, run again"),
-    f"{_S}allocation.py::test_a_time_limit_is_a_timeout_and_that_of_the_allocation_preempts_and_the_queue_goes_on":
-        ("time limit of a trial, and of an allocation", "timeout; preempted"),
     f"{_S}allocation.py::test_an_allocation_that_has_ended_takes_no_trial":
         ("allocation: scancel of an idle salloc, another", "the other takes all"),
-    f"{_S}allocation.py::test_an_allocation_that_the_controller_forgot_is_lost_and_the_next_one_goes_on":
-        ("allocation: forgotten by the controller", "LOST, the next one goes on"),
-    f"{_S}allocation.py::test_an_allocation_is_lost_whose_books_stay_open":
-        ("allocation: forgotten, with slurmdbd", "LOST, the next one goes on"),
+    f"{_S}allocation.py::test_a_killed_payload_costs_its_trial_one_attempt":
+        ("allocation: kill -9 of a payload", "run again, in the same one"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
         ("allocation: kill -9 of the session", "the next one goes on in it"),
     # with a played Slurm, where the lab would take a quarter of an hour or cannot do it

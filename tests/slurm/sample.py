@@ -35,7 +35,7 @@ SAMPLE = {
     "test_slurm_standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
         "a trial that stands still",
     "test_slurm_allocation.py::test_a_killed_session_loses_and_doubles_nothing":
-        "a held allocation, which is given back",
+        "steps of the user's own allocation",
     "test_slurm_accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         "accounting",
     "test_slurm_secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":

@@ -1,15 +1,13 @@
-"""Trials as steps of an allocation on a real Slurm: the user's own, and one that is asked for."""
+"""Trials as steps of the user's own allocation on a real Slurm."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import math
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +16,9 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Request
-from pytest_xlatune.executors.slurm import expected_wait
-from pytest_xlatune.executors.slurm._held import release, waits_in
+from pytest_xlatune.executors.slurm._held import release
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -51,10 +47,9 @@ class Steps:
         name: str,
         command: str,
         nodelist: tuple[str, ...] = PAIR,
-        allocation: str = "",
         **resources: Any,
     ) -> Submission:
-        said = self.trials.arguments(name, nodelist, **resources) | {"allocation": allocation}
+        said = self.trials.arguments(name, nodelist, **resources)
         said |= {"folder": self.root / "run" / f"{name}.1", "job_name": f"xlt-{name}"}
         job_id = self.executor.submit(
             LaunchSpec(argv=("bash", "-c", command), inherit=("PATH", "SLURM*")), Request(**said)
@@ -122,10 +117,6 @@ def own(two: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
     return two()
 
 
-def jobs_of(slurm: Slurm) -> list[str]:
-    return slurm("squeue", "-h", "-n", "xlt-allocation", "-o", "%i").split()
-
-
 def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
     steps: Steps, own: Mapping[str, str], slurm: Slurm
 ) -> None:
@@ -148,62 +139,19 @@ def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
     assert (steps.end(failed).state, steps.end(failed).exit_code) == (State.FAILED, 41)
 
 
-def test_an_allocation_is_asked_for_and_given_back(steps: Steps, slurm: Slurm) -> None:
-    steps.new(hold_s=3600)
-    first, second = steps.timed("a"), steps.timed("b")
-    again = steps.timed("b")  # as a session that was killed in between does
-    assert again.job_id == second.job_id
-    assert steps.end(first).state is State.COMPLETED
-    assert steps.end(second).state is State.COMPLETED
-    (job_id,) = jobs_of(slurm)
-    assert steps.end(first).allocation == job_id
-    release(steps.root)
-    steps.wait(lambda: not jobs_of(slurm))
-
-
-def test_trials_of_two_names_lie_in_two_allocations_whose_waits_are_known(steps: Steps) -> None:
-    steps.new(hold_s=3600)
-    found: dict[str, list[str]] = {}
-    for name, of in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "2")):
-        done = steps.timed(name, allocation=of)
-        assert steps.end(done).state is State.COMPLETED
-        found.setdefault(of, []).append(steps.end(done).allocation)
-    assert len({*found["1"]}) == len({*found["2"]}) == 1
-    assert found["1"] != found["2"]
-    # the first is over before the second begins; a poll notes it
-    steps.wait(lambda: bool(steps.poll(done)) and waits_in(steps.root)[0][2] < math.inf)
-    waits = waits_in(steps.root)
-    assert len(waits) == 2
-    assert all(asked_s <= began_s < end_s for asked_s, began_s, end_s in waits)
-    assert waits[0][2] <= waits[1][1] + 1, "on the same nodes one after the other"
-
-
-def test_slurm_says_when_a_job_would_start(own: Mapping[str, str]) -> None:
-    limit = Resources(time_limit_s=600)
-    free = ("node003", "node004")
-    at_once = expected_wait(nodelist=free, resources=limit, now_s=time.time())
-    assert isinstance(at_once, float), at_once
-    assert at_once < 300
-    # for an hour the others are a person's
-    later = expected_wait(nodelist=PAIR, resources=limit, now_s=time.time())
-    assert isinstance(later, float), later
-    assert 1800 < later < 2 * 3600
-    said = expected_wait(nodelist=("node009",), resources=limit, now_s=time.time())
-    assert isinstance(said, str)
-    assert own
-
-
-def test_slots_of_one_allocation_run_side_by_side(steps: Steps) -> None:
-    steps.new(hold_s=3600, nodes=(*PAIR, "node003", "node004"))
+def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str, str]) -> None:
+    steps.new(environ=own)
     begins = [f"{steps.root}/{name}.begin" for name in ("one", "other")]
     both = "touch {}; until [ -e {} ]; do sleep 0.1; done"  # one waits for the other
-    one = steps.submit("one", both.format(*begins))
-    other = steps.submit("other", both.format(*begins[::-1]), ("node003", "node004"))
+    one = steps.submit("one", both.format(*begins), ("node001",))
+    other = steps.submit("other", both.format(*begins[::-1]), ("node002",))
     assert steps.end(one).state is steps.end(other).state is State.COMPLETED
 
 
-def test_a_cancel_ends_the_step_and_what_waits_never_begins(steps: Steps) -> None:
-    steps.new(hold_s=3600)
+def test_a_cancel_ends_the_step_and_what_waits_never_begins(
+    steps: Steps, own: Mapping[str, str]
+) -> None:
+    steps.new(environ=own)
     running, waiting, last = steps.timed("r", 300), steps.timed("w"), steps.timed("l")
     steps.running(running)
     steps.executor.cancel([running, waiting], root=steps.root)
@@ -245,56 +193,6 @@ def _kill_driver(root: Path) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-def test_a_batch_step_that_is_killed_costs_the_trial_that_ran_and_another_allocation_goes_on(
-    steps: Steps, slurm: Slurm
-) -> None:
-    steps.new(hold_s=3600)
-    first, second = steps.timed("a", 300), steps.timed("b")
-    steps.running(first)
-    _kill_driver(steps.root)
-    cut, done = steps.end(first), steps.end(second)
-    assert cut.state is State.LOST, cut
-    assert done.state is State.COMPLETED
-    assert done.allocation != cut.allocation
-    assert len(jobs_of(slurm)) == 1
-
-
-def test_a_time_limit_is_a_timeout_and_that_of_the_allocation_preempts_and_the_queue_goes_on(
-    steps: Steps, trials: Any, slurm: Slurm
-) -> None:
-    steps.new(hold_s=3600)
-    first, second = steps.timed("a", 300), steps.timed("b")
-    job = trials.submit("late", "sleep 300", ("node003", "node004"), time_limit_s=60)
-    trials.running(job)
-    steps.running(first)
-    (job_id,) = jobs_of(slurm)
-    # a limit is minutes, and looked at twice a minute: both ends are moved here
-    for each in (job.job_id, job_id):
-        slurm("scontrol", "update", f"jobid={each}", "EndTime=now+1")
-    late = trials.end(job)
-    assert late.state is State.TIMEOUT
-    assert "TIMEOUT" in late.reason
-    cut, done = steps.end(first), steps.end(second)
-    assert (cut.state, cut.allocation) == (State.PREEMPTED, job_id)
-    assert done.state is State.COMPLETED
-    assert done.allocation not in ("", job_id)
-
-
-def test_a_persons_cancel_of_the_allocation_stands(steps: Steps, slurm: Slurm) -> None:
-    steps.new(hold_s=3600, session="s1")
-    first, second = steps.timed("a", 300), steps.timed("b")
-    steps.running(first)
-    slurm("scancel", *jobs_of(slurm))
-    assert steps.end(first).state is State.CANCELLED
-    assert steps.end(second).state is State.CANCELLED
-    with pytest.raises(SubmissionError, match="was cancelled from outside"):
-        steps.timed("c")
-    assert not jobs_of(slurm)
-    steps.new(hold_s=3600, session="s2")
-    assert steps.end(steps.timed("d")).state is State.COMPLETED
-    assert not (steps.root / "b.begin").exists(), "what was cancelled with it stays so"
-
-
 def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
     steps: Steps, two: Callable[[], Mapping[str, str]], slurm: Slurm
 ) -> None:
@@ -333,98 +231,53 @@ def test_an_allocation_that_has_ended_takes_no_trial(
 IN_ALLOCATION = ("--xlatune-executor", "allocation", "-n", "2")
 
 
-def test_a_sweep_inside_salloc(faults: Any, own: Mapping[str, str], lab: ModuleType) -> None:
-    faults.write(faults.profiles())
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in own.items():
-            patch.setenv(name, value)
-        said = faults.run(*IN_ALLOCATION, slot=())  # its nodes are all of the allocation's
+@pytest.fixture
+def inside(faults: Any, own: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Start sessions inside the allocation; its nodes are the sweep's."""
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    return faults
+
+
+def test_a_sweep_inside_salloc(inside: Any, lab: ModuleType) -> None:
+    inside.write(inside.profiles())
+    said = inside.run(*IN_ALLOCATION, slot=())
     assert "2 passed" in said, said
-    faults.assert_measured_once("victim")
-    assert faults.project.losses() == (0, 0)
-    assert faults.project.jobs(lab) == 0
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
+    assert inside.project.jobs(lab) == 0
 
 
-def test_a_killed_session_loses_and_doubles_nothing(
-    faults: Any, slurm: Slurm, wait_until: Wait
-) -> None:
-    options = (*IN_ALLOCATION, "--xlatune-allocation", "1:00:00")
-    faults.hold()
-    session = faults.start(*options)
-    faults.victim()
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_payload_costs_its_trial_one_attempt(inside: Any, rank: int) -> None:
+    inside.write(inside.profiles(HOLD=str(inside.go)))
+    session = inside.start(*IN_ALLOCATION, slot=())
+    folder = inside.victim()
+    claimed = folder / (f"claimed.{rank}.json" if rank else "claimed.json")
+    os.kill(json.loads(claimed.read_text())["pid"], signal.SIGKILL)
+    inside.wait_until(lambda: inside.states() == ["failed"])
+    inside.go.touch()
+    assert "2 passed" in inside.finished(session)
+    assert inside.decided() == [("retry", "killed")]
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
+
+
+def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
+    inside.hold()
+    session = inside.start(*IN_ALLOCATION, slot=())
+    inside.victim()
     os.killpg(session.pid, signal.SIGKILL)
     session.wait()
-    faults.go.touch()
-    said = faults.run(*options)
+    inside.go.touch()
+    said = inside.run(*IN_ALLOCATION, slot=())
     assert "2 passed" in said, said
-    faults.assert_measured_once("victim")
-    assert faults.project.losses() == (0, 0)
-    assert len(faults.project.submitted) == len(set(faults.project.submitted))
-    wait_until(lambda: not jobs_of(slurm), timeout_s=30)  # given back
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
+    assert len(inside.project.submitted) == len(set(inside.project.submitted))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "found no allocation"),
-        (("--xlatune-allocation", "0:01:00"), "is shorter than a trial may take"),
-    ],
-    ids=["no allocation and no time", "shorter than a trial"],
-)
-def test_what_cannot_be_is_one_message_before_anything_is_submitted(
-    faults: Any, slurm: Slurm, options: tuple[str, ...], said: str
-) -> None:
+def test_outside_of_an_allocation_one_message_says_so(faults: Any) -> None:
     faults.write(faults.profiles())
-    found = faults.run("--xlatune-executor", "allocation", *options)
-    assert said in found
+    assert "found no allocation" in faults.run("--xlatune-executor", "allocation")
     assert not faults.project.submitted
-    assert not jobs_of(slurm)
-
-
-def is_lost_and_the_next_one_goes_on(
-    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
-) -> None:
-    """Kill the controller before it has saved that an allocation waits behind a stranger's job."""
-    asked = ("sbatch", "--parsable", "--nodelist=node[001-002]", "--exclusive",
-             "--output=/dev/null", f"--chdir={steps.root}", "--wrap", "sleep 300")  # fmt: skip
-    since_s = lab.state_saved_at()
-    strangers = [slurm(*asked).strip()]
-    steps.wait(lambda: slurm("squeue", "-h", "-t", "R", "-o", "%i").strip() == strangers[0])
-    steps.wait(lambda: lab.state_saved_at() > since_s)
-    lab.keep_state()
-    steps.new(hold_s=3600, session="one")
-    done = steps.submit("t", "true")
-    (first,) = jobs_of(slurm)
-    assert steps.poll(done).state is State.PENDING
-    if lab.has_accounting():  # which the controller tells every five seconds
-        steps.wait(lambda: slurm("sacct", "-n", "-X", "-j", first, "-o", "State").strip() != "")
-    lab.kill_controller()
-    lab.forget_since()
-    lab.start_controller()
-    if is_given_away:
-        strangers.append(slurm(*asked).strip())
-        assert strangers[-1] == first
-    over_json = steps.root / "run" / "held-1" / "over.json"
-    steps.wait(lambda: steps.poll(done).state.is_final or over_json.exists(), timeout_s=60)
-    slurm("scancel", *strangers)
-    outcome = steps.end(done)
-    assert outcome.state is State.COMPLETED, outcome
-    held_json = steps.root / "run" / "held-2" / "held.json"
-    over, held = (json.loads(each.read_text()) for each in (over_json, held_json))
-    assert over["state"] == "lost"
-    assert outcome.allocation == held["job_id"]
-
-
-@pytest.mark.parametrize("is_given_away", [False, True], ids=["forgotten", "its number given away"])
-def test_an_allocation_that_the_controller_forgot_is_lost_and_the_next_one_goes_on(
-    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
-) -> None:
-    is_lost_and_the_next_one_goes_on(steps, slurm, lab, is_given_away=is_given_away)
-
-
-@pytest.mark.usefixtures("accounting")
-@pytest.mark.parametrize("is_given_away", [False, True], ids=["forgotten", "its number given away"])
-def test_an_allocation_is_lost_whose_books_stay_open(
-    steps: Steps, slurm: Slurm, lab: ModuleType, *, is_given_away: bool
-) -> None:
-    is_lost_and_the_next_one_goes_on(steps, slurm, lab, is_given_away=is_given_away)

@@ -133,20 +133,6 @@ def test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once(
     assert faults.project.jobs(lab) == TRIALS
 
 
-@pytest.mark.parametrize("says", ["nothing", "it hangs"])
-def test_an_allocation_that_sbatch_hides_is_asked_for_once(
-    faults: Faults, lab: ModuleType, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = mute(faults.path, says, monkeypatch)
-    faults.write(faults.profiles(), conftest=SHORT if says == "it hangs" else "")
-    said = faults.run("--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00")
-    assert "2 passed" in said, said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert calls.read_text() == "call\n"
-    assert faults.project.jobs(lab) == 1
-
-
 def test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next(
     faults: Faults, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,27 +98,6 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     assert len(faults.project.submitted) == TRIALS + 1
 
 
-def test_an_allocation_that_a_person_puts_back_goes_on(faults: Faults, slurm: Slurm) -> None:
-    faults.hold(patience="before_memstats_s=8")
-    session = faults.start("--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00")
-    faults.victim()
-    (job,) = slurm("squeue", "-h", "-n", "xlt-allocation", "-o", "%i").split()
-    slurm("scontrol", "update", f"jobid={job}", "Requeue=1")
-    slurm("scontrol", "requeue", job)
-    faults.wait_until(lambda: faults.states() == ["requeued"])
-    back = f"allocation {job}: PENDING (BeginTime), put back into the queue after it had begun"
-    faults.wait_until(lambda: back in said_by(faults))
-    faults.go.touch()
-    slurm("scontrol", "update", f"jobid={job}", "StartTime=now")  # else in two minutes
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert faults.decided() == [("retry", "requeued")]
-    assert faults.states() == ["requeued", "completed"]
-    ended = faults.project.events("attempt-ended")
-    assert {each["outcome"]["allocation"] for each in ended} == {job}, "no other is asked for"
-    faults.assert_measured_once("victim")
-
-
 @pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionNodeLimit"])
 def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
     faults: Faults, slurm: Slurm, reason: str

@@ -1,4 +1,4 @@
-"""Node slots side by side on a real Slurm: a killed session, one allocation, the waves of a sweep.
+"""Node slots side by side on a real Slurm: a killed session, the waves of a sweep.
 
 `make slurm-flagships` runs the waves, from the screen to the document; the tests of the project
 leave them out.
@@ -98,17 +98,6 @@ def test_a_killed_session_on_two_slots_loses_and_doubles_nothing(
     assert "8 passed" in faults.run("-n", "0", slot=TWO)
     assert "on 2 node slots (node[001-002]; node[003-004])" in faults.run("-n", "0")
     assert len(faults.project.submitted) == TRIALS
-
-
-def test_slots_run_side_by_side_as_steps_of_one_allocation(faults: Faults, lab: ModuleType) -> None:
-    write(faults, MANY.format(env={}))
-    held = ("--xlatune-executor", "allocation", "--xlatune-allocation", "1:00:00")
-    said = faults.run(*held, slot=TWO)
-    assert "8 passed" in said, said
-    assert len(faults.project.submitted) == len(set(faults.project.submitted)) == TRIALS
-    assert faults.project.losses() == (0, 0)
-    assert faults.project.jobs(lab) <= 1, "one allocation, which may not have ended yet"
-    assert_side_by_side(faults.project)
 
 
 @pytest.mark.jax

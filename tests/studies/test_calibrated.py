@@ -1,4 +1,4 @@
-"""A calibration of allocations and of node slots: what it plans, what it finds, how sure it is."""
+"""A calibration of node slots: what it plans, what it finds, how sure it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.noise import SlotTrial, allocation_noise, slot_noise
+from pytest_xlatune.stats.noise import SlotTrial, group_noise, slot_noise
 from pytest_xlatune.studies.calibration import Calibrated, CalibrationStudy, found_by
 
 SLOTS = (("node001", "node002"), ("node003", "node004"), ("node005", "node006"))
@@ -25,14 +25,12 @@ SIGMA = 0.004
 TOOK_S = 700.0
 
 
-def result(trial: Trial, value: float, *, start_s: float, allocation: str = "") -> TrialResult:
+def result(trial: Trial, value: float, *, start_s: float) -> TrialResult:
     score = Score(
         value=math.log(1000.0) + value, tgs=1000.0 * math.exp(value), step_s=10.0, n_steps=9,
         window=(5, 14), timings=tuple((step, 10.0) for step in range(15)),
     )  # fmt: skip
-    outcome = Outcome(
-        state=State.COMPLETED, start_s=start_s, end_s=start_s + TOOK_S, allocation=allocation
-    )
+    outcome = Outcome(state=State.COMPLETED, start_s=start_s, end_s=start_s + TOOK_S)
     return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, outcome=outcome)
 
 
@@ -48,7 +46,6 @@ def run(
     study: CalibrationStudy,
     seed: int,
     *,
-    between: float = 0.0,
     slots: Sequence[float] = (0.0, 0.0, 0.0),
     busy: float = 0.0,
 ) -> Calibrated:
@@ -56,34 +53,16 @@ def run(
     random = np.random.default_rng([seed, 5])
     digests = [each.digest for each in study.cells]
     history: list[TrialResult] = []
-    now_s, shared = 1000.0, {}
+    now_s = 1000.0
     while step := study.propose(history):
-        for at, trial in enumerate(step):
-            name = trial.allocation
-            if name and name not in shared:
-                shared[name] = random.normal(0, between)
-            value = random.normal(0, SIGMA) + shared.get(name, 0.0)
+        for trial in step:
+            value = random.normal(0, SIGMA)
             value += slots[digests.index(trial.cell_digest)] + busy * (len(step) > 1)
-            begin_s = now_s + (at * TOOK_S if name else 0.0)
-            history.append(result(trial, value, start_s=begin_s, allocation=name))
-        now_s += TOOK_S * (len(step) if study.allocations else 1)
+            history.append(result(trial, value, start_s=now_s))
+        now_s += TOOK_S
     assert study.conclude(history).complete
     assert study.left(history) == study.rounds(history) == 0
     return found_by(study, history)
-
-
-def test_trials_of_an_allocation_are_proposed_together_and_name_it() -> None:
-    study = CalibrationStudy(cell=CELL, allocations=4, starts=3)
-    steps = list(steps_of(study))
-    assert [{each.allocation for each in step} for step in steps] == [{"1"}, {"2"}, {"3"}, {"4"}]
-    assert [len(step) for step in steps] == [3] * 4
-    assert study.left(()) == study.rounds(()) == 12
-    plain = CalibrationStudy(cell=CELL)
-    assert {each.id for each in plain.ahead(())}.isdisjoint(each.id for each in study.ahead(()))
-    assert CalibrationStudy.from_json(study.to_json()) == study
-    assert "allocations" not in plain.to_json(), "a ledger of before is read as it was"
-    more = CalibrationStudy(cell=CELL, allocations=6, starts=3)
-    assert {each.id for each in study.ahead(())} < {each.id for each in more.ahead(())}
 
 
 def test_a_trial_runs_alone_or_beside_all_others() -> None:
@@ -105,9 +84,6 @@ def test_a_trial_runs_alone_or_beside_all_others() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"allocations": 1, "starts": 3}, "1 allocation of 3 starts: too few"),
-        ({"allocations": 4, "starts": 1}, "4 allocations of 1 start: too few"),
-        ({"allocations": 4, "starts": 3, "slots": SLOTS}, "--allocations and --slots"),
         ({"starts": 1, "slots": SLOTS}, "1 start of each slot: two are the least"),
     ],
 )
@@ -128,7 +104,7 @@ def test_the_interval_of_the_share_holds_it_in_95_of_100(rho: float) -> None:
         scores = [
             (at, shared[at] + random.normal(0, math.sqrt(1 - rho))) for at in [0, 1, 2, 3] * 3
         ]
-        found = allocation_noise(scores)
+        found = group_noise(scores)
         assert found is not None
         assert 0 <= found.rho_low <= found.rho <= found.rho_high <= 1
         held += found.rho_low <= rho <= found.rho_high
@@ -136,36 +112,17 @@ def test_the_interval_of_the_share_holds_it_in_95_of_100(rho: float) -> None:
     assert held >= WORLDS * 0.95 - 3 * math.sqrt(WORLDS * 0.95 * 0.05)
 
 
-def test_both_variances_are_found_by_the_allocation_in_which_a_trial_ran() -> None:
-    study = CalibrationStudy(cell=CELL, allocations=40, starts=4)
-    found = run(study, 1, between=2 * SIGMA).allocations
-    assert found is not None
-    assert found.within == pytest.approx(SIGMA, rel=0.2)
-    assert found.between == pytest.approx(2 * SIGMA, rel=0.35)
-    assert found.rho_low < 0.8 < found.rho_high
-    assert found.tells
-    assert sentence(found.found[1])[0] in "78"
-    assert found.total == pytest.approx(math.hypot(found.within, found.between))
+def test_groups_that_tell_nothing_are_none() -> None:
+    assert group_noise([(at, 0.1 * at) for at in range(6)]) is None
+    assert group_noise([("one", 0.1 * at) for at in range(6)]) is None
+    assert group_noise([(at % 2, 1.0) for at in range(6)]) is None, "copied, not measured"
 
 
-def test_few_allocations_say_that_they_cannot_tell() -> None:
-    study = CalibrationStudy(cell=CELL, allocations=3, starts=2)
-    wide = [
-        sentence(found.told[1]) for seed in range(10) if (found := run(study, seed)).allocations
-    ]
-    assert wide
-    assert all(each.startswith("cannot tell how much trials of one") for each in wide)
-    # jobs of their own, or one allocation only
-    assert allocation_noise([(at, 0.1 * at) for at in range(6)]) is None
-    assert allocation_noise([("one", 0.1 * at) for at in range(6)]) is None
-    assert allocation_noise([(at % 2, 1.0) for at in range(6)]) is None, "copied, not measured"
-
-
-def test_an_allocation_that_lost_a_trial_counts_with_the_others() -> None:
+def test_a_group_that_lost_a_trial_counts_with_the_others() -> None:
     scores = [("a", 0.0), ("a", 0.01), ("a", 0.02), ("b", 0.1), ("b", 0.11), ("c", math.nan)]
-    found = allocation_noise(scores)
+    found = group_noise(scores)
     assert found is not None
-    assert (found.allocations, found.trials) == (2, 5)
+    assert (found.groups, found.trials) == (2, 5)
     assert found.rho > 0.9
 
 

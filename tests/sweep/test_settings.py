@@ -14,7 +14,6 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.model.text import time_s
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import OPTIONS, CellSettings, RunSettings, SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -231,7 +230,7 @@ def test_no_parser_is_loaded_where_there_is_no_file(
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
-    texts |= {"access": "group", "allocation": "4:00:00"}
+    texts |= {"access": "group"}
     texts["parallelism"] = "PP=3"
     texts |= {"step-pattern": "torchtitan", "export": "csv,bmf", "pair": "on", "rotate": "off"}
     tables = {"slurm", "launcher", "container"}
@@ -349,22 +348,6 @@ def sweep(name: str = "pp8", **changes: Any) -> Sweep:
         ),
     }
     return Sweep(name=name, **values | changes)
-
-
-@pytest.mark.parametrize("text", ["4h", "240", "4:00", "0:00:00", "1-2-3:00:00"])
-def test_a_time_of_an_allocation_that_is_none_is_refused(root: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"4:00:00.*1-12:00:00"):
-        resolve(root, line={"allocation": text})
-
-
-def test_times_of_allocations_are_read_as_slurm_reads_them() -> None:
-    assert time_s("4:00:00") == 14_400
-    assert time_s("1-12:00:00") == 129_600
-
-
-def test_an_allocation_for_another_executor_is_refused(root: Path) -> None:
-    with pytest.raises(ConfigError, match="say --xlatune-executor allocation too"):
-        resolved(root, sweep(), allocation="4:00:00")
 
 
 def resolved(root: Path, made: Sweep, **line: str) -> ResolvedSweep:

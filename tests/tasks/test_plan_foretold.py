@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.errors import Exit, of_command
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.render import markdown
@@ -106,18 +104,3 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     # keys of a trainer of one's own may mean something else
     other = look_at_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
     assert (other.faults, other.notes) == ((), ())
-
-
-def test_a_plan_refuses_an_allocation_that_holds_no_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = ["plan", str(SWEEPS / "test_pp8.py"), "--model", "mixtral-8x22b", "--executor"]
-    line += ["allocation", "--nodes", "8", "--workdir", str(tmp_path / "w"), "--allocation"]
-    assert main([*line, "0:10:00"]) == of_command(Exit.USAGE)
-    said = capsys.readouterr()
-    text = " ".join((said.out + said.err).split())
-    assert "an allocation of 10 min is shorter than a trial may take (46 min" in text
-    assert "ask for 0:46:00 or more by --allocation" in text
-    assert "One allocation for all 71 trials, one after the other, takes 2 d 6 h at most" in text
-    assert main([*line, "4:00:00"]) == 0

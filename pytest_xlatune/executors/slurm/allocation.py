@@ -147,9 +147,11 @@ class AllocationExecutor(OnSlurm):
             allocations = self._look(run)
             outcomes = {each.job_id: self._standing(root / each.folder, allocations)
                         for each in mine}  # fmt: skip
-            is_left = any(not outcomes[each.job_id].state.is_final for each in mine)
+            left = [each for each in mine if not outcomes[each.job_id].state.is_final]
+            if left and allocations and not any(_is_taken(root / each.folder) for each in left):
+                _refuse_full(allocations[-1][0])
             for held, said in allocations:  # a driver that was killed leaves its steps to the next
-                if is_left and not said.state.is_final and not held.is_ending:
+                if left and not said.state.is_final and not held.is_ending:
                     self._drive(held)
             found |= outcomes
         return found
@@ -273,13 +275,7 @@ class AllocationExecutor(OnSlurm):
         held = next((each for each in known if each.job_id == self._own), None)
         if held is None:
             held = self._enter(run)
-        if held.over or held.word.get("is_full"):
-            why = held.word.get("why") or "no time is left for another trial"
-            left = held.over.reason if held.over else why
-            raise SubmissionError(
-                f"allocation {held.job_id} takes no further trial: {left}. Start another "
-                "salloc and run again: what was measured stays"
-            )
+        _refuse_full(held)
         (held.folder / driver.END).unlink(missing_ok=True)
         self._drive(held)
 
@@ -476,6 +472,22 @@ def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
 def _next(run: Path) -> Path:
     """Return the folder of another allocation: of a number that none has, readable or not."""
     return run / f"held-{1 + max(map(number_of, run.glob('held-*')), default=0)}"
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether an allocation has taken an attempt."""
+    return (folder / driver.TAKEN).exists()
+
+
+def _refuse_full(held: Held) -> None:
+    """Raise where an allocation takes no further trial."""
+    if held.over or held.word.get("is_full"):
+        why = held.word.get("why") or "no time is left for another trial"
+        left = held.over.reason if held.over else why
+        raise SubmissionError(
+            f"allocation {held.job_id} takes no further trial: {left}. Start another "
+            "salloc and run again: what was measured stays"
+        )
 
 
 def _unreadable(folder: Path) -> Outcome | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.executors.slurm import expected_wait, pending_waits
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
     STATES,
@@ -24,9 +22,8 @@ from pytest_xlatune.executors.slurm._commands import (
     to_state,
 )
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
-from tests.helpers.played import AWAY, OK, TOLD_TO_END, UNKNOWN, Scripted, rank, row, scontrol
+from tests.helpers.played import AWAY, OK, TOLD_TO_END, UNKNOWN, rank, row, scontrol
 
 
 @pytest.mark.parametrize(
@@ -269,58 +266,3 @@ def test_merge_keeps_that_the_trainer_could_not_be_started() -> None:
     refused = dataclasses.replace(rank(State.FAILED), is_started=False)
     assert not merge(Outcome(state=State.FAILED), [refused]).is_started
     assert merge(Outcome(state=State.FAILED), [OK, rank(State.FAILED, code=1)]).is_started
-
-
-# in local time, as Slurm prints it
-LATER = dt.datetime.fromtimestamp(1795173260).isoformat(timespec="seconds")  # noqa: DTZ006
-
-
-@pytest.mark.parametrize(
-    ("said", "wait"),
-    [
-        pytest.param(
-            "sbatch: Job 31 to start at 1795173260 using 16 processors on nodes node[001-002]",
-            260.0, id="seconds",
-        ),
-        pytest.param(f"sbatch: Job 31 to start at {LATER} using 16", 260.0, id="local time"),
-        pytest.param("sbatch: Job 31 to start at 1795172000 using 16", 0.0, id="at once"),
-        pytest.param("sbatch: Job 31 to start at N/A using", "it said no start", id="no time"),
-        pytest.param("", "it said no start", id="nothing"),
-    ],
-)  # fmt: skip
-def test_when_a_job_would_start(said: str, wait: float | str) -> None:
-    run = Scripted(sbatch=Reply(code=0, err=said))
-    resources = Resources(time_limit_s=14400, options={"partition": "lab", "contiguous": ""})
-    found = expected_wait(
-        nodelist=("node001", "node002"), resources=resources, now_s=1795173000.0, run=run
-    )
-    if isinstance(wait, str):
-        assert isinstance(found, str)
-        assert wait in found
-    else:
-        assert found == wait
-    (words,) = run.asked
-    assert words[:2] == ["sbatch", "--test-only"], "it submits nothing"
-    assert words[-1].startswith("--wrap="), "without a script sbatch waits for one, and says no"
-    assert {"--nodelist=node[001-002]", "--time=240", "--partition=lab"} <= {*words}
-    assert words[-1].startswith("--wrap="), "sbatch looks at no job without a script"
-
-
-def test_a_refusal_says_why_no_start_is_known() -> None:
-    refused = Reply(code=1, err="allocation failure: Requested node configuration is not available")
-    run = Scripted(sbatch=refused)
-    said = expected_wait(nodelist=("n1",), resources=Resources(), now_s=0.0, run=run)
-    assert isinstance(said, str)
-    assert "not available" in said
-
-
-def test_what_waits_is_foreseen_unless_one_of_ours_runs() -> None:
-    rows = [("PENDING", "1000", "1600"), ("PENDING", "1000", "N/A"), ("PENDING", "1000", "2000")]
-    lines = [SEPARATOR.join(each) for each in rows]
-    run = Scripted(squeue=Reply(code=0, out="\n".join(lines)))
-    assert pending_waits(["4", "5", "6"], run=run) == (600.0, 1000.0)
-    beside = SEPARATOR.join(("RUNNING", "900", "950"))
-    run = Scripted(squeue=Reply(code=0, out="\n".join([beside, *lines])))
-    assert pending_waits(["3", "4"], run=run) == ()
-    assert pending_waits(["4"], run=Scripted(squeue=AWAY)) == ()
-    assert pending_waits([], run=run) == ()

@@ -199,11 +199,12 @@ def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) ->
 
 
 def test_a_plan_names_the_mean_wait_of_the_jobs_of_this_cell() -> None:
-    cost = cost_of(pinned(), pinned().study(), (), ran([60.0, 120.0, 180.0]))
+    # the second and third were handed in before, and begin once the one before is over
+    cost = cost_of(pinned(), pinned().study(), (), ran([60.0, 1000.0, 2000.0], depth=1))
     assert cost.trial_s == TRIAL_S
-    assert cost.queue_s == pytest.approx(120.0)
+    assert cost.queue_s == pytest.approx((60.0 + 1000.0 + 2000.0) / 3)
     assert cost.lines[-1].endswith(
-        "without time in the queue, where a job of this cell waited 2 min"
+        "without time in the queue, where a job of this cell waited 17 min"
     )
 
 

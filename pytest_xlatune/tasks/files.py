@@ -27,7 +27,7 @@ def read_ours(path: Path) -> str:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write each file whole or not at all, for whoever may read its folder.
+    """Write each file whole or not at all, for the users who may read its folder.
 
     Raises:
         OSError: a directory cannot be made or is not ours, or a file not be written.

@@ -616,7 +616,6 @@ def runtime_folder() -> Path:
                 f"look into it, then chmod 700 {folder}, or name a lock of your own by "
                 "XLATUNE_MACHINE_LOCK"
             )
-        os.fchmod(opened.fd, _CLOSED)  # an earlier version let others look in
     return folder
 
 

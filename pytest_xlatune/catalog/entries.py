@@ -171,7 +171,7 @@ def history() -> History:
 
 ANY = "any"  # instead of an axis: whatever the parallelism
 _FILES = ("flags.toml", "variables.toml", "tpu.toml", "kernels.toml", "keys.toml")
-_RENAMED = {"with": "companions", "with_env": "companion_env", "with_keys": "companion_keys"}
+_FIELDS = {"with": "companions", "with_env": "companion_env", "with_keys": "companion_keys"}
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -446,7 +446,7 @@ def load() -> Catalog:
 
 def _read(name: str) -> Iterator[CatalogEntry]:
     for row in _data(name)["entry"]:
-        yield CatalogEntry.from_json({_RENAMED.get(key, key): value for key, value in row.items()})
+        yield CatalogEntry.from_json({_FIELDS.get(key, key): each for key, each in row.items()})
 
 
 @functools.cache

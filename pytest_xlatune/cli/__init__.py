@@ -173,8 +173,6 @@ _WIDTH = 78
 _LEAST_GARBAGE = 50_000  # containers made, until those that nothing refers to are looked for
 # A checkout that was installed before it had guests has their code and not their names.
 _STALE = "; no package brings a command: after an update of a checkout, install it again"
-# names that commands had
-_FORMER = {"conclude": "report", "show": "history --cell"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -186,8 +184,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     hide_secrets_of(os.environ)
     _take_any_sign()
     name = given[0] if given else ""
-    if name in _FORMER:
-        return complain([f"`xlatune {name}` is called `xlatune {_FORMER[name]}` now"])
     if name == "drill":  # argparse drops the `--` between the variants
         given = [AGAINST if each == "--" else each for each in given]
     if name in ("flags", "init"):  # a word that begins with a blank is no option for argparse

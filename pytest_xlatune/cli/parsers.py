@@ -71,12 +71,7 @@ class Commands(argparse.ArgumentParser):
             known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
         near = difflib.get_close_matches(match["said"], known, n=1) if match else []
         more = f"; did you mean {near[0]}?" if near else ""
-        if (wrong := _WRONG_OPTION.search(message)) is not None:
-            from pytest_xlatune.sweep.groups import GONE
-
-            gone = GONE.get(wrong["said"].removeprefix("--").removeprefix("xlatune-"))
-            more = f": this option is gone; {gone.replace('--xlatune-', '--')}" if gone else more
-        elif match is not None and self.command is None and not near:
+        if match is not None and self.command is None and not near:
             more = self.hint
         if message.endswith(("required: COMMAND", "required: ACTION")):
             more = f"; `{self.prog} --help` lists them"

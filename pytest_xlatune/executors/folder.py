@@ -18,7 +18,7 @@ from pytest_xlatune.launchers.rotated import WORKERS
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import LATER, TIME, Json, Record, dataclass, read_json
+from pytest_xlatune.model.record import TIME, Json, Record, dataclass, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
     hide,
@@ -54,7 +54,7 @@ class ProcessRecord(Record):
     # seconds since the epoch when this was written down, by the host's clock
     at_s: float = field(metadata=TIME)
     # of a trainer: what it has in its environment, and every process of its own
-    token: str = field(default="", metadata=LATER)
+    token: str = ""
 
     def __post_init__(self) -> None:
         if self.pid < 1:

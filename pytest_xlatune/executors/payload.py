@@ -144,7 +144,7 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
 
     The process belongs to the trial from here on: signals, and all processes below it. With
     `machine_lock`, a file, the trainer starts only while no other payload holds that lock. `digest`
-    is that of the spec that was submitted; a job that an older version submitted names none.
+    is that of the spec that was submitted; "" is not checked.
 
     Under Slurm an unsuccessful rank ends this process with the trainer's own status, so that
     `srun --kill-on-bad-exit` ends the other ranks and the scheduler's books say FAILED.

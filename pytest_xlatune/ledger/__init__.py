@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -31,7 +31,7 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, LATER, Json, Record, check_time, dataclass, read_json
+from pytest_xlatune.model.record import BELOW, Json, Record, check_time, dataclass, read_json
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -86,8 +86,8 @@ class CampaignOpened(Event):
     declared: dict[str, Json] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
-    command: str = field(default="", metadata=LATER)
-    run: str = field(default="", metadata=LATER)
+    command: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,6 @@ class AttemptCutShort(Event):
     """
 
     kind: ClassVar[str] = "attempt-cut-short"
-    gone: ClassVar[Mapping[str, Json]] = {"behind": None}
     trial_id: str
     attempt: int
     still_s: float
@@ -154,7 +153,7 @@ class AttemptEnded(Event):
     attempt: int
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
-    blamed: Blamed | None = field(default=None, metadata=LATER)
+    blamed: Blamed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,14 +247,14 @@ class Decided(Event):
     spent: Spent | None = None
     evidence: str = ""
     not_before_s: float = 0.0
-    resumed: tuple[str, ...] = field(default=(), metadata=LATER)
-    found: Reason | None = field(default=None, metadata=LATER)
-    shown: Reason | None = field(default=None, metadata=LATER)
-    revived: int = field(default=0, metadata=LATER)
+    resumed: tuple[str, ...] = ()
+    found: Reason | None = None
+    shown: Reason | None = None
+    revived: int = 0
 
     @property
     def proof(self) -> Reason | None:
-        """What it was decided on, of an older version too; None without any."""
+        """What it was decided on; None without any."""
         said = verbatim(self.evidence) if self.evidence else None
         if said is None or self.shown is None:
             return said or self.shown
@@ -339,18 +338,18 @@ class Noted(Event):
 
     Attributes:
         about: its subject.
-        text: the words of a look at the site, of a compiler, or of an older version.
+        text: the words of a look at the site, or of a compiler.
         why: what else there is to know; None where `text` says it.
     """
 
     kind: ClassVar[str] = "noted"
     about: NoteKind = NoteKind.OTHER
     text: str = ""
-    why: Reason | None = field(default=None, metadata=LATER)
+    why: Reason | None = None
 
     @property
     def said(self) -> Reason:
-        """What it says, of an older version too."""
+        """What it says."""
         return self.why or verbatim(self.text)
 
 
@@ -385,7 +384,7 @@ class ProfileCompiled(Event):
     setting: str = ""
     later: tuple[str, ...] = ()
     took_s: float = 0.0
-    memory: CompiledMemory | None = field(default=None, metadata=LATER)
+    memory: CompiledMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +396,7 @@ class EvidenceRecorded(Event):
         captures: files of the profiler, relative to the ledger's folder.
         facts: what they say, one sentence each, in the words of their readers.
         problems: a reader's sentence for each thing that could not be read.
-        shares: where the time of a step went; None from an older writer, or without a trace.
+        shares: where the time of a step went; None without a trace.
         pgle: file for XLA's scheduler that was made of the trace, as the trainer names it.
     """
 
@@ -408,7 +407,7 @@ class EvidenceRecorded(Event):
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     shares: Shares | None = None
-    pgle: str = field(default="", metadata=LATER)
+    pgle: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,7 +459,7 @@ class EpochBegan(Event):
     faults: tuple[str, ...] = ()
     cell_digest: str = ""
     were: tuple[str, ...] = ()
-    changes: tuple[Reason, ...] = field(default=(), metadata=LATER)
+    changes: tuple[Reason, ...] = ()
 
     @property
     def why(self) -> Reason:
@@ -505,9 +504,7 @@ class LedgerEntry:
 
 
 LEDGER = "ledger.jsonl"
-SCHEMA = 3
-_READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
-_KNOWN = " and ".join(map(str, _READ))
+SCHEMA = 4
 _HEAD = b'{"schema":'  # how every line begins
 _OPENED = CampaignOpened.kind.encode()
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
@@ -549,7 +546,7 @@ class Ledger:
         """Return the events added since the last call; costs one `stat` when there are none.
 
         Raises:
-            LedgerError: an unreadable line, by its number, a newer schema, no ledger at all, or
+            LedgerError: an unreadable line, by its number, another schema, no ledger at all, or
                 another file in its place.
         """
         with self._explained(what="read"):
@@ -692,13 +689,14 @@ def _said(line: bytes) -> tuple[float, Event]:
             "damaged later. Restore the file, cut out the line (what it said is lost), or "
             f"{UnreadableLedgerError.ADVICE}"
         ) from None
-    if schema not in _READ:
-        older = isinstance(schema, int) and schema < SCHEMA
-        other = "an older version of pytest-xlatune reads it" if older else "upgrade pytest-xlatune"
+    if schema != SCHEMA:
+        versions = data.get("versions")  # of the line that a session begins with
+        by = versions.get("pytest-xlatune") if isinstance(versions, dict) else None
+        wrote = "another version of pytest-xlatune" if by is None else f"pytest-xlatune {by!r:.40}"
         raise LedgerSchemaError(
-            f"found schema {schema!r:.40}, this version reads {_KNOWN}. Start over with "
-            "--xlatune-fresh, which moves the file aside, deletes nothing and ends none of its "
-            f"jobs, or {other}"
+            f"found schema {schema!r:.40}, written by {wrote}; this version reads {SCHEMA}. Start "
+            "over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
+            "of its jobs, or read it with the version that wrote it"
         )
     if not isinstance(kind, str) or kind not in EVENTS:
         raise UnreadableLedgerError(

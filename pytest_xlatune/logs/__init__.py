@@ -41,7 +41,7 @@ from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import begun
 
 if TYPE_CHECKING:
@@ -146,15 +146,15 @@ class LogReport(Record):
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    libraries: dict[str, str] = field(default_factory=dict, metadata=LATER)
-    memory_gb: float | None = field(default=None, metadata=LATER)
-    asked: dict[str, str] = field(default_factory=dict, metadata=LATER)
-    goal_step: int | None = field(default=None, metadata=LATER)
-    origins: int = field(default=1, metadata=LATER)
-    devices: dict[str, str] = field(default_factory=dict, metadata=LATER)
-    fits: str = field(default="", metadata=LATER)
-    pgle_found: int | None = field(default=None, metadata=LATER)
-    pgle_unread: str = field(default="", metadata=LATER)
+    libraries: dict[str, str] = field(default_factory=dict)
+    memory_gb: float | None = None
+    asked: dict[str, str] = field(default_factory=dict)
+    goal_step: int | None = None
+    origins: int = 1
+    devices: dict[str, str] = field(default_factory=dict)
+    fits: str = ""
+    pgle_found: int | None = None
+    pgle_unread: str = ""
 
     @property
     def last_step(self) -> int | None:

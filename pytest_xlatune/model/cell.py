@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
-from pytest_xlatune.model.record import LATER, Json, Record, dataclass, digest, written
+from pytest_xlatune.model.record import Json, Record, dataclass, digest, used, written
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
     secrets_of,
@@ -153,12 +153,12 @@ class Protocol(Record):
     dataset_type: str = "synthetic"
     deadline_s: int = 2700
     metric: str = "tgs"
-    metric_is_better: str = field(default="", metadata=LATER)
-    metric_unit: str = field(default="", metadata=LATER)
+    metric_is_better: str = ""
+    metric_unit: str = ""
     dump: bool = False
-    step_pattern: str = field(default="", metadata=LATER)
-    autotune_cache: str = field(default="", metadata=LATER)
-    compile_cache: str = field(default="", metadata=LATER)
+    step_pattern: str = ""
+    autotune_cache: str = ""
+    compile_cache: str = ""
 
     def __post_init__(self) -> None:
         for name in ("autotune_cache", "compile_cache"):
@@ -275,13 +275,10 @@ class Protocol(Record):
 def _identity(protocol: Protocol) -> Mapping[str, Json]:
     found = protocol.to_json()
     for name in ("deadline_s", "metric_unit", "step_pattern"):
-        found.pop(name, None)
-    # left out where they are what every older protocol was: its digests stay
-    if protocol.metric == "tgs":
+        del found[name]
+    if protocol.metric == TGS.name:
         del found["metric"]
-    if not protocol.dump:
-        del found["dump"]
-    return found
+    return used(found, "metric_is_better", "dump", "autotune_cache", "compile_cache")
 
 
 def check_model_tag(said: str) -> None:
@@ -331,7 +328,7 @@ class Cell(Record):
     devices: int = 0
     protocol: Protocol = field(default_factory=Protocol)
     code: str = ""
-    sourced: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
+    sourced: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_model_tag(self.model_tag)
@@ -367,11 +364,12 @@ class Cell(Record):
 
     @cached_property
     def digest(self) -> str:
-        """The identity: 16 hexadecimal digits; a code that is not told apart is left out."""
-        identity = self.to_json() | {"protocol": self.protocol.identity}
-        if not self.code:
-            del identity["code"]
-        return digest(identity)
+        """The identity: 16 hexadecimal digits."""
+        return digest(self._identity)
+
+    @property
+    def _identity(self) -> dict[str, Json]:
+        return used(self.to_json(), "code", "sourced") | {"protocol": self.protocol.identity}
 
     @property
     def guard_variables(self) -> dict[str, str]:
@@ -425,7 +423,7 @@ class DeployedFile(Record):
     text: str = ""
     is_new: bool = False
     is_shell: bool = True
-    cvs_cell: str = field(default="", metadata=LATER)
+    cvs_cell: str = ""
 
     @property
     def launcher(self) -> str:
@@ -461,10 +459,7 @@ def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
     }
     label = " ".join(text for name, text in named.items() if text and name not in varied)
     # the scheduler may pick other nodes, and the last seconds of patience compare nothing
-    whole = {**cell.to_json(), "nodelist": [], "protocol": cell.protocol.identity}
-    # a field that came later is left out at its default: a folder keeps its name
-    if not cell.code:
-        del whole["code"]
+    whole = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
     common = {name: value for name, value in whole.items() if name not in varied}
     # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
     safe = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import Record, dataclass
 
 _COMMIT = 40  # characters of a full hash
 
@@ -156,11 +156,11 @@ class RunRecord(Record):
     started_s: float | None = None
     ended_s: float | None = None
     node_hours: float | None = None
-    job_hours: JobHours | None = field(default=None, metadata=LATER)
+    job_hours: JobHours | None = None
     autotuning: str = ""
     two_speeds: tuple[str, ...] = ()
-    compiling: str = field(default="", metadata=LATER)
-    is_rebuilt: bool = field(default=False, metadata=LATER)
+    compiling: str = ""
+    is_rebuilt: bool = False
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment on the first node that knows it."""

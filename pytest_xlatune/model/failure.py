@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Self
 
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import LATER, TIME, Record, dataclass
+from pytest_xlatune.model.record import TIME, Record, dataclass
 
 
 class _Told(StrEnum):
@@ -640,12 +640,12 @@ class Finding(Record):
     detail: str = ""
     source: str = ""
     count: int = 1
-    why: Reason | None = field(default=None, metadata=LATER)
-    code: str = field(default="", metadata=LATER)
+    why: Reason | None = None
+    code: str = ""
 
     @property
     def said(self) -> Reason | None:
-        """The evidence, of an older version too; None without any."""
+        """The evidence; None without any."""
         return self.why or (verbatim(self.text) if self.text else None)
 
 
@@ -699,9 +699,9 @@ class Outcome(Record):
     reason: str = ""
     lacks_nodes: bool = False
     is_started: bool = True
-    is_suspended: bool = field(default=False, metadata=LATER)
-    is_held: bool = field(default=False, metadata=LATER)
-    allocation: str = field(default="", metadata=LATER)
-    is_requeued: bool = field(default=False, metadata=LATER)
-    never_starts: str = field(default="", metadata=LATER)
-    is_unreadable: bool = field(default=False, metadata=LATER)
+    is_suspended: bool = False
+    is_held: bool = False
+    allocation: str = ""
+    is_requeued: bool = False
+    never_starts: str = ""
+    is_unreadable: bool = False

@@ -10,11 +10,11 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, fields
+from dataclasses import fields
 from typing import Self, overload
 
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record, Rows, dataclass
+from pytest_xlatune.model.record import Record, Rows, dataclass
 from pytest_xlatune.model.text import significant
 
 
@@ -204,11 +204,11 @@ class Score(Record):
     loss: float | None = None
     flags: tuple[str, ...] = ()
     timings: Sequence[tuple[int, float]] = ()
-    figure: Figure | None = field(default=None, metadata=LATER)
-    tflops: float | None = field(default=None, metadata=LATER)
-    first_loss: float | None = field(default=None, metadata=LATER)
-    memory_gb: float | None = field(default=None, metadata=LATER)
-    mfu: float | None = field(default=None, metadata=LATER)
+    figure: Figure | None = None
+    tflops: float | None = None
+    first_loss: float | None = None
+    memory_gb: float | None = None
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import ClassVar
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
 
@@ -23,7 +22,7 @@ class CellsRecord(NoiseRecord):
     """
 
     kind: ClassVar[str] = "cells"
-    peak_tflops: float | None = field(default=None, metadata=LATER)
+    peak_tflops: float | None = None
 
     def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the arm of a trial."""

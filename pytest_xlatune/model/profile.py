@@ -27,7 +27,7 @@ from pytest_xlatune.model.channels import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, canonical, dataclass, digest, written
+from pytest_xlatune.model.record import Json, Record, canonical, dataclass, digest, written
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 
 BASELINE_ID = "baseline-deployed"
@@ -238,8 +238,8 @@ class Profile(Record):
     overrides: dict[str, str] = field(default_factory=dict)
     wave: str = "wave2"
     note: str = ""
-    is_control: bool = field(default=False, metadata=LATER)
-    origin: Reason | None = field(default=None, metadata=LATER)
+    is_control: bool = False
+    origin: Reason | None = None
 
     def __post_init__(self) -> None:
         if not SLUG.fullmatch(self.id):

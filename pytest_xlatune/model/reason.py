@@ -4,8 +4,8 @@
     verbatim("Killed by the site")            -> {"kind": "said", "text": "Killed by the site"}
 
 Studies, statistics and campaigns state reasons, the ledger and every JSON text keep them, and
-`report/words.py` makes sentences of them, in each language. What others said, a scheduler, a log or
-a record of an older version, is kept as they said it: `Why.SAID`.
+`report/words.py` makes sentences of them, in each language. What others said, a scheduler or a log,
+is kept as they said it: `Why.SAID`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Why(StrEnum):
         del start, count, last_values
         return name.lower().replace("_", "-")
 
-    SAID = auto()  # words of others, or of an older record, as they stand
+    SAID = auto()  # words of others as they stand
 
     # scores: why a job has none
     NO_STEP = auto()
@@ -739,20 +739,18 @@ class Reason(Record):
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        """Return the reason that `to_json` described; a text is a record of an older version.
+        """Return the reason that `to_json` described.
 
         Raises:
-            LedgerError: it is neither, or of a kind that this version does not know.
+            LedgerError: it is none, or of a kind that this version does not know.
         """
-        if isinstance(data, str):
-            return cls(Why.SAID, text=data)
         if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
             raise LedgerError(f"Reason: expected a kind and its fields, found {data!r:.80}")
         try:
             kind = Why(data["kind"])
         except ValueError:
             raise LedgerError(
-                f"Reason: the kind {data['kind']!r:.80} is unknown; written by a newer version?"
+                f"Reason: the kind {data['kind']!r:.80} is unknown; written by another version?"
             ) from None
         return cls(kind, **{name: _read(item) for name, item in data.items() if name != "kind"})
 

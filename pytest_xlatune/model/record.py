@@ -26,7 +26,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
@@ -41,10 +41,6 @@ _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "True o
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 # a type without None, whether None is allowed, and what decodes it
 _Rule = tuple[Any, bool, Callable[[Any, Json, str], object] | None]
-
-# of a field that came after the first records were written, `field(default=..., metadata=LATER)`:
-# left out at its default, so that what was written before it, digests too, stays the same
-LATER = {"is_later": True}
 
 # of a field that names a file or folder, `field(metadata=BELOW)`: relative to the record's own
 # folder, and it stays below that; one that does not is no record
@@ -227,48 +223,34 @@ class Pairs(Rows[tuple[int, float]]):
 
 
 class Record:
-    """Base of every persisted dataclass. Subclasses are frozen, slotted and keyword-only.
-
-    Attributes:
-        gone: fields that older versions wrote -> the one value that says what holds without them.
-    """
+    """Base of every persisted dataclass. Subclasses are frozen, slotted and keyword-only."""
 
     __slots__ = ()
-    gone: ClassVar[Mapping[str, Json]] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Json]:
         """Return this record as builtins only, keyed by field name."""
         return {
             name: value if type(value) in _AS_IT_IS else _encode(value)
-            for name, left_out in _left_out(typing.cast("Any", type(self)))
+            for name in _names(typing.cast("Any", type(self)))
             for value in (getattr(self, name),)
-            if left_out is dataclasses.MISSING or value != left_out
         }
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
         """Return the record that `to_json` described.
 
-        A field with a default may be missing: an older writer did not know it. One that is `gone`
-        may be there.
+        A field with a default may be missing.
 
         Raises:
-            LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type, or
-                says by a field that is gone what no version can do any more.
+            LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type.
         """
         if not isinstance(data, dict):
             raise LedgerError(f"{cls.__name__}: expected a mapping, found {_brief(data)}")
         fields = _field_rules(typing.cast("Any", cls))
         for name in sorted(data.keys() - fields.keys()):
-            if name not in cls.gone:
-                raise LedgerError(
-                    f"{cls.__name__}: unknown field {name!r}; written by a newer version?"
-                )
-            if data[name] != cls.gone[name]:
-                raise LedgerError(
-                    f"{cls.__name__}: {name} is {_brief(data[name])}, and this version knows "
-                    f"{cls.gone[name]!r} alone; read it with the version that wrote it"
-                )
+            raise LedgerError(
+                f"{cls.__name__}: unknown field {name!r}; written by another version?"
+            )
         values: dict[str, Any] = {
             name: value
             if type(value := data[name]) is rule[0]  # a scalar, as most are
@@ -409,6 +391,14 @@ def canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
+    """Return the JSON of a record without those of these fields that say nothing.
+
+    They are no part of an identity, and so of no random order, where a cell does not use them.
+    """
+    return {name: each for name, each in data.items() if each or name not in names}
+
+
 def digest(value: Json, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of SHA-256 over the canonical JSON."""
     import hashlib  # OpenSSL is slow to load, and a command that reads needs no digest
@@ -417,13 +407,8 @@ def digest(value: Json, *, length: int = 16) -> str:
 
 
 @functools.cache
-def _left_out(cls: Any) -> tuple[tuple[str, Any], ...]:
-    """Return each field with the default at which it is left out, MISSING where it never is."""
-    found = dataclasses.fields(cls)
-    return tuple(
-        (each.name, each.default if "is_later" in each.metadata else dataclasses.MISSING)
-        for each in found
-    )
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(cls))
 
 
 @functools.cache
@@ -467,8 +452,6 @@ def _by_rule(rule: _Rule, value: Json, *, where: str) -> object:
     kind, is_optional, decode = rule
     if kind is Json or (value is None and is_optional):
         return value
-    if value == "" and is_optional and isinstance(kind, type) and issubclass(kind, Record):
-        return None  # of an older version, which had a text here
     try:
         if decode is not None:
             return decode(kind, value, where)

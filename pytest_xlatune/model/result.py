@@ -18,7 +18,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, LATER, NO_OPTION, Json, Record, dataclass
+from pytest_xlatune.model.record import BELOW, NO_OPTION, Json, Record, dataclass
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial
@@ -145,11 +145,11 @@ class TrialSetting(Record):
     seen: str = ""
     is_deployed: bool = False
     is_exempt: bool = False
-    why: Reason | None = field(default=None, metadata=LATER)
+    why: Reason | None = None
 
     @property
     def said(self) -> Reason | None:
-        """What the witness shows, of an older version too; None where it shows nothing."""
+        """What the witness shows; None where it shows nothing."""
         return self.why or (verbatim(self.seen) if self.seen else None)
 
     @property
@@ -273,10 +273,10 @@ class TrialResult(Record):
     outcome: Outcome | None = None
     epoch: int = 0
     not_run: NotRun | None = None
-    settings: tuple[TrialSetting, ...] | None = field(default=None, metadata=LATER)
-    memory: CompiledMemory | None = field(default=None, metadata=LATER)
-    rotation: RotationResult | None = field(default=None, metadata=LATER)
-    devices: dict[str, str] = field(default_factory=dict, hash=False, metadata=LATER)
+    settings: tuple[TrialSetting, ...] | None = None
+    memory: CompiledMemory | None = None
+    rotation: RotationResult | None = None
+    devices: dict[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
@@ -447,17 +447,17 @@ class Verdict(Record):
     can_run: bool = True
     not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
-    figure: Figure | None = field(default=None, metadata=LATER)
-    lost: LostRuns | None = field(default=None, metadata=LATER)
-    retries: int = field(default=0, metadata=LATER)
-    hangs: int = field(default=0, metadata=LATER)
-    is_likely_slower: bool = field(default=False, metadata=LATER)
-    effect: Effect | None = field(default=None, metadata=LATER)
-    unproved: tuple[str, ...] = field(default=(), metadata=LATER)
-    word: str = field(default="", metadata=LATER)
-    against: Reason | None = field(default=None, metadata=LATER)
-    up_to: str = field(default="", metadata=LATER)
-    likely: tuple[float, float, float] | None = field(default=None, metadata=LATER)
+    figure: Figure | None = None
+    lost: LostRuns | None = None
+    retries: int = 0
+    hangs: int = 0
+    is_likely_slower: bool = False
+    effect: Effect | None = None
+    unproved: tuple[str, ...] = ()
+    word: str = ""
+    against: Reason | None = None
+    up_to: str = ""
+    likely: tuple[float, float, float] | None = None
 
     @property
     def wins(self) -> bool:
@@ -478,7 +478,6 @@ class StudyRecord(Record):
 
     __slots__ = ()
     kind: ClassVar[str] = ""
-    renamed: ClassVar[Mapping[str, str]] = {}  # a field's name in older records -> today's
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -535,10 +534,9 @@ class StudyRecord(Record):
         if found is None or not issubclass(found, cls):
             raise LedgerError(
                 f"a study's record of kind {kind!r} is not known here; known are "
-                f"{', '.join(sorted(cls._kinds))}. Was it written by a newer version?"
+                f"{', '.join(sorted(cls._kinds))}. Was it written by another version?"
             )
-        renamed = found.renamed
-        values = {renamed.get(name, name): each for name, each in data.items() if name != "kind"}
+        values = {name: each for name, each in data.items() if name != "kind"}
         return super(StudyRecord, found).from_json(values)
 
 
@@ -614,7 +612,7 @@ class TuningRecord(NoiseRecord):
     Attributes:
         finalists: ids of the profiles sent to confirmation, in rank order; () before.
         bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
-        recipe: the recommended arm and its settings; None without a winner, and in older records.
+        recipe: the recommended arm and its settings; None without a winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
             80 % power; `mde80` is that of a finalist, which has passed the screen already.
     """
@@ -622,8 +620,8 @@ class TuningRecord(NoiseRecord):
     kind: ClassVar[str] = "tuning"
     finalists: tuple[str, ...] = ()
     bound: float | None = None
-    recipe: Recipe | None = field(default=None, metadata=LATER)
-    from_start80: float | None = field(default=None, metadata=LATER)
+    recipe: Recipe | None = None
+    from_start80: float | None = None
 
 
 Found = TypeVar("Found", bound=StudyRecord)
@@ -678,7 +676,7 @@ class Conclusion(Record):
     def found(self, kind: type[Found]) -> Found:
         """Return the record as the study's own document reads it.
 
-        It says nothing where it is of another kind, as that of an older version may be.
+        It says nothing where it is of another kind.
         """
         return self.record if isinstance(self.record, kind) else kind()
 

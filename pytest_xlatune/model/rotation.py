@@ -32,7 +32,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
+from pytest_xlatune.model.record import Record, dataclass, read_json
 from pytest_xlatune.model.text import is_relative
 
 SCHEMA = 1  # of the spec and of the journal
@@ -108,7 +108,7 @@ class RotationSpec(Record):
     first_step: int = 3
     journal: str = JOURNAL
     schema: int = SCHEMA
-    memory_limit_bytes: int = field(default=0, metadata=LATER)
+    memory_limit_bytes: int = 0
 
     def __post_init__(self) -> None:
         ids = [each.id for each in self.programs]
@@ -336,13 +336,13 @@ class RotationRead(Record):
     calls: int | None = None
     jax: str = ""
     trouble: str = ""
-    odd_calls: tuple[int, ...] = field(default=(), metadata=LATER)
-    odd_words: str = field(default="", metadata=LATER)
-    another_call: int | None = field(default=None, metadata=LATER)
-    device: str = field(default="", metadata=LATER)
-    is_compiling: bool = field(default=False, metadata=LATER)
-    last_at_s: float | None = field(default=None, metadata=LATER)
-    raised_call: int | None = field(default=None, metadata=LATER)
+    odd_calls: tuple[int, ...] = ()
+    odd_words: str = ""
+    another_call: int | None = None
+    device: str = ""
+    is_compiling: bool = False
+    last_at_s: float | None = None
+    raised_call: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
-from pytest_xlatune.model.record import LATER, Record, dataclass, digest
+from pytest_xlatune.model.record import Record, dataclass, digest, used
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.rotation import RotationSpec
 
@@ -64,8 +64,8 @@ class ConfirmDesign(Record):
     arms: int
     blocks: int
     baselines: int
-    widths: tuple[int, ...] = field(default=(), metadata=LATER)
-    pair: bool = field(default=False, metadata=LATER)
+    widths: tuple[int, ...] = ()
+    pair: bool = False
 
 
 ROTATION = (
@@ -140,7 +140,7 @@ class Trial(Record):
     block: int = 0
     position: int = 0
     design: ConfirmDesign | None = None
-    rotation: Rotation | None = field(default=None, metadata=LATER)
+    rotation: Rotation | None = None
 
     def __post_init__(self) -> None:
         if not self.arm:
@@ -161,8 +161,8 @@ class Trial(Record):
         A profile's note and wave do not: rewording a note re-measures nothing.
         """
         profile = self.profile.to_json() | {"wave": "", "note": ""}
-        for remark in ("is_control", "origin"):  # as the note is
-            profile.pop(remark, None)
+        for remark in ("is_control", "origin"):
+            del profile[remark]
         identity = {
             "arm": self.arm,
             "cell": self.cell_digest,
@@ -172,10 +172,12 @@ class Trial(Record):
             "stage": self.stage,
             "block": self.block,
             "position": self.position,
-            "design": self.design.to_json() if self.design else None,
+            "design": used(self.design.to_json(), "widths", "pair") if self.design else None,
         }
-        if self.rotation is not None:  # the digests of all other trials stay what they were
-            identity["rotation"] = self.rotation.to_json() | {"deadline_s": 0, "died_of": []}
+        if self.rotation is not None:
+            spec = used(self.rotation.spec.to_json(), "memory_limit_bytes")
+            planned = {"deadline_s": 0, "died_of": [], "spec": spec}
+            identity["rotation"] = self.rotation.to_json() | planned
         return digest(identity, length=10)
 
     @property
@@ -300,11 +302,11 @@ class LaunchSpec(Record):
     cwd: str = ""
     metrics_file: str = ""
     tells_options: bool = False
-    probe: tuple[str, ...] = field(default=(), metadata=LATER)
-    is_probe_dear: bool = field(default=False, metadata=LATER)
-    paths: tuple[str, ...] = field(default=(), metadata=LATER)
-    folders: tuple[str, ...] = field(default=(), metadata=LATER)
-    node_health: tuple[str, ...] = field(default=(), metadata=LATER)
+    probe: tuple[str, ...] = ()
+    is_probe_dear: bool = False
+    paths: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    node_health: tuple[str, ...] = ()
     last_step: int = 14
     deadline_s: int = 2700
 

@@ -35,15 +35,10 @@ from pytest_xlatune.plugin.hooks import (
 from pytest_xlatune.sweep.groups import (
     DAILY,
     EVERY,
-    FLAG,
-    GONE,
-    INI_KEYS,
     OPTIONS,
-    RENAMED,
     SWITCHES,
     RunSettings,
     is_daily,
-    key_of,
 )
 from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
@@ -72,10 +67,6 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         group.addoption(
             option.flag, dest=option.key, metavar=option.metavar, help=shown, default=None
         )
-    for old in (*RENAMED, *GONE):  # a switch that is gone took no value
-        group.addoption(
-            f"{FLAG}{old}", dest=key_of(old), nargs="?", const="on", help=argparse.SUPPRESS
-        )
     for name, (_, text) in SWITCHES.items():
         shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
         group.addoption(f"--{name}", action="store_true", help=shown, default=False)
@@ -96,10 +87,6 @@ class _IniKeys:
             if not is_brief or is_daily(option.flag):
                 text = f"{option.help} (as {option.flag})"
                 self.parser.addini(option.key, text, type="string", default="")
-        if not config.option.help:
-            for old, new in RENAMED.items():
-                text = f"Refused: its name is {new} now"
-                self.parser.addini(key_of(old), text, type="string", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options = resolve_options(
             vars(config.option),
             os.environ,
-            {key: config.getini(key) for key in INI_KEYS},
+            {each.key: config.getini(each.key) for each in OPTIONS},
             root=root_of(config),
         )
         if options.export and not (options.is_off or is_worker(config)):

@@ -18,14 +18,12 @@ from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Json, Record, dataclass, laid_out, read_json
+from pytest_xlatune.model.record import Json, Record, dataclass, laid_out, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 
 SCHEMA = 3
-_READ = (2, SCHEMA)  # 2 had sentences in the place of reasons
-_KNOWN = " and ".join(map(str, _READ))
 _T = TypeVar("_T")
 
 
@@ -44,9 +42,9 @@ class EvidenceFact(Record):
 
     kind: str
     text: str
-    part: str = field(default="", metadata=LATER)
-    before_ms: float | None = field(default=None, metadata=LATER)
-    after_ms: float | None = field(default=None, metadata=LATER)
+    part: str = ""
+    before_ms: float | None = None
+    after_ms: float | None = None
     artifacts: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 
@@ -91,8 +89,8 @@ class Earlier(Record):
     best: Verdict | None = None
     recipe: Profile | None = None
     deployed: dict[str, str] = field(default_factory=dict)
-    scores: tuple[float, ...] = field(default=(), metadata=LATER)
-    change: tuple[float, float, float] | None = field(default=None, metadata=LATER)
+    scores: tuple[float, ...] = ()
+    change: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +138,7 @@ class Covered(Record):
         explanation: the evidence on the winner.
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
-        record: what the figures rest on besides the settings; None in older documents.
+        record: what the figures rest on besides the settings; None where that is not known.
         slots, exposed: see `Subject`.
         pgle: text of the file by which the winner lets XLA schedule; "" where it names none.
     """
@@ -159,10 +157,10 @@ class Covered(Record):
     explanation: Explanation = field(default_factory=Explanation)
     earlier: tuple[Earlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
-    record: RunRecord | None = field(default=None, metadata=LATER)
-    slots: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
-    exposed: Reason | None = field(default=None, metadata=LATER)
-    pgle: str = field(default="", metadata=LATER)
+    record: RunRecord | None = None
+    slots: tuple[tuple[str, str], ...] = ()
+    exposed: Reason | None = None
+    pgle: str = ""
 
     @cached_property
     def data(self) -> dict[str, Json]:
@@ -290,7 +288,7 @@ def read_cells(
     `advice` says what to do about a file that is none.
 
     Raises:
-        LedgerError: it is damaged, or from a newer version.
+        LedgerError: it is damaged, or from another version.
     """
 
     def cell_of(data: Json) -> Covered:
@@ -319,8 +317,8 @@ def _read(text: str, of: Callable[[Json], _T], *, where: str, advice: str) -> tu
         raise LedgerError(
             f"{where} is not the data of a tuning document ({error!r:.80}); {advice}"
         ) from None
-    if schema not in _READ:
-        raise LedgerError(f"{where}: schema {schema!r}, this version reads {_KNOWN}; {advice}")
+    if schema != SCHEMA:
+        raise LedgerError(f"{where}: schema {schema!r}, this version reads {SCHEMA}; {advice}")
     try:
         return tuple(map(of, cells))
     except (LedgerError, TypeError, KeyError) as error:

@@ -70,7 +70,7 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.report.recipes import recipe_blocks
 from pytest_xlatune.report.words import joined, plainly, sentence
 
-SCHEMA = 3  # of the JSON text; 2 had sentences in the place of reasons
+SCHEMA = 3  # of the JSON text
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
@@ -579,7 +579,7 @@ def tables(
     metric = conclusion.metric
     measured = (">TGS", ">step (s)") if metric == TGS else (f">{metric.head}",)
     delta = f">delta % vs {base.arm}"
-    # older ledgers and imported tables do not say it
+    # imported tables do not say it
     has_effect = any(each.effect is not None for each in conclusion.verdicts)
     effect: tuple[str, ...] = ("~settings",) if has_effect else ()
     is_mixed = has_rotations(conclusion.verdicts)

@@ -1293,7 +1293,7 @@ def joined(reasons: Iterable[Reason], between: str = "; ", say: Say = ENGLISH) -
 
 
 class _Fields(dict[str, Any]):
-    """Fields of a reason; one that an older record lacks is None."""
+    """Fields of a reason; one that is left out is None."""
 
     def __missing__(self, name: str) -> None:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, dataclass
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import copies
@@ -74,9 +74,9 @@ class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
     traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     jobs: int = JOBS
-    starts: int = field(default=0, metadata=LATER)
-    slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
-    rotations: int = field(default=0, metadata=LATER)
+    starts: int = 0
+    slots: tuple[tuple[str, ...], ...] = ()
+    rotations: int = 0
 
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:

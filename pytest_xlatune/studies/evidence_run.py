@@ -28,7 +28,8 @@ from pytest_xlatune.studies.verdicts import OneCell
 
 KIND = "evidence"
 PROFILER = "xplane"  # where the protocol names none
-_UNREAD = {"wave": "", "note": ""}  # what may be reworded without its being another profile
+# what may be said in other words without its being another profile
+_UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
 _AFTER = 2  # steps behind the window: the profiler writes in the first, the second ends the run
 
 

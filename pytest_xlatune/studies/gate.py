@@ -37,7 +37,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Json, Record, dataclass, written
+from pytest_xlatune.model.record import Json, Record, dataclass, written
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -156,7 +156,7 @@ class Gate(DeclaredStudy):
     block_baselines: int = 1
     key: str = ""
     stored: str = ""
-    candidates: tuple[Candidate, ...] = field(default=(), metadata=LATER)
+    candidates: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -261,7 +261,7 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
     seed: int = 0
     stored: StoredBaseline | None = None
     loss_tolerance: float = 0.02
-    rotates: bool = field(default=False, metadata=LATER)
+    rotates: bool = False
 
     def __post_init__(self) -> None:
         where = f"the gate of {self.cell.label}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first, verbatim
+from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
@@ -143,8 +143,6 @@ def _cause(result: TrialResult) -> Reason:
     why = result.reason or NOT_FINITE
     if "cls" in why.fields:
         return Reason(Why.CLASS, cls=why.fields["cls"])
-    if why.kind is Why.SAID:  # of an older ledger:  cancelled: not measured
-        return verbatim(why.fields["text"].partition(":")[0])
     return why
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import LATER, Record, dataclass, read_json
+from pytest_xlatune.model.record import Record, dataclass, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.words import sentence
@@ -57,9 +57,9 @@ class Calibration(Record):
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
-    slots: SlotNoise | None = field(default=None, metadata=LATER)
-    slot_nodes: tuple[str, ...] = field(default=(), metadata=LATER)
-    rotations: RotationNoise | None = field(default=None, metadata=LATER)
+    slots: SlotNoise | None = None
+    slot_nodes: tuple[str, ...] = ()
+    rotations: RotationNoise | None = None
 
     def check(self) -> None:
         """Refuse a noise that no jobs have.
@@ -232,14 +232,14 @@ def _document(path: Path) -> Any:
 
     Raises:
         OSError, ValueError, KeyError, TypeError: it is not there, or no report.
-        LedgerError: a newer version wrote it.
+        LedgerError: another version wrote it.
     """
     from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 
     document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
-    if document["schema"] > REPORT_SCHEMA:
+    if document["schema"] != REPORT_SCHEMA:
         said = document["schema"]
-        raise LedgerError(f"schema {said!r}, this version reads up to {REPORT_SCHEMA}")
+        raise LedgerError(f"schema {said!r}, this version reads {REPORT_SCHEMA}")
     return document
 
 

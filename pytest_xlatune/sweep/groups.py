@@ -266,11 +266,6 @@ def _switch(**flags: str) -> Any:
 
 
 def _unknown(cls: type, name: str, names: frozenset[str]) -> ConfigError:
-    if name in RENAMED:
-        new = RENAMED[name].replace("-", "_")
-        return ConfigError(f"{cls.__name__}({name}=...): write {new}=... instead")
-    if (gone := name.replace("_", "-")) in GONE:
-        return ConfigError(f"{cls.__name__}({name}=...) is gone; {GONE[gone]}")
     for keyword, group in GROUPS.items():
         if name in group.__dataclass_fields__ and group is not cls:
             return ConfigError(
@@ -739,16 +734,3 @@ DAILY = (
     *("negative", "plan", "fresh", "yes"),
 )
 EVERY = "pytest -v --help"  # shows all
-
-# old name -> new name of a setting: as an option, and in a sweep file
-RENAMED = {"screening": "compile-check"}
-# name of a setting that is no more -> what to do. One that is passed over in silence does harm: a
-# run with queue-hours in the environment would cost what it likes.
-GONE = {
-    "new-baseline": "say --xlatune-fresh, which does the same",
-    "rank-only": "say --xlatune-yes, which runs what can only rank too",
-    "queue-hours": "limit the hours with node-hours",
-    "notify-variable": "set XLATUNE_NOTIFY_URL, or say notify-file",
-    "early-end": "take it out: each trial of the screen runs to its end",
-}
-INI_KEYS = (*(each.key for each in OPTIONS), *map(key_of, RENAMED))

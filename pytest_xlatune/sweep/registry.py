@@ -201,7 +201,7 @@ def kind_of(name: str) -> StudyKind:
     if kind not in KINDS:
         raise LedgerError(
             f"the ledger holds a study {name!r}; known are {', '.join(sorted(kind_names()))}. "
-            "Was it written by a newer version?"
+            "Was it written by another version?"
         )
     return KINDS[kind]
 

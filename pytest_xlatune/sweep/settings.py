@@ -34,10 +34,8 @@ from pytest_xlatune.sweep.groups import (
     ABOVE,
     FIELDS,
     FLAG,
-    GONE,
     GROUPS,
     OPTIONS,
-    RENAMED,
     SESSION,
     SLOT,
     SWEEP,
@@ -45,7 +43,6 @@ from pytest_xlatune.sweep.groups import (
     Option,
     RunSettings,
     Said,
-    key_of,
 )
 
 _PREFIX = "XLATUNE_"
@@ -190,19 +187,6 @@ def _above(
     prefix: str,
 ) -> Said:
     """Return what the places above the settings file say of each option, and where."""
-    for old, told in GONE.items():
-        if command_line.get(key_of(old)) is not None:
-            raise ConfigError(f"{FLAG}{old} is no option any more; {told}")
-        if environ.get(key_of(old).upper()):
-            raise ConfigError(f"{key_of(old).upper()} is no setting any more; {told}")
-    for old, new in RENAMED.items():
-        key = key_of(old)
-        if command_line.get(key) is not None:
-            raise ConfigError(f"--xlatune-{old} has another name: say --xlatune-{new}")
-        if environ.get(key.upper()):
-            raise ConfigError(f"{key.upper()} has another name: set {key_of(new).upper()}")
-        if ini.get(key):
-            raise ConfigError(f"ini key {key} has another name: write {key_of(new)}")
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
         (lambda each: f"{prefix}{each.name}", lambda each: command_line.get(each.key)),
         (lambda each: each.variable, lambda each: environ.get(each.variable) or None),
@@ -311,10 +295,6 @@ def _said_in(
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for key, value in content.items():
-        if key in RENAMED:
-            raise ConfigError(f"{place}: {key} has another name: write {RENAMED[key]}")
-        if key in GONE:
-            raise ConfigError(f"{place}: {key} is no setting any more; {GONE[key]}")
         if key not in _SETTABLE:
             raise _not_settable(key, place, is_top=sweeps is not None)
         option = _BY_NAME[key]

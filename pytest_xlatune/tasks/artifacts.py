@@ -51,7 +51,8 @@ from pytest_xlatune.owned import write_bytes
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
 
 FAMILIES = 5  # of the kernel families that moved most
-_UNREAD = {"wave": "", "note": ""}  # fields that do not make another profile
+# fields that do not make another profile
+_UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
 # a sweep's profile:  quickstart:baseline-deployed
 _OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
 

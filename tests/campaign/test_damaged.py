@@ -58,7 +58,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "binary": lambda _: bytes(range(256)) * 2,
     "a newline and no more": lambda _: b"\n",
     "a byte order mark": lambda content: b"\xef\xbb\xbf" + content,
-    "a line without a schema": lambda content: content.replace(b'{"schema":3,', b"{"),
+    "a line without a schema": lambda content: content.replace(b'{"schema":4,', b"{"),
     "an unknown event": lambda content: content.replace(b'"trial-planned"', b'"trial-dreamt"'),
 }
 

@@ -251,11 +251,11 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     run(campaign(tmp_path, executor))
     (folder,) = find_ledgers(tmp_path)
     ledger = folder / LEDGER
-    old = ledger.read_bytes().replace(b'{"schema":3', b'{"schema":1')
+    old = ledger.read_bytes().replace(b'{"schema":4', b'{"schema":3')
     ledger.write_bytes(old)
     said = (
-        rf"{ledger}:1: found schema 1, this version reads 2 and 3.*--xlatune-fresh, which "
-        r"moves the file aside, deletes nothing and ends none of its jobs, or an older version"
+        rf"{ledger}:1: found schema 3, written by another version of pytest-xlatune; this version "
+        r"reads 4.*--xlatune-fresh, which moves the file aside, deletes nothing and ends none of"
     )
     with pytest.raises(LedgerError, match=said):
         campaign(tmp_path, executor, session="second")

@@ -308,26 +308,6 @@ def test_a_wrong_command_line_shows_the_usage_that_helps(
     assert "`xlatune --help` lists them" in capsys.readouterr().err
 
 
-def test_a_former_name_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["conclude", "sweeps/test_quickstart.py"]) == 2
-    assert "`xlatune conclude` is called `xlatune report` now" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "way_on"),
-    [
-        (["study", "nodes", "test_a.py", "--new-baseline"], "say --fresh, which does the same"),
-        (["plan", "test_a.py", "--queue-hours", "3"], "limit the hours with node-hours"),
-    ],
-)
-def test_an_option_that_is_gone_names_the_way_on(
-    argv: list[str], way_on: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(argv)
-    assert f"this option is gone; {way_on}" in capsys.readouterr().err.replace("\n", " ")
-
-
 def test_without_any_command_of_a_package_it_says_to_install_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

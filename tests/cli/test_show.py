@@ -165,9 +165,3 @@ def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     assert (tmp_path / "reports" / "pretend-tuning.md").exists()
     assert indices == [tmp_path / "reports"], "it is written once, however many cells there are"
     assert capsys.readouterr().out.count("written: reports/index.html") == 2
-
-
-def test_a_former_command_is_named_with_its_new_name(capsys: pytest.CaptureFixture[str]) -> None:
-    for old, new in (("conclude", "report"), ("show", "history --cell")):
-        assert main([old, "x"]) == 2
-        assert f"`xlatune {old}` is called `xlatune {new}` now" in capsys.readouterr().err

@@ -235,7 +235,7 @@ def test_a_colleague_who_puts_a_folder_in_the_place_of_ours_runs_nothing_as_us(
     assert [each.name for each in folder.iterdir()] == ["spec.json"], "nothing was written there"
     assert people.ann.does(lambda: read_spec(folder)) is None
     assert "belongs to user" in people.ann.does(lambda: read_outcomes(folder)[0].reason)
-    people.ben.does(lambda: (cell / LEDGER).write_text('{"schema":2}\n'))
+    people.ben.does(lambda: (cell / LEDGER).write_text('{"schema":4}\n'))
     assert "belongs to user" in people.ann.does(lambda: Ledger(cell / LEDGER).refresh())
 
 

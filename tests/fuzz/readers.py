@@ -221,8 +221,8 @@ def readers() -> tuple[Reader, ...]:
     planes = sorted(REAL.glob("*gemm*.xplane.pb")) if REAL.is_dir() else []
     ledgers = sorted((Path(__file__).parents[2] / "reports").rglob("*.json"))[:2]
     event = (
-        b'{"schema":2,"at":1.0,"event":"nodes-pinned","cell_digest":"ab","nodes":["n1","n2"]}\n'
-        b'{"schema":2,"at":2.5,"event":"attempt-intended","trial_id":"t","attempt":1,'
+        b'{"schema":4,"at":1.0,"event":"nodes-pinned","cell_digest":"ab","nodes":["n1","n2"]}\n'
+        b'{"schema":4,"at":2.5,"event":"attempt-intended","trial_id":"t","attempt":1,'
         b'"comment":"c"}\n'
     )
     outcome = b'{"state":"failed","exit_code":1,"signal":null,"nodes":["n1"],"start_s":1.5}'

@@ -94,14 +94,6 @@ def test_a_rotation_and_its_result_come_back_equal() -> None:
     assert AttemptEnded.from_json(through_json(end.to_json())) == end
 
 
-def test_a_trial_without_rotation_is_written_as_it_always_was() -> None:
-    assert "rotation" not in PLAIN.to_json()
-    assert "rotation" not in TrialResult(trial=PLAIN, status=TrialStatus.PLANNED).to_json()
-    end = AttemptEnded(trial_id="x", attempt=1, outcome=Outcome(state=State.COMPLETED))
-    assert "blamed" not in end.to_json()
-    assert replace(PLAIN, profile=BASELINE, arm="").digest == "67ef9c6f5a"  # as before rotations
-
-
 @pytest.mark.parametrize(
     ("change", "is_other"),
     [

@@ -165,13 +165,3 @@ def test_a_fixture_of_the_conftest_is_taken(standard: Any) -> None:
     done = standard.run("-m", "wave2")
     done.stdout.fnmatch_lines(["*overridden*"])
     assert not standard.submitted
-
-
-def test_an_old_option_is_answered_with_the_new_one(standard: Any) -> None:
-    done = standard.run("--xlatune-screening", "on")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--xlatune-screening*say --xlatune-compile-check*"])
-    (standard.path / "tox.ini").write_text("[pytest]\nxlatune_screening = on\n")
-    done = standard.run()
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*ini key xlatune_screening*write xlatune_compile_check*"])

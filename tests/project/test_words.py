@@ -77,7 +77,6 @@ HONEST = (
         r"|docs/.*/(gates|statistics|settings|tuning|formats)|sweeps/quickstart|CHANGELOG",
         "a random order and a training's random numbers have a seed",
     ),
-    Honest("screening", "sweep/groups", "an option's name of old, which a message explains"),
 )
 
 

@@ -316,7 +316,7 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
     assert len(said.out.splitlines()) == len(read_known(good.setup.folder).history)
 
 
-def test_a_ledger_of_a_newer_version_is_named(
+def test_a_ledger_of_an_unknown_study_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = campaign(tmp_path, ScriptedExecutor())

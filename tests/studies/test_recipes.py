@@ -129,15 +129,6 @@ def test_a_control_is_never_recommended() -> None:
     assert conclusion.verdict("a").kind is VerdictKind.FASTER  # type: ignore[union-attr]
 
 
-def test_records_of_older_versions_have_a_winner_without_a_recipe() -> None:
-    faster = Verdict(arm="a", kind=VerdictKind.FASTER, delta=0.1)
-    old = Conclusion(verdicts=(faster,), record=TuningRecord(finalists=("a",)))
-    data = old.to_json()
-    assert "recipe" not in data["record"]
-    assert Conclusion.from_json(data).winner == faster
-    assert list(recipe_blocks(old)) == []
-
-
 def promised(sigma: float | None, say: Say = ENGLISH) -> str:
     """What a report says of a recipe at a noise."""
     faster = Verdict(arm="a", kind=VerdictKind.FASTER, delta=0.02)
@@ -243,7 +234,6 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     assert recipe_of(conclusion).arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
     assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
-    assert "crossed" not in TuningStudy(cell=CELL, profiles=(A,)).to_json()
     assert [each.id for each in profiles_in(study, done)][-1] == "a+m-16"
 
 

@@ -49,12 +49,6 @@ def run_with_dead(study: TuningStudy, cluster: Any, dead: str, *, after: int) ->
     return history
 
 
-def test_a_study_of_one_slot_is_written_as_it_always_was() -> None:
-    study = study_of(World(name="one"), 0)
-    assert "slots" not in study.to_json()
-    assert study.cells == (study.cell,)
-
-
 @pytest.mark.parametrize(
     ("profiles", "slots", "baselines", "longest"),
     [

@@ -79,24 +79,6 @@ def test_help_is_written_as_pytest_writes_it() -> None:
     assert all(option.metavar for option in OPTIONS)
 
 
-def test_the_old_name_of_an_option_is_answered_with_the_new_one() -> None:
-    with pytest.raises(ConfigError, match=r"--xlatune-screening .* say --xlatune-compile-check"):
-        resolve_options({"xlatune_screening": "on"}, {}, {}, root=ROOT)
-    with pytest.raises(ConfigError, match=r"XLATUNE_SCREENING .* set XLATUNE_COMPILE_CHECK"):
-        resolve_options({}, {"XLATUNE_SCREENING": "on"}, {}, root=ROOT)
-    with pytest.raises(ConfigError, match=r"xlatune_screening .* write xlatune_compile_check"):
-        resolve_options({}, {}, {"xlatune_screening": "on"}, root=ROOT)
-
-
-def test_a_setting_that_is_gone_is_not_passed_over_in_silence() -> None:
-    with pytest.raises(ConfigError, match=r"--xlatune-new-baseline is no .* say --xlatune-fresh"):
-        resolve_options({"xlatune_new_baseline": "on"}, {}, {}, root=ROOT)
-    with pytest.raises(ConfigError, match=r"XLATUNE_QUEUE_HOURS is no .* with node-hours"):
-        resolve_options({}, {"XLATUNE_QUEUE_HOURS": "3"}, {}, root=ROOT)
-    with pytest.raises(ConfigError, match=r"\(early_end=...\) is gone; take it out"):
-        DesignSettings(early_end="on")  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize(
     ("group", "said", "message"),
     [
@@ -110,7 +92,6 @@ def test_a_setting_that_is_gone_is_not_passed_over_in_silence() -> None:
             {"budget": 30},
             r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)",
         ),
-        (Sweep, {"screening": None}, r"write compile_check=... instead"),
         (DesignSettings, {"buget": 30}, r"'buget' in DesignSettings.*did you mean 'budget'"),
         (
             CellSettings,

@@ -167,8 +167,6 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ('config = "other.toml"', "config is not read here; say it before this file is read: --x"),
-        ('screening = "on"', "xlatune.toml: screening has another name: write compile-check"),
-        ("queue-hours = 3", "xlatune.toml: queue-hours is no setting any more; limit the hours"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: str) -> None:

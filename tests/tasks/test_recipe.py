@@ -128,7 +128,7 @@ def test_a_file_whose_trials_do_not_support_its_recipe_is_refused(
     ("data", "said"),
     [
         (b"{}", "is not the data of a tuning document"),
-        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 2 and 3; ask for it again"),
+        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 3; ask for it again"),
         (b'{"schema": 3, "cells": []}', "holds several cells: none"),
         (b'{"schema": 3, "cells": [7]}', "ask for it again"),
         (b"\xff\xfe", "it is no text"),

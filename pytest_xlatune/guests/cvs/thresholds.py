@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import LATER, Record, dataclass, digest
+from pytest_xlatune.model.record import Record, dataclass, digest
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,
@@ -142,9 +142,9 @@ class Demand(Record):
     metric: str
     bound: str = ""
     value: float | None = None
-    tolerance_pct: float | None = field(default=None, metadata=LATER)
-    of: str = field(default="", metadata=LATER)
-    factor: float | None = field(default=None, metadata=LATER)
+    tolerance_pct: float | None = None
+    of: str = ""
+    factor: float | None = None
 
     @property
     def words(self) -> str:

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, dataclass, written
+from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
@@ -140,8 +140,8 @@ class BatchSize(DeclaredStudy):
     prefers_smaller: bool = False
     peak_tflops: float | None = None
     key_of_study: str = ""
-    by: str = field(default="", metadata=LATER)
-    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
+    by: str = ""
+    by_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.sizes and self.values:
@@ -366,7 +366,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
     seed: int = 0
     loss_tolerance: float = 0.02
     asks_compiler: bool = False
-    by_values: tuple[str, ...] = field(default=(), metadata=LATER)
+    by_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) < len(self.ids):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -121,7 +121,6 @@ class BatchRecord(CellsRecord):
     """
 
     kind: ClassVar[str] = KIND
-    renamed: ClassVar[Mapping[str, str]] = {"sentence": "answer"}
     key: str = PER_DEVICE
     arm: str = ""
     value: str = ""
@@ -132,9 +131,9 @@ class BatchRecord(CellsRecord):
     blocks: int = 0
     answer: Reason | None = None
     ranks: bool = True
-    by: str = field(default="", metadata=LATER)
-    by_value: str = field(default="", metadata=LATER)
-    ceilings: tuple[SizeCeiling, ...] = field(default=(), metadata=LATER)
+    by: str = ""
+    by_value: str = ""
+    ceilings: tuple[SizeCeiling, ...] = ()
 
     @property
     def setting(self) -> str:

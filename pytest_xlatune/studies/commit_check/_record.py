@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, dataclass
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
@@ -81,7 +80,7 @@ class CommitsRecord(CellsRecord):
     words: tuple[tuple[str, int], ...] = ()
     left_out: tuple[Reason, ...] = ()
     why: Reason | None = None
-    chances: tuple[float, ...] = field(default=(), metadata=LATER)
+    chances: tuple[float, ...] = ()
 
     @property
     def summary(self) -> tuple[Reason, ...]:

@@ -6,7 +6,7 @@ Much follows from what a sweep declares and is worked out once. This module know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -23,7 +23,7 @@ from pytest_xlatune.model.profile import (
     check_unique,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Json, dataclass
+from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
@@ -121,18 +121,13 @@ class TuningPlan(OneCell):
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
-    gone: ClassVar[Mapping[str, Json]] = {
-        "early_end": "off",
-        "equivalence": 0.01,
-        "second_blocks": 0,
-    }
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
     around: tuple[Around, ...] = ()
-    crossed: tuple[Crossed, ...] = field(default=(), metadata=LATER)
+    crossed: tuple[Crossed, ...] = ()
     singles: tuple[Singles, ...] = ()
-    searches: tuple[Search, ...] = field(default=(), metadata=LATER)
+    searches: tuple[Search, ...] = ()
     context: Context | None = None
     selected: frozenset[str] | None = None
     confirm: bool = True
@@ -144,10 +139,10 @@ class TuningPlan(OneCell):
     blocks: int = 0
     block_baselines: int = 0
     loss_tolerance: float = 0.02
-    slots: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)
-    pair: str = field(default="off", metadata=LATER)
-    rotation: RotationRule | None = field(default=None, metadata=LATER)
-    alpha: float = field(default=SWEEP_ALPHA, metadata=LATER)
+    slots: tuple[tuple[str, ...], ...] = ()
+    pair: str = "off"
+    rotation: RotationRule | None = None
+    alpha: float = SWEEP_ALPHA
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"

@@ -7,13 +7,13 @@ is measured in rotations, the second one in jobs as ever. This module knows no h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import Flags, Profile, parse_flags
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass
+from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
@@ -124,10 +124,10 @@ class RotationRule(Record):
 
     jobs: int = JOBS
     step_function: str = ""
-    share: float | None = field(default=None, metadata=LATER)
-    must_save: bool = field(default=False, metadata=LATER)
-    pace: JobPace | None = field(default=None, metadata=LATER)
-    kept: RotateWay | None = field(default=None, metadata=LATER)
+    share: float | None = None
+    must_save: bool = False
+    pace: JobPace | None = None
+    kept: RotateWay | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

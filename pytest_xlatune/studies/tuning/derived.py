@@ -35,7 +35,7 @@ from pytest_xlatune.model.profile import (
     settings_of,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import LATER, Record, dataclass, digest, written
+from pytest_xlatune.model.record import Record, dataclass, digest, written
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole
@@ -72,7 +72,7 @@ class Singles(Record):
     candidates: tuple[Profile, ...] = ()
     evidence: bool = True
     aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    pgle: bool = field(default=False, metadata=LATER)
+    pgle: bool = False
 
     def __post_init__(self) -> None:
         if self.slots < 1:

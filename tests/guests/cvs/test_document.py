@@ -103,7 +103,7 @@ def test_each_metric_stands_against_the_limits_of_the_json(lost: int) -> None:
     assert jobs == {job: tgs for job, (_, _, tgs) in scores(told).items()}, "the metric is TGS"
 
 
-def test_an_older_record_of_thresholds_has_no_limits_to_show() -> None:
+def test_a_record_of_another_kind_has_no_limits_to_show() -> None:
     subject = jobs_of()
     older = replace(subject.conclusion, record=NoiseRecord(sigma=0.002))
     assert thresholds(replace(subject, conclusion=older)).drawn == ()

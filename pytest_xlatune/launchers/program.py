@@ -50,10 +50,11 @@ FOLDER = "<folder of the attempt>"
 _FOLDER_WORD = "{xlatune.folder}"  # so it stands in a variable
 QUOTED_WORD = "{xlatune.quoted_folder}"  # so the payload writes it, see `executors.payload`
 
+# Of every program that the trainer makes: the step has whatever name its function has.
 _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
     Flag(name="xla_dump_hlo_as_text"),
-    Flag(name="xla_dump_hlo_module_re", value="^jit_train_step$"),
+    Flag(name="xla_dump_hlo_module_re", value="^(jit|pmap)_"),
 )
 # A cached executable is dumped without its HLO before and after optimisation.
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}

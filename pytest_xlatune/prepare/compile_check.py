@@ -136,7 +136,7 @@ class Step:
             () where there is nothing left to compile or to leave out.
 
         Raises:
-            ConfigError: the cell as deployed does not compile.
+            ConfigError: the cell as deployed gives no program.
         """
         wanted = frozenset(each.profile.id for each in pending if each.is_screened)
         self._profiles += derived(pending, self._profiles)

@@ -181,11 +181,11 @@ def compiled_baseline(way: Way, root: Path, *, lock: Path | None = None) -> Prog
     """Compile the cell as deployed and return its program.
 
     Raises:
-        ConfigError: it does not compile, or its folder is used already.
+        ConfigError: it gives none, or its folder is used already.
     """
     found = compiled(BASELINE, way(BASELINE), root, lock=lock)
     if found.program is None:
-        raise ConfigError(f"the cell as deployed does not compile: {found.said}")
+        raise ConfigError(f"the cell as deployed gives no program to compare: {found.said}")
     return found.program
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
@@ -80,7 +81,45 @@ def test_each_profile_is_compiled_and_judged(tmp_path: Path) -> None:
 
 def test_a_baseline_that_does_not_compile_ends_the_check(tmp_path: Path) -> None:
     way = stand_in(tmp_path, "--xla_hopeless=1")
-    with pytest.raises(ConfigError, match="as deployed does not compile: no luck"):
+    with pytest.raises(ConfigError, match="as deployed gives no program to compare: no luck"):
+        compiled_baseline(way, tmp_path / "kept", lock=tmp_path / "lock")
+
+
+# the text of what makes the state is ten times that of the step
+OWN_TRAINER = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def make(key):
+    return [jax.random.normal(each, (8, 8)) for each in jax.random.split(key, 9)]
+
+@jax.jit
+def step(state, batch):
+    loss = lambda state: sum((jnp.tanh(each @ batch) ** 2).sum() for each in state)
+    return jax.tree.map(lambda each, by: each - by, state, jax.grad(loss)(state))
+
+step(make(jax.random.key(0)), jnp.ones((8, 8)))
+"""
+
+
+@pytest.mark.jax
+def test_the_step_of_an_own_trainer_is_compared_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_TRAINER, encoding="utf-8")
+    launcher = CommandLauncher(argv=(sys.executable, str(tmp_path / "train.py"), "{steps}"))
+    way = by_trainer(launcher, Cell(model_tag="m", parallelism=Parallelism.parse("DP=1")))
+    root, lock = tmp_path / "kept", tmp_path / "lock"
+    judge = judge_of(compiled_baseline(way, root, lock=lock), memory_limit_bytes=None)
+    off = profile("fusion-off", "--xla_disable_hlo_passes=fusion")
+    assert judge.judge(compiled(off, way(off), root, lock=lock)).cls is CompileClass.PROGRAM
+    assert read_program(root / "baseline-deployed").module == "jit_step"
+    made = [*root.glob("baseline-deployed/xla_dump/*.jit_make.cpu_after_optimizations.txt")]
+    assert len(made) == 1
+
+
+def test_a_trainer_that_compiles_no_program_of_jax_is_not_said_to_fail(tmp_path: Path) -> None:
+    launcher = CommandLauncher(argv=(sys.executable, "-c", "print('done')", "{steps}"))
+    way = by_trainer(launcher, Cell(model_tag="m", parallelism=Parallelism.parse("DP=1")))
+    with pytest.raises(ConfigError, match=r"gives no program to compare: .*xla_dump"):
         compiled_baseline(way, tmp_path / "kept", lock=tmp_path / "lock")
 
 

@@ -314,7 +314,7 @@ def test_a_baseline_that_does_not_compile_is_tried_once(
     one = profile("faster", f"{SEEN}=1")
     step = Step(compiler(tmp_path), (one,))
     for _ in range(2):
-        with pytest.raises(ConfigError, match="as deployed does not compile: no luck"):
+        with pytest.raises(ConfigError, match="as deployed gives no program to compare: no luck"):
             run(step, one, folder=tmp_path)
     assert made == ["baseline-deployed"]
 

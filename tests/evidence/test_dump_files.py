@@ -77,6 +77,33 @@ def test_of_several_modules_the_largest_is_the_step(tmp_path: Path) -> None:
     assert (found.options, found.memory_bytes, found.thunks) == ({"xla_a": "1"}, None, None)
 
 
+STATE, BATCH = "f32[9,9]{1,0}, /*index=1*/bf16[99]{0}", "s32[4]{0}"
+MAKER, COPY = f"({BATCH})->({STATE})", f"({STATE})->({STATE})"
+EVALUATION, STEP = f"({STATE}, {BATCH})->f32[]", f"({STATE}, {BATCH})->({STATE}, f32[])"
+
+
+@pytest.mark.parametrize(
+    ("modules", "step"),
+    [
+        pytest.param({"make": MAKER, "step": STEP}, "step", id="what makes the state is larger"),
+        pytest.param({"eval": EVALUATION, "fit": STEP}, "fit", id="so is an evaluation"),
+        pytest.param({"update": STEP, "copy": COPY}, "update", id="a copy is smaller"),
+        pytest.param({"make": MAKER, "train_step": STEP}, "train_step", id="MaxText's"),
+        pytest.param({"large": "(s32[])->s32[]", "small": ""}, "large", id="no state at all"),
+    ],
+)
+def test_the_step_takes_the_state_and_returns_it_whatever_its_name(
+    tmp_path: Path, modules: dict[str, str], step: str
+) -> None:
+    """The first of the modules has the largest text."""
+    for number, (name, signature) in enumerate(modules.items()):
+        said = f", is_scheduled=true, entry_computation_layout={{{signature}}}, num_partitions=8"
+        text = f"HloModule jit_{name}{said if signature else ''}\n{entry(GATHER)}"
+        path = tmp_path / f"module_{number:04}.jit_{name}.cpu_after_optimizations.txt"
+        path.write_text(text + "\n" * (999 - 99 * number))
+    assert read_program(tmp_path).module == f"jit_{step}"
+
+
 TPU_MEMORY = """\
 Memory Space: default (color=0)
 Total bytes: 4802560 (4.58MiB)
@@ -178,9 +205,35 @@ def test_where_modules_were_compiled_for(
     assert seen_devices(tmp_path / "nowhere") == {}
 
 
-def test_a_folder_without_a_program_says_why(tmp_path: Path) -> None:
-    (tmp_path / "module_0002.jit_train_step.before_optimizations.txt").write_text("x")
-    with pytest.raises(ParseError, match=r"no .* JAX_ENABLE_COMPILATION_CACHE=false"):
+@pytest.mark.parametrize(
+    ("names", "seen"),
+    [
+        pytest.param(["module_0002.jit_step.before_optimizations.txt"], "jit_step", id="one"),
+        pytest.param(
+            ["module_0002.jit_step.debug_options", "module_0001.jit_init/module.mlir"],
+            "jit_step",
+            id="a folder is of its module",
+        ),
+        pytest.param(
+            ["module_0009.pmap_step.sm_9.0_gpu.config.pbtxt", "module_0001.jit_init.x.txt"],
+            "jit_init, pmap_step",
+            id="several",
+        ),
+    ],
+)
+def test_a_folder_without_a_program_says_why_and_what_it_holds(
+    tmp_path: Path, names: list[str], seen: str
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    why = rf"files, of the modules {seen}; .* JAX_ENABLE_COMPILATION_CACHE=false"
+    with pytest.raises(ParseError, match=why):
+        read_program(tmp_path)
+
+
+def test_an_empty_folder_holds_no_module(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match="among 0 files, of no module"):
         read_program(tmp_path)
 
 

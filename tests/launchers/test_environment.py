@@ -177,7 +177,7 @@ def test_another_directory_leaves_the_outputs_in_the_folder(tmp_path: Path) -> N
     assert spec.metrics_file == "metrics.jsonl"
 
 
-DUMP = {"xla_dump_hlo_as_text": "true", "xla_dump_hlo_module_re": "^jit_train_step$"}
+DUMP = {"xla_dump_hlo_as_text": "true", "xla_dump_hlo_module_re": "^(jit|pmap)_"}
 
 
 def test_an_evidence_trial_dumps_and_keeps_no_compile_cache() -> None:

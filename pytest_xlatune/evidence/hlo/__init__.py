@@ -386,7 +386,7 @@ class _Parser:
         if start is not None:
             # a send yields nothing but its token: its size is that of what it was given
             # off the done: the tuple that a start yields differs from release to release
-            start.size_bytes = _bytes(found.group(2)) or start.size_bytes
+            start.size_bytes = shape_bytes(found.group(2)) or start.size_bytes
             self.order[key[0]].append((-1, key[1]))
 
 
@@ -568,7 +568,12 @@ def _without_metadata(line: str) -> str:
     return (line[:begin] + line[end + 1 :]).rstrip() if end >= 0 else line[:begin]
 
 
-def _bytes(shape: str) -> int:
+def shape_bytes(shape: str) -> int:
+    """Return the bytes of a shape, of a tuple those of all its arrays.
+
+    Raises:
+        ParseError: one that cannot be.
+    """
     bits = 0
     for kind, dimensions in _ARRAY.findall(shape):
         size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
@@ -594,9 +599,9 @@ def _start_bytes(shape: str, opcode: str) -> int:
     and a plain operation are their result; send and recv bear it first.
     """
     if not shape.startswith("(") or opcode == "all-reduce-start" or not opcode.endswith("-start"):
-        return _bytes(_parts(shape)[0] if opcode in {"send", "recv"} else shape)
+        return shape_bytes(_parts(shape)[0] if opcode in {"send", "recv"} else shape)
     parts = _parts(shape)
-    return _bytes(parts[1] if len(parts) > 1 else shape)
+    return shape_bytes(parts[1] if len(parts) > 1 else shape)
 
 
 def _parts(shape: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_debug_options, read_hlo
+from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_debug_options, read_hlo, shape_bytes
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.model.record import dataclass
@@ -23,11 +23,22 @@ _PROGRAM = re.compile(
 )
 
 
+# a file of a module:  module_0001.jit_init.before_optimizations.txt
+_FILE = re.compile(r"module_\d{1,9}\.(?P<name>[^.]+)\..*")
+# in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
+_SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
+_PART = 0.25  # of what the step takes and returns, as in `workers.rotate`
+_MOST_NAMES = 10
+
 _MAX_SMALL = 1 << 28  # characters of a file beside a program; of a 300 MB program they have 1 << 25
 
 
 def _step_in(folder: Path) -> Path:
-    """Return the program with the largest text: the training step.
+    """Return the program of the training step, whatever its function is called.
+
+    A step takes the whole state and returns it. What makes the state takes next to nothing, though
+    its text may be ten times as large; an evaluation returns next to nothing. Of those that do
+    both the largest text is the step: another may copy the state, or apply gradients to it.
 
     Raises:
         ParseError: no compiled program in the folder.
@@ -35,12 +46,25 @@ def _step_in(folder: Path) -> Path:
     files = [each for each in os.scandir(folder) if each.is_file()]
     programs = [each for each in files if _PROGRAM.fullmatch(each.name)]
     if not programs:
+        found = (_FILE.fullmatch(each.name) for each in files)
+        names = sorted({each["name"] for each in found if each})
+        seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "of no module"
         raise ParseError(
-            f"{folder}: no *_after_optimizations.txt among {len(files)} files; expected the folder "
-            "of --xla_dump_to. With a hit in the compilation cache nothing is dumped: set "
-            "JAX_ENABLE_COMPILATION_CACHE=false"
+            f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
+            "the folder of --xla_dump_to. With a hit in the compilation cache nothing is dumped: "
+            "set JAX_ENABLE_COMPILATION_CACHE=false"
         )
-    return Path(max(programs, key=lambda each: (each.stat().st_size, each.name)))
+    states = {each.name: _state_bytes(Path(each)) for each in programs}
+    least = _PART * max(states.values())
+    steps = [each for each in programs if states[each.name] >= least]
+    return Path(max(steps, key=lambda each: (each.stat().st_size, each.name)))
+
+
+def _state_bytes(program: Path) -> int:
+    """Return what a program both takes and returns; 0 where its first line does not say it."""
+    with _open(program) as file:
+        signature = _SIGNATURE.search(file.readline(MAX_LINE))
+    return min(map(shape_bytes, signature.groups())) if signature else 0
 
 
 def read_program(path: Path) -> Program:

@@ -91,7 +91,6 @@ class Effect(StrEnum):
     """How well it is known that a setting was in effect, the best first."""
 
     IN_EFFECT = "in effect"  # the program, its framework or its runtime says so
-    ACTS = "acts, by its fresh blocks"  # nothing else changed, and the speed did
     ASKED = "asked"  # only we, or a list of the environment, say so
     NOT_SEEN = "not seen"  # a witness that should show it is silent
     CONTRADICTED = "contradicted"  # a witness shows another value

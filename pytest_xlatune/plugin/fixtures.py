@@ -195,7 +195,6 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
     """The winner in a gate on another of the model's configurations; skips where none is yet."""
-    from pytest_xlatune.model.result import Effect
     from pytest_xlatune.studies.gate import Gate
     from pytest_xlatune.tasks import answers as awaiting
 
@@ -210,10 +209,7 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
         pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
     marker = request.node.get_closest_marker("wave6")
     gate = Gate(**marker.kwargs) if marker is not None else Gate()
-    known = campaign.conclude().verdict(found.id)
-    is_acting = known is not None and known.effect is Effect.ACTS
-    acting = (*found.env, *found.overrides) if is_acting else ()
-    there = selection.sweep.elsewhere(tag, found, gate, acting=acting)
+    there = selection.sweep.elsewhere(tag, found, gate)
     measured = guarded(
         request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
     )

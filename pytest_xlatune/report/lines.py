@@ -107,7 +107,7 @@ def effect_words(verdict: Verdict) -> str:
         return ABSENT
     # in the JSON alone, "not checked" was seen by no reader of a FASTER verdict
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
-    is_shown = verdict.effect in (Effect.IN_EFFECT, Effect.ACTS)
+    is_shown = verdict.effect is Effect.IN_EFFECT
     declared = "" if names or is_shown else " (declared unseen)"
     return f"{verdict.effect}{declared}{names}"
 

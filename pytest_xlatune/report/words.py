@@ -1211,7 +1211,7 @@ WORDS: Mapping[Why, str] = {
     Why.COMMIT_CHANGED: N_("the commit of {folder} {was} -> {now}"),
     Why.NODES_SWAPPED: N_("nodes are {nodes:, }, were {were:, }"),
     Why.NODES_RESUMED: N_("{cls}: resumed {nodes:, }"),
-    Why.NODES_FIT_AGAIN: N_("{cls}: {nodes:, } are fit again"),
+    Why.NODES_FIT_AGAIN: N_("{cls}: fit again: {nodes:, }"),
     Why.SITE_DID: N_("{cls}: the site did {action}{faults}"),
     # what a session notes
     Why.LIMIT_UNTIL_OURS: N_(
@@ -1236,24 +1236,20 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.FLAG_UNSEEN: N_(
         "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
-        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
-        "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write "
-        "its options down. Flags of libtpu show in its own log, on a TPU alone. If nothing can "
-        "show it, the sweep may declare it: "
-        'SiteSettings(unseen=("{name}",))'
+        "cannot win. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked "
+        "to write its options down. Flags of libtpu show in its own log, on a TPU alone. If "
+        'nothing can show it, the sweep may declare it: SiteSettings(unseen=("{name}",))'
     ),
     Why.VARIABLE_UNSEEN: N_(
         "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
-        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
-        "Of variables only those of NCCL and RCCL are shown, by their own lines, where the "
-        "trainer loads it. If nothing can show it, the sweep may declare it: "
+        "cannot win. Of variables only those of NCCL and RCCL are shown, by their own lines, "
+        "where the trainer loads it. If nothing can show it, the sweep may declare it: "
         'SiteSettings(unseen=("{name}",))'
     ),
     Why.OVERRIDE_UNSEEN: N_(
         "nothing shows that {settings:, } of {arm} was in effect ({effect}): such a profile "
-        "wins only where it is all that the profile sets, and fresh blocks show a difference. "
-        "The trainer prints no configuration line about it. If nothing can show it, the sweep "
-        'may declare it: SiteSettings(unseen=("{name}",))'
+        "cannot win. The trainer prints no configuration line about it. If nothing can show it, "
+        'the sweep may declare it: SiteSettings(unseen=("{name}",))'
     ),
     Why.SETTINGS_OF_NONE: N_("of {profiles:, }, and no other profile's were"),
     Why.NO_FLAG_SEEN: N_(

@@ -33,7 +33,6 @@ from pytest_xlatune.model.profile import (
     Profile,
     check_unique,
     parse_flags,
-    settings_of,
 )
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
@@ -108,7 +107,6 @@ from pytest_xlatune.studies.verdicts import (
     NO_SCORE,
     Losses,
     OneCell,
-    acting,
     as_checked,
     beside,
     compared,
@@ -120,7 +118,6 @@ from pytest_xlatune.studies.verdicts import (
     straggler_veto,
     unmeasured,
     values_of,
-    with_acting,
     with_comparison,
     with_effect,
 )
@@ -792,7 +789,6 @@ def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
 def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     found = gated.comparison(base.arm)
     missing = _missing(gated, base.arm)
-    base = _shown_to_act(gated, base, found)
     if isinstance(found, NoComparison):
         return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
     claims = [
@@ -817,15 +813,6 @@ def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     if gated.check(base.arm, found) is not None:
         method = Reason(Why.IN_ROTATIONS, rotations=base.n, method=method)
     return replace(decided, n=base.n, method=method)
-
-
-def _shown_to_act(gated: GateWalk, base: Verdict, found: Comparison | NoComparison) -> Verdict:
-    """Return a candidate without the doubt that its blocks remove: see `acting`."""
-    profile = next(each for each in gated.study.profiles if each.id == base.arm)
-    if isinstance(found, NoComparison) or base.arm in gated.study.others:
-        return base
-    told = with_comparison(base, found, kind=base.kind, reasons=())
-    return with_acting(base, {name for _, name in acting(told, settings_of(profile))})
 
 
 def _because(verdict: Verdict, *reasons: Reason) -> Verdict:

@@ -6,7 +6,7 @@ Nothing here plans a trial.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
     Conclusion,
-    Effect,
     LostRuns,
     Score,
     TrialResult,
@@ -268,39 +267,6 @@ def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     open_ones = dict.fromkeys(each.label for each in own if not each.is_proved)
     weakest = max((each.effect for each in own), key=lambda each: each.rank, default=None)
     return replace(base, effect=weakest, unproved=tuple(open_ones))
-
-
-_OF_NCCL = ("NCCL_", "RCCL_")
-
-
-def acting(
-    found: Verdict, settings: Mapping[tuple[str, str], str]
-) -> Mapping[tuple[str, str], str]:
-    """Return the setting of an arm that its own fresh blocks show to act; {} where none do.
-
-    Where an arm sets one thing and nothing else, and the interval of its blocks holds no 0, that
-    thing acts, whatever a log says of it. Not so where its reader lists all that it read, as XLA
-    and NCCL do, and lacks it: it has not arrived, and the difference is chance.
-
-    Args:
-        found: the verdict on the arm.
-        settings: (kind, name) -> value of all that it sets.
-    """
-    is_apart = found.n > 1 and found.ci95 is not None and not found.ci95[0] <= 0 <= found.ci95[1]
-    is_apart |= found.kind is VerdictKind.FASTER  # of which the low end may be 0
-    if not (found.unproved and is_apart) or len(settings) != 1:
-        return {}
-    ((kind, name),) = settings
-    is_listed = kind not in ("env", "override") or name.startswith(_OF_NCCL)
-    return {} if found.effect is Effect.NOT_SEEN and is_listed else settings
-
-
-def with_acting(base: Verdict, names: Collection[str]) -> Verdict:
-    """Return a verdict on settings of which fresh blocks show some to act, by their names."""
-    left = tuple(each for each in base.unproved if each.removeprefix("--") not in names)
-    if len(left) == len(base.unproved):
-        return base
-    return replace(base, unproved=left, effect=base.effect if left else Effect.ACTS)
 
 
 def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:

@@ -5,7 +5,7 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -256,16 +256,12 @@ class ResolvedSweep:
             rotations=rotations,
         )
 
-    def elsewhere(
-        self, tag: str, winner: Profile, gate: DeclaredStudy, *, acting: Collection[str] = ()
-    ) -> ResolvedSweep:
+    def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
         """Return the gate of a winner on another of the model's configurations.
 
-        It is another cell, with a ledger and a report of its own. No log shows the settings named
-        by `acting`: the sweep's blocks showed that they reach the trainer, as they do there.
+        It is another cell, with a ledger and a report of its own.
         """
         sweep = self.sweep
-        site = replace(sweep.site, unseen=(*sweep.site.unseen, *acting))
         return replace(
             self,
             sweep=replace(
@@ -277,7 +273,6 @@ class ResolvedSweep:
                 config_tags={},
                 study=gate,
                 gate=None,
-                site=site,
             ),
             cell=self._cell_of(tag),
             slots=(),

@@ -222,6 +222,7 @@ def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None
     run(each, cluster)
     (began,) = each.view().state.epochs
     assert (began.cause, began.nodes) == (EpochCause.FIT_AGAIN, ("node001",))
+    assert sentence(began.why).endswith(": fit again: node001")
     found = {(r.trial.cell_digest, r.trial.block): r.epoch for r in each.view().history}
     assert [found[cell.digest, n] for cell in FOUR[:2] for n in (1, 2)] == [0, 1, 0, 0]
 

@@ -53,17 +53,6 @@ def test_another_configuration_is_another_cell() -> None:
         assert ("sparse_matmul=true" in argv) is is_sparse
 
 
-def test_a_setting_that_blocks_showed_to_act_needs_no_other_witness_elsewhere() -> None:
-    """Wave 6: the same trainer takes it there, and its log says as little."""
-    declared = sweep(sparse={"sparse_matmul": "true"})
-    resolved = declared.resolve()
-    winner = profile("mb-16", overrides={"num_microbatches": "16"})
-    for acting in ((), ("num_microbatches",)):
-        there = resolved.elsewhere("sparse", winner, Gate(), acting=acting)
-        assert there.sweep.site.unseen == acting
-    assert resolved.sweep.site.unseen == ()
-
-
 def test_a_configuration_that_cannot_be_launched_is_told_before_the_first_trial() -> None:
     resolved = sweep(long={"max_target_length": "32"}).resolve()
     with pytest.raises(ConfigError, match=r"long.* overrides max_target_length=32"):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.model.profile import BASELINE_ID, Key, settings_of
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
@@ -53,7 +53,6 @@ from pytest_xlatune.studies.tuning._slots import notes_on_slots
 from pytest_xlatune.studies.tuning._stages import BOUND, FAR, Confirmation, SweepWalk
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
-    acting,
     as_winner,
     beside,
     compared,
@@ -66,7 +65,6 @@ from pytest_xlatune.studies.verdicts import (
     survivor_veto,
     troubled,
     unmeasured,
-    with_acting,
     with_comparison,
     with_effect,
 )
@@ -310,19 +308,11 @@ _CONFIRMED = (
 
 
 def _verdicts(walk: SweepWalk, level: Verdict) -> Iterator[Verdict]:
-    """Yield the verdicts: figures at the level of the reference, settings that blocks show to act.
-
-    What one profile alone shows to act acts in the stacks that hold it too.
-    """
-    found = [each for name in walk.waves.profiles if (each := verdict(walk, name)) is not None]
-    shown: set[tuple[Key, str]] = set()
-    for each in found:
-        profile = walk.waves.profiles[each.arm]
-        if not profile.is_control:
-            shown |= acting(each, settings_of(profile)).items()
-    for each in found:
-        own = settings_of(walk.waves.profiles[each.arm]).items() & shown
-        yield beside(with_acting(each, {name for (_, name), _ in own}), level)
+    """Yield the verdicts, their figures at the level of the reference."""
+    for name in walk.waves.profiles:
+        found = verdict(walk, name)
+        if found is not None:
+            yield beside(found, level)
 
 
 def conclusion(walk: SweepWalk) -> Conclusion:

@@ -19,10 +19,12 @@ validates against. Its interpreter is started once to find them, and runs nothin
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, runtime_checkable
 from typing import Protocol as Interface
@@ -30,6 +32,7 @@ from typing import Protocol as Interface
 from pytest_xlatune import owned
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -397,7 +400,8 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: one that is not `Keyed` has no keys to look at.
+        launcher: one that is not `Keyed` may name a yml, which need not list all; a key that it
+            does not list is a note.
         cell: its overrides, axes and protocol make most keys.
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
@@ -408,6 +412,8 @@ def look_at_keys(
         return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
     if inside is not launcher and isinstance(inside, Keyed) and inside.package:
         return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
+    if isinstance(launcher, CommandLauncher):
+        return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
     from pytest_xlatune.workers.maxtext_keys import BASE_KEY
@@ -433,6 +439,39 @@ def look_at_keys(
             if key not in common
         ]
     return Preflight(faults=tuple(faults))
+
+
+# a key of a yml, at whatever depth:   remat_policy: full    - name: adam
+_YML_KEY = re.compile(r"^[ \t-]*([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
+
+
+def _not_in_yml(
+    launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
+) -> Iterator[str]:
+    """Yield each key that the ymls on the trainer's command line do not list."""
+    ymls = [
+        path
+        for each in launcher.argv
+        if each.endswith((".yml", ".yaml"))
+        for path in [Path(launcher.cwd, each.partition("=")[2] or each)]
+        if path.is_absolute() and path.is_file()
+    ]
+    if not ymls:
+        return
+    known: set[str] = set()
+    for path in ymls:
+        with suppress(OSError):
+            known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
+    asked = [(f"cell {cell.label!r}", cell.overrides)]
+    asked += [(f"profile {each.id!r}", each.overrides) for each in profiles]
+    release = Release(
+        name=", ".join(each.name for each in ymls), base=str(ymls[0]), known=frozenset(known)
+    )
+    for where, keys in asked:
+        for key, value in keys.items():
+            # a field of a nested group is written  lora.rank=8
+            if not known.issuperset(key.split(".")):
+                yield _fault(release, key, f"{where}, {key}={value}")
 
 
 def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:

@@ -162,7 +162,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
     "init": (
         "xlatune init sweeps/test_mine.py",
-        "xlatune init test_me.py --command 'python3 /me.py {steps}' --model m --parallelism DP=4",
+        (
+            "xlatune init test_me.py --command '/opt/venv/bin/python /me.py {steps}' "
+            "--model m --parallelism DP=4"
+        ),
     ),
     "plan": (
         "xlatune plan sweeps/test_mine.py --budget 65",

@@ -16,7 +16,7 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
     init = add_commands(parser, lines, metavar="COMMAND")["init"]
     init.description = (
         f"{init.description} Example: xlatune gate init --model mine --parallelism "
-        "FSDP=8 --command 'python train.py --steps={steps}' --ci github"
+        "FSDP=8 --command '/opt/venv/bin/python train.py --steps={steps}' --ci github"
     )
     need = init.add_argument_group("needed")
     need.add_argument("--model", required=True, metavar="TAG", help="model tag of the cell")

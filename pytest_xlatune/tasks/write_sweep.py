@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import shutil
-import sys
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,6 +134,8 @@ def answers(
             found[name] = _asked(name, each, ask, tell)
     if missing:
         raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
+    if not found["nodelist"]:  # nodes may have another Python at the same path
+        _check_python(found)
     return found
 
 
@@ -272,6 +274,63 @@ def _cwd_of(words: Sequence[str]) -> str:
         return ""
     top = words[words.index("-m") + 1].partition(".")[0]
     return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
+
+
+# import os, jax    from jax.sharding import Mesh    from model import step
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\w+|import[ \t]+[\w., \t]+)", re.MULTILINE)
+_PYTHON = re.compile(r"python[\d.]*")
+_ASKS_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
+_ANSWERS_S = 60
+
+
+def _check_python(found: Mapping[str, str]) -> None:
+    """Refuse a Python without JAX for a trainer that needs it: each trial would end so.
+
+    Raises:
+        ConfigError: naming both, and what to type.
+    """
+    if "python" in found and not _has_jax(found["python"]):
+        raise ConfigError(f"--python {found['python']} has no JAX; name MaxText's own Python")
+    if "command" not in found:
+        return
+    words = read_command(found["command"]).words
+    script = next((Path(each) for each in words[1:] if each.endswith(".py")), None)
+    if "-m" in words[:-1]:
+        script = Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
+    if script is not None and _imports_jax(script) and not _has_jax(words[0]):
+        line = found["command"].replace(words[0], "/opt/venv/bin/python", 1)
+        raise ConfigError(
+            f"{shutil.which(words[0])} has no JAX, and {script.name} imports it; name the "
+            f"trainer's Python by its path, e.g. --command '{line}'"
+        )
+
+
+def _imports_jax(script: Path) -> bool:
+    """Whether a script imports JAX, itself or by a module that lies beside it."""
+    files, seen = [script], set[str]()
+    while files:
+        names: set[str] = set()
+        with suppress(OSError):
+            for line in _IMPORT.findall(files.pop().read_text(encoding="utf-8", errors="replace")):
+                names |= set(re.findall(r"\w+", line))
+        if "jax" in names:
+            return True
+        beside = [(script.parent / f"{each}.py") for each in names - seen]
+        files += [each for each in beside if each.is_file()]
+        seen |= names
+    return False
+
+
+def _has_jax(program: str) -> bool:
+    """Whether a Python of this machine has JAX; what is no Python, or not here, may have it."""
+    path = shutil.which(program)
+    if path is None or not _PYTHON.fullmatch(Path(program).name):
+        return True
+    try:
+        done = subprocess.run([path, "-c", _ASKS_JAX], timeout=_ANSWERS_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return done.returncode == 0
 
 
 _TOLD = ("step_pattern", "per_device_batch_size", "max_target_length")  # by a log
@@ -441,7 +500,7 @@ def about_flags(found: Mapping[str, str]) -> Iterator[str]:
 
 
 def about_program(found: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a program that is not here, or that is our own Python, which has no JAX."""
+    """Tell of a program that is not here, and of a Python without JAX."""
     if "command" not in found:
         return
     program = read_command(found["command"]).words[0]
@@ -450,6 +509,5 @@ def about_program(found: Mapping[str, str]) -> Iterator[str]:
         if not found["nodelist"]:
             yield f"note: this machine has no program {program}; correct argv in the file"
         return
-    is_ours = Path(path).parent == Path(sys.executable).parent
-    if is_ours and importlib.util.find_spec("jax") is None:
+    if not _has_jax(program):
         yield f"note: {path} has no JAX; if the trainer needs it, name the Python that has it"

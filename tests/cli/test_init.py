@@ -64,25 +64,54 @@ def test_what_a_trainer_with_lines_of_its_own_needs_stands_in_the_file_as_a_comm
     assert "pdbs=8" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("found", "notes"), [(None, 1), ("jax", 0)], ids=["no JAX", "JAX"])
-def test_a_python_of_ours_without_jax_is_told(
-    found: str | None, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """As where the README's `export PATH` puts our environment before the trainer's."""
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    for name in ("python3", "other"):
-        (bin_ / name).symlink_to(sys.executable)
-    monkeypatch.setenv("PATH", str(bin_), prepend=":")
-    monkeypatch.setattr(sys, "executable", str(bin_ / "python"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
-    argv = ["init", str(tmp_path / "test_a.py"), "--command", "python3 /t {steps}", *CELL.split()]
+TRAINERS = {
+    "imports it": {"train.py": "import os, jax\n"},
+    "imports it from elsewhere": {"train.py": "def f():\n    from jax.sharding import Mesh\n"},
+    "by a module beside it": {"train.py": "from step import step\n", "step.py": "import jax\n"},
+    "as a module": {"train.py": "import jax.numpy as jnp\n"},
+}
+
+
+@pytest.fixture
+def without_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The `python3` that comes first has no JAX, as where ours stands before the trainer's."""
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    python.chmod(0o700)
+    monkeypatch.setenv("PATH", str(python.parent), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    return python
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
+    trainer: str, without_jax: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in TRAINERS[trainer].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    of = "-m train" if trainer == "as a module" else "train.py"
+    argv = ["init", "test_a.py", "--command", f"python3 {of} {{steps}}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 2
+    said = capsys.readouterr().err
+    assert f"{without_jax} has no JAX, and train.py imports it" in said
+    assert "--command '/opt/venv/bin/python " in said
+    assert not list(tmp_path.glob("test_a.py"))
+    assert main([*argv, "--nodelist", "node001"]) == 0, "a node may have it there"
+    assert "name the Python that has it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "notes"),
+    [("python3 /t {steps}", 1), ("sh /t {steps}", 0), (f"{sys.executable} /t {{steps}}", 0)],
+    ids=["no JAX", "no Python", "JAX"],
+)
+def test_a_python_without_jax_is_told_where_the_trainer_may_not_need_it(
+    command: str, notes: int, without_jax: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["init", "test_a.py", "--command", command, *CELL.split()]
     assert main([*argv, "--nodelist", ""]) == 0
-    assert capsys.readouterr().out.count("name the Python that has it") == notes
-    argv = ["init", str(tmp_path / "test_b.py"), "--command", "sh /t {steps}", *CELL.split()]
-    assert main([*argv, "--nodelist", ""]) == 0
-    assert "note:" not in capsys.readouterr().out
+    assert capsys.readouterr().out.count(f"note: {without_jax} has no JAX") == notes
 
 
 def test_a_program_that_is_not_here_is_told_unless_nodes_have_it(

@@ -163,7 +163,8 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
     shutil.rmtree(prepared / "sweeps")
     text = PRETENDS.replace("TRIALS", repr(str(prepared / "trials")))
     (prepared / "train.py").write_text(text, encoding="utf-8")
-    code = f"export XLATUNE_BUDGET=12\n{block.code}"
+    code = block.code.replace("/opt/venv/bin/python", sys.executable)
+    code = f"export XLATUNE_BUDGET=12\n{code}"
     status, out, err = in_bash(block._replace(code=code, asked=""), prepared)
     assert status == 0, out[-3000:] + err[-3000:]
     page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))

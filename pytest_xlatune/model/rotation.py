@@ -356,7 +356,7 @@ class _Reading:
     begun: list[tuple[str, int]] = field(default_factory=list)
     odd_calls: list[int] = field(default_factory=list)
     compiling: str = ""
-    turn_steps: int = 1
+    turn_steps: int = 0  # of a process that never started
 
     def start(self, said: Mapping[str, Any]) -> None:
         self.turn_steps = int(said["turn_steps"])
@@ -447,6 +447,9 @@ _EVENTS = {
 }
 
 
+_FORKED = "a process that the trainer forked went on with its steps"
+
+
 def read_rotation(text: str) -> RotationRead:
     """Read a journal; a torn last line, and an event of a newer worker, are passed over.
 
@@ -456,7 +459,8 @@ def read_rotation(text: str) -> RotationRead:
     (program, first_call, at), `odd_call` (call, of the first one words), `another` (call),
     `raised` (call, words), `trouble` (words), `end` (calls). A line of another program is passed
     over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before this
-    one, the last that found the step is read, else the last that imported JAX.
+    one, the last that found the step is read, else the last that imported JAX. A process that has
+    turns and never started is a fork of the trainer: whose step a line is nobody knows then.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:
@@ -473,6 +477,9 @@ def read_rotation(text: str) -> RotationRead:
     )
     if reading is None:
         return RotationRead()
+    # it took over in the middle: it never said that it starts
+    if any(each.begun and not each.turn_steps for each in told):
+        reading.read.setdefault("trouble", _FORKED)
     return RotationRead(
         compiled=tuple(reading.compiled),
         refused=reading.refused,

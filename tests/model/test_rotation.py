@@ -267,6 +267,21 @@ def test_torn_and_foreign_lines_are_passed_over() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("child", "trouble"),
+    [
+        pytest.param(TURNS[2:], True, id="trains on"),
+        pytest.param(({"event": "end", "calls": 9},), False, id="ends as its parent does"),
+        pytest.param((*BEGIN, *TURNS), False, id="is a program of its own"),
+    ],
+)
+def test_a_forked_child_that_trains_on_is_told(child: tuple[Event, ...], *, trouble: bool) -> None:
+    own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
+    forked = [{"pid": 9, **each} for each in child]
+    read = read_rotation(journal(*own, *forked, {"pid": 8, "event": "end", "calls": 11}))
+    assert ("forked went on" in read.trouble) is trouble
+
+
 def test_the_process_that_found_the_step_is_read() -> None:
     helper = [{"pid": 7, **each} for each in (*BEGIN[:2], {"event": "end", "calls": 0})]
     own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
@@ -276,4 +291,5 @@ def test_the_process_that_found_the_step_is_read() -> None:
     assert read_rotation(journal(*mixed)).is_over is False
     again = [{"pid": 9, **each} for each in BEGIN]
     assert read_rotation(journal(*own, *again)).turns == ()
+    assert read_rotation(journal(*own, *again)).trouble == ""
     assert read_rotation(journal(*helper)).is_over

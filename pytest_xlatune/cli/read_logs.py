@@ -25,6 +25,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     _add_logs(parser)
     add_all(parser)
     parser.set_defaults(run=_steps)
+    parser.epilog = "Exit status: 0, 3 a log ends before its last step, 2 a file is no log."
 
 
 def add_triage(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +78,21 @@ def _steps(arguments: argparse.Namespace) -> Output:
             str(each.path),
             steps=each.report.steps,
             score=each.score,
-            notes=(*each.report.notes, *map(sentence, slower_of(each, pattern=pattern))),
+            notes=(
+                *each.report.notes,
+                *([each.unfinished] if each.unfinished else []),
+                *map(sentence, slower_of(each, pattern=pattern)),
+            ),
             shows_all=arguments.all,
         )
         for each in read
     )
-    return Output(documents=tuple(documents), json=partial(_values, read), problems=problems)
+    return Output(
+        documents=tuple(documents),
+        json=partial(_values, read),
+        problems=problems,
+        status=3 if any(each.unfinished for each in read) else 0,
+    )
 
 
 def _triage(arguments: argparse.Namespace) -> Output:

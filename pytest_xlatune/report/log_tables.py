@@ -86,10 +86,11 @@ def triage_of_log(
         (each.cls, str(each.action), str(each.line or ABSENT), literal(_last_line(each)))
         for each in ordered
     )
+    heads = [each for each in ordered if each.cls == status or each.action is not Action.NONE]
     ends = [each.text for each in ordered if "\n" in each.text]
     return Document(
         title=f"{path}: {status}",
-        header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in ordered if each.detail)),
+        header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in heads if each.detail)),
         sections=(
             section(
                 "Findings",

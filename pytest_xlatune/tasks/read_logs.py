@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import LogReader, LogReport, patterns
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
-from pytest_xlatune.logs.grammar import plain_segments
+from pytest_xlatune.logs.grammar import plain_segments, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
@@ -111,6 +111,14 @@ class Read:
         if health is Health.UNFINISHED:
             return FailureClass.UNFINISHED
         return "ok" if isinstance(self.score, Score) else "no-score"
+
+    @property
+    def unfinished(self) -> str:
+        """Where a log ends that tells no end, in words; "" of any other."""
+        if self.health is not Health.UNFINISHED:
+            return ""
+        cls = FailureClass.UNFINISHED
+        return next((each.detail for each in self.findings if each.cls == cls), "")
 
     @property
     def reached(self) -> str:
@@ -309,7 +317,7 @@ def read_one(
         raise UnreadableLogError(path, _no_log(report, pattern, fit=fit))
     protocol = protocol_of(report)
     outcome = _outcome_of(path, report)
-    goal = _goal_of(report, outcome, protocol)
+    goal = _goal_of(report, outcome, protocol, is_torn=_is_torn(end, report, pattern))
     findings = _findings(report, outcome, replace(protocol, steps=goal + 1), end=end)
     return Read(
         path=path,
@@ -328,15 +336,30 @@ def read_one(
     )
 
 
-def _goal_of(report: LogReport, outcome: Outcome, protocol: Protocol) -> int:
+def _goal_of(
+    report: LogReport, outcome: Outcome, protocol: Protocol, *, is_torn: bool = False
+) -> int:
     """Return the id of the last step that a job was to take.
 
-    Where nothing tells it, the last one of a job that was ended would count as its goal: then it is
-    one more.
+    Where nothing tells it, the last one of a job that was ended, or of a log that is torn, would
+    count as its goal: then it is one more.
     """
     is_told = steps_wanted(report) is not None
     is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
-    return protocol.last_step + (not is_told and is_ended)
+    is_torn &= outcome.state is State.RUNNING
+    return protocol.last_step + (not is_told and (is_ended or is_torn))
+
+
+def _is_torn(end: bytes, report: LogReport, pattern: StepPattern | None) -> bool:
+    """Whether a log ends within a line: one without a line's end is no whole line of a step."""
+    last = end.rpartition(b"\n")[2]
+    if not last or last.endswith(b"\r"):
+        return False
+    reader = LogReader(pattern)
+    reader.feed(last + b"\n")
+    reader.close()
+    alone = reader.report().steps
+    return len(alone) != 1 or told(alone[0]) < max(map(told, report.steps), default=0)
 
 
 def _scored(
@@ -575,8 +598,9 @@ def _findings(
         return found
     found = tuple(replace(each, action=Action.NONE) for each in found)  # it went on after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
-    wanted = report.goal_step or protocol.steps
-    detail = f"the log ends {at} of {wanted} without an end: killed, or still running"
+    is_told = steps_wanted(report) is not None
+    where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"
+    detail = f"the log ends {at} {where} without an end: killed, or still running"
     text = _last_lines(end, is_cut=report.size_bytes > len(end)) or detail
     # such a log came out as "nothing that is known to matter", with exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)

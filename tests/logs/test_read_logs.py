@@ -122,6 +122,43 @@ ENDS: dict[str, tuple[list[str], str, int, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("last", "words", "code"),
+    [
+        pytest.param(step(8)[:60], "at step 8 within a line without an end: killed", 3, id="step"),
+        pytest.param("comple", "at step 7 within a line without an end: killed", 3, id="word"),
+        pytest.param(step(8), "", 0, id="a whole line of a step without its end"),
+        pytest.param(step(8)[:60] + "\n", "", 0, id="a short line"),
+        pytest.param("== Training FAILED (exit=143, 84s) ==", "", 1, id="a word of an end"),
+    ],
+)
+def test_a_log_that_ends_within_a_line_is_unfinished_though_nothing_tells_its_steps(
+    last: str, words: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of(ALL[:8]) + last.encode())
+    assert main(["triage", str(path)]) == code
+    assert words in in_a_line(capsys.readouterr().out)
+    assert main(["steps", str(path)]) == (code if words else 0)
+    assert words in in_a_line(capsys.readouterr().out)
+
+
+def in_a_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_head_of_a_soft_success_names_nothing_that_asks_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of([*CONFIG, *ALL, "== Training FAILED (exit=1, 84s) =="]))
+    assert main(["triage", str(path)]) == 0
+    head, _, findings = capsys.readouterr().out.partition("Findings")
+    assert "soft-success: exit 1" in head
+    assert "stage-fail" not in head
+    assert "stage-fail" in findings
+
+
 @pytest.mark.parametrize("ending", ENDS)
 def test_log_and_end_are_read_together(
     ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -304,7 +341,7 @@ def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
     assert main(["triage", str(path)]) == 3
     said = " ".join(capsys.readouterr().out.split())
     assert "last step 7 of 15; no word of an end; its gzip data is cut or damaged" in said
-    assert main(["steps", str(path)]) == 0
+    assert main(["steps", str(path)]) == 3
     assert "its gzip data is cut or damaged: read as far" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -192,7 +192,9 @@ def test_a_baseline_that_does_not_compile_ends_it_before_any_trial(sweep: Any) -
     (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = sweep.run("-k", "fast")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*the cell as deployed gives no program to compare: the compiler gives up*"])
+    done.stdout.fnmatch_lines(
+        ["*cell as deployed gives no program to compare: the compiler gives up*"]
+    )
     assert not sweep.submitted
 
 

@@ -78,21 +78,14 @@ def _steps(arguments: argparse.Namespace) -> Output:
             str(each.path),
             steps=each.report.steps,
             score=each.score,
-            notes=(
-                *each.report.notes,
-                *([each.unfinished] if each.unfinished else []),
-                *map(sentence, slower_of(each, pattern=pattern)),
-            ),
+            notes=(*each.notes, *map(sentence, slower_of(each, pattern=pattern))),
             shows_all=arguments.all,
         )
         for each in read
     )
-    return Output(
-        documents=tuple(documents),
-        json=partial(_values, read),
-        problems=problems,
-        status=3 if any(each.unfinished for each in read) else 0,
-    )
+    status = 3 if any(each.unfinished for each in read) else 0
+    shown = tuple(documents)
+    return Output(documents=shown, json=partial(_values, read), problems=problems, status=status)
 
 
 def _triage(arguments: argparse.Namespace) -> Output:

@@ -121,6 +121,11 @@ class Read:
         return next((each.detail for each in self.findings if each.cls == cls), "")
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its steps is to know."""
+        return (*self.report.notes, *filter(None, [self.unfinished]))
+
+    @property
     def reached(self) -> str:
         """How far the job came and what ended it, in words."""
         report, wanted = self.report, steps_wanted(self.report)

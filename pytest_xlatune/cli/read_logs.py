@@ -91,7 +91,7 @@ def _steps(arguments: argparse.Namespace) -> Output:
 def _triage(arguments: argparse.Namespace) -> Output:
     from pytest_xlatune.report.document import brief, lines
     from pytest_xlatune.report.log_tables import rank_behind, triage_of_log
-    from pytest_xlatune.tasks.read_logs import Health, advised, behind_of, explained
+    from pytest_xlatune.tasks.read_logs import advised, behind_of, exit_of, explained
 
     read, problems = _read_all(arguments)
     pattern = pattern_of(arguments)
@@ -110,12 +110,11 @@ def _triage(arguments: argparse.Namespace) -> Output:
         if found_behind is not None:
             documents.append(rank_behind(found_behind))
         documents.append(brief("More of the log", lines(*explained(each))))
-    found = {each.health for each in read}
     return Output(
         documents=tuple(documents),
         json=partial(_values, read, behind),
         problems=problems,
-        status=next((code for health, code in _EXITS if Health(health) in found), 0),
+        status=exit_of(read),
     )
 
 
@@ -126,9 +125,6 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
     for log, found in zip(logs, behind or (), strict=behind is not None):
         log["behind"] = standstill_json(found)
     return {"schema": SCHEMA, "logs": logs}
-
-
-_EXITS = (("failed", 1), ("unfinished", 3))
 
 
 def _read_all(

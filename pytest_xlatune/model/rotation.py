@@ -460,7 +460,7 @@ def read_rotation(text: str) -> RotationRead:
     `raised` (call, words), `trouble` (words), `end` (calls). A line of another program is passed
     over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before this
     one, the last that found the step is read, else the last that imported JAX. A process that has
-    turns and never started is a fork of the trainer: whose step a line is nobody knows then.
+    turns and never started is a fork of the trainer: a step's line may be of either process then.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

@@ -190,6 +190,12 @@ class Read:
         }
 
 
+def exit_of(read: Iterable[Read]) -> int:
+    """Return the exit status of `triage`: 1 where a job failed, 3 where one is unfinished."""
+    found = {each.health for each in read}
+    return 1 if Health.FAILED in found else 3 if Health.UNFINISHED in found else 0
+
+
 def advised(read: Read) -> list[tuple[str, str]]:
     """Return what a person can do about a log that is not well, each with its class, once."""
     if read.health is Health.HEALTHY:

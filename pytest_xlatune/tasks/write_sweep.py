@@ -322,7 +322,7 @@ def _imports_jax(script: Path) -> bool:
 
 
 def _has_jax(program: str) -> bool:
-    """Whether a Python of this machine has JAX; what is no Python, or not here, may have it."""
+    """Whether a Python of this machine has JAX; another program, or one elsewhere, may have it."""
     path = shutil.which(program)
     if path is None or not _PYTHON.fullmatch(Path(program).name):
         return True

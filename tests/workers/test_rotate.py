@@ -333,21 +333,6 @@ def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) ->
 
 
 @programs
-def test_a_forked_child_that_trains_on_leaves_no_turns_without_a_word(tmp_path: Path) -> None:
-    """On a CPU, whose programs a child can run; the parent waits for it."""
-    step = (
-        "import os\n"
-        "jitted = jax.jit(train_step)\n"
-        "def step(state, batch):\n"
-        "    if number == 6 and os.fork():\n"
-        "        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
-        "    return jitted(state, batch)\n"
-    )
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY))
-    assert rotated.read.trouble == "a process that the trainer forked went on with its steps"
-
-
-@programs
 def test_programs_are_compiled_for_the_arguments_that_come_most_often(tmp_path: Path) -> None:
     # the call after the first ones is that of a short batch
     in_loop = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"

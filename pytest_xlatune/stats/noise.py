@@ -147,18 +147,11 @@ class GroupNoise(Record):
 
     between: float  # standard deviation of the part that values of a group share
     within: float  # that of a value inside its group
-    within_low: float  # 95 % interval of it
-    within_high: float
     rho: float  # share of a value's variance that is common to its group
     rho_low: float  # 95 % interval of it
     rho_high: float
     groups: int
     trials: int
-
-    @property
-    def tells(self) -> bool:
-        """Whether the interval of the share is narrow enough to say anything."""
-        return self.rho_high - self.rho_low <= _WIDE
 
 
 def group_noise(scores: Sequence[tuple[Hashable, float]]) -> GroupNoise | None:
@@ -192,15 +185,9 @@ def group_noise(scores: Sequence[tuple[Hashable, float]]) -> GroupNoise | None:
         return min(max((f - 1) / (f + size_of - 1), 0.0), 1.0)
 
     high_f, low_f = (float(special.fdtri(between_df, within_df, p)) for p in (0.975, 0.025))
-    low, high = (
-        math.sqrt(inside / (2 * float(special.gammaincinv(within_df / 2, p))))
-        for p in (0.975, 0.025)
-    )
     return GroupNoise(
         between=math.sqrt(max(of_groups - within, 0.0) / size_of),
         within=math.sqrt(within),
-        within_low=low,
-        within_high=high,
         rho=share_at(ratio),
         rho_low=share_at(ratio / high_f),
         rho_high=share_at(ratio / low_f),

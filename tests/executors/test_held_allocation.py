@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
@@ -279,52 +278,9 @@ def test_a_session_that_looks_whether_a_driver_runs_keeps_none_from_starting(
     assert (folder / driver.TAKEN).exists()
 
 
-PUT_BACK = scontrol("PENDING", reason="BeginTime")
-
-
 def at(said: str) -> str:
     """What Slurm says of the allocation, which the session was started in."""
     return re.sub(r"WorkDir=.* Comment", "WorkDir=/lustre Comment", said)
-
-
-def test_what_runs_in_an_allocation_that_a_person_puts_back_is_requeued(tmp_path: Path) -> None:
-    """Its steps have left the nodes; else they would be waited for until they are called a hang."""
-    run = tmp_path / "pp8" / "cell" / "s1"
-    held = allocation(run)
-    taken = {"held": "held-1", "allocation": "31", "step": "xlt-r", "at_s": 1.0}
-    runs, waits = submission(run, "r", taken=taken), submission(run, "w")
-    for name in (payload.name_of("started"), payload.name_of("claimed")):
-        (run / "r.1" / name).write_text(json.dumps({**payload.identity(1), "at_s": 2.0}))
-    slurm = Scripted(scontrol=Reply(code=0, out=at(scontrol("RUNNING"))))
-    executor = AllocationExecutor(environ={}, run=slurm, round_s=0.0)
-    of = [replace(each, folder=f"pp8/cell/{each.folder}") for each in (runs, waits)]
-    first, second = executor.poll(of, root=tmp_path).values()
-    assert (first.state, second.state) == (State.RUNNING, State.PENDING)
-    (held.folder / "submitit").mkdir()
-    (held.folder / "submitit" / "31_begun").touch()
-    slurm.answers["scontrol"] = [Reply(code=0, out=at(PUT_BACK))]
-    first, second = executor.poll(of, root=tmp_path).values()
-    assert first.state is State.REQUEUED
-    assert first.allocation == "31"
-    assert second.state is State.PENDING
-    said = "allocation 31: PENDING (BeginTime), put back into the queue after it had begun"
-    assert second.reason == said
-    assert not slurm.count("sbatch"), "it comes back: no other is asked for"
-
-
-def test_what_an_allocation_takes_when_it_begins_again_is_not_requeued(tmp_path: Path) -> None:
-    """Slurm is asked once in a few seconds: a trial was run twice that began between two rounds."""
-    run = tmp_path / "pp8" / "cell" / "s1"
-    (allocation(run).folder / "submitit").mkdir()
-    (run / "held-1" / "submitit" / "31_begun").touch()
-    taken = {"held": "held-1", "allocation": "31", "step": "xlt-r", "at_s": 1.0}
-    begins = replace(submission(run, "r", taken=taken), folder="pp8/cell/s1/r.1")
-    slurm = Scripted(scontrol=Reply(code=0, out=at(PUT_BACK)))
-    executor = AllocationExecutor(environ={}, run=slurm)
-    executor._look(run)
-    slurm.answers["scontrol"] = [Reply(code=0, out=at(scontrol("RUNNING")))]
-    (found,) = executor.poll([begins], root=tmp_path).values()
-    assert (found.state, found.reason) == (State.PENDING, "starting")
 
 
 def test_an_allocation_whose_number_the_next_one_got_is_lost(tmp_path: Path) -> None:

@@ -230,8 +230,8 @@ _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNOR
 # JobHeldUser    JobHeldAdmin    job_requeued_in_held_state    JobHoldMaxRequeue
 _HELD = re.compile(r"^JobH(?:eld|old)|requeued[ _](?:in[ _])?held", re.IGNORECASE)
 _LESS_TIME = (
-    "ask for less time (Resources(time_limit_s=...), or --xlatune-allocation), or name a partition "
-    "or a QOS that gives so much"
+    "ask for less time (Resources(time_limit_s=...)), or name a partition or a QOS that gives so "
+    "much"
 )
 _OTHER_SIZE = (
     "change the options of Resources that ask for it (mem, gres, cpus-per-task, constraint), or "

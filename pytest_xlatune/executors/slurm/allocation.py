@@ -73,7 +73,6 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-_IDLE_ENDS = 2  # allocations in a row that ended without a trial
 _STARTS = 5  # of a driver that takes nothing
 _START_S = 5.0  # between two of them
 _HARDER_S = 15.0  # after which an end is asked for by SIGKILL
@@ -360,10 +359,6 @@ class AllocationExecutor(OnSlurm):
             (pair for pair in allocations if pair[0].folder.name == taken["held"]),
             (None, Outcome(state=State.LOST, reason="its allocation is not known")),
         )
-        is_back = said.state is State.PENDING and said.is_requeued
-        # the answer may be older than what the allocation took when it began again
-        if is_back and self._now(held).state is State.PENDING:  # its steps are gone with the nodes
-            said = dataclasses.replace(said, state=State.REQUEUED)
         word = _word(folder / driver.ENDED)
         now = self._ended(folder, taken, word, held, said) or _running(folder, said)
         return dataclasses.replace(now, allocation=taken["allocation"])
@@ -409,7 +404,7 @@ class AllocationExecutor(OnSlurm):
         if said.state.is_final:
             until_s = said.end_s or math.inf
             ended_s = math.inf if word is None else word["end_s"]
-            if ended_s > until_s - _BEFORE_S or said.state is State.REQUEUED:
+            if ended_s > until_s - _BEFORE_S:
                 cut = _with_allocation(folder, taken, said)
                 is_begun = any(folder.glob("claimed*.json"))
                 # read as a person's cancel it would stop the sweep

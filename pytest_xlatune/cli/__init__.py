@@ -136,7 +136,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "report": (
         "xlatune report",
         "xlatune report pp8 --zh",
-        "xlatune report --export csv,bmf",
+        "xlatune report --export csv,mlflow",
         "xlatune report .xlatune/pp8/CELL --json",
     ),
     "history": (

@@ -1,4 +1,4 @@
-"""A report in the formats of other programs: Bencher, github-action-benchmark, CSV, Prometheus.
+"""A report in the formats of other programs: github-action-benchmark and CSV.
 
     text of the JSON report -> exported() -> Exported -> texts()
 
@@ -6,10 +6,8 @@ They are made from the JSON report and from nothing else, so every figure is one
 what it hides is hidden here. Any study has them: they take the verdicts and the trials, which all
 have in common. A figure that is absent or not finite is left out.
 
-* bmf: https://bencher.dev/docs/reference/bencher-metric-format
-* github-benchmark: https://github.com/benchmark-action/github-action-benchmark, its tool
-  `customBiggerIsBetter`
-* prometheus: https://prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4
+The tool of github-benchmark is `customBiggerIsBetter` of
+https://github.com/benchmark-action/github-action-benchmark.
 
 Other distributions add formats: an entry point of `pytest_xlatune.exports` names an `Export`.
 """
@@ -22,9 +20,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
@@ -83,7 +79,7 @@ class Exported:
 
 
 def formats(text: str) -> tuple[str, ...]:
-    """Read `csv,prometheus`.
+    """Read `csv,github-benchmark`.
 
     Raises:
         ConfigError: there is no such format.
@@ -213,47 +209,18 @@ def figures(verdict: Verdict) -> dict[str, float]:
         "mde80": verdict.mde80,
         "n": float(verdict.n),
     }
-    return {name: value for name, value in found.items() if _is_real(value)}
-
-
-def _is_real(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
+    return {
+        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+    }
 
 
 def _unit(metric: Metric) -> str:
     return _TGS_UNIT if metric == TGS else metric.unit
 
 
-def _json(value: Json) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
-
-
-_MOST_NAME = 1024  # characters of a benchmark's name that Bencher takes
-
-
 def _name(report: Exported, arm: str) -> str:
     """Name an arm over sweeps, images and commits: by its cell, not by what was measured when."""
-    label = report.cell.label[: _MOST_NAME - len(arm) - 2]  # an arm's name stays whole
-    return f"{label}: {arm}"
-
-
-def _bmf(report: Exported) -> dict[str, str]:
-    """Return the measures of each arm: its figure, and `delta` with its interval."""
-    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
-    for each in report.arms:
-        measures: dict[str, dict[str, float]] = {}
-        own, all_figures = figure_of(each), figures(each)
-        if own is not None:
-            measures[slug(own.metric)] = {"value": own.value}
-        if "delta" in all_figures and not report.is_reference(each.arm):
-            ends = {"lower_value": "ci95_low", "upper_value": "ci95_high"}
-            measures["delta"] = {
-                "value": all_figures["delta"],
-                **{key: all_figures[name] for key, name in ends.items() if name in all_figures},
-            }
-        if measures:
-            benchmarks[_name(report, each.arm)] = measures
-    return {".bmf.json": _json(benchmarks)}
+    return f"{report.cell.label}: {arm}"
 
 
 def _github(report: Exported) -> dict[str, str]:
@@ -281,7 +248,7 @@ def _github(report: Exported) -> dict[str, str]:
                 "extra": ", ".join((*said, f"n = {each.n}")),
             }
         )
-    return {".github-benchmark.json": _json(entries)}
+    return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
 
 
 def _csv(report: Exported) -> dict[str, str]:
@@ -366,98 +333,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
     return printable(file.getvalue())
 
 
-_Samples = Iterator[tuple[dict[str, str], float | None]]
-_OF_ARM: Mapping[str, tuple[str, Callable[[Verdict], float | None]]] = {
-    "xlatune_arm_delta_ratio": (
-        "Relative change of an arm against the reference, 0.034 is +3.4 %",
-        lambda each: each.delta,
-    ),
-    "xlatune_arm_delta_low_ratio": (
-        "Lower end of the 95 % interval of that change",
-        lambda each: each.ci95[0] if each.ci95 else None,
-    ),
-    "xlatune_arm_delta_high_ratio": (
-        "Upper end of the 95 % interval of that change",
-        lambda each: each.ci95[1] if each.ci95 else None,
-    ),
-    "xlatune_arm_step_seconds": ("Seconds of a step of an arm", lambda each: each.step_s),
-    "xlatune_arm_trials": ("Trials behind the figures of an arm", lambda each: float(each.n)),
-}
-
-
-def _prometheus(report: Exported) -> dict[str, str]:
-    """Return gauges; the labels name sweep, study and cell, so that files can lie side by side."""
-    of_study = _of_study(report)
-    written_s = datetime.fromisoformat(report.written).timestamp()
-    lines = [
-        *_family(
-            "xlatune_study_written_timestamp_seconds",
-            "When the last event of the study was written",
-            [(of_study, written_s)],
-        ),
-        *_family(
-            "xlatune_study_complete",
-            "1 where every planned trial is over",
-            [(of_study, float(report.conclusion.complete))],
-        ),
-        *_family("xlatune_arm_figure", "What an arm is measured by", _figure_samples(report)),
-        *_family(
-            "xlatune_arm_verdict",
-            "1 for the verdict on an arm",
-            (
-                ({**_labels(report, each), "verdict": str(each.kind)}, 1.0)
-                for each in report.conclusion.verdicts
-            ),
-        ),
-    ]
-    for name, (about, value) in _OF_ARM.items():
-        lines += _family(name, about, ((_labels(report, e), value(e)) for e in report.arms))
-    return {".prom": "".join(f"{line}\n" for line in lines)}
-
-
-def _of_study(report: Exported) -> dict[str, str]:
-    return {
-        "sweep": report.sweep,
-        "study": report.study,
-        "model": report.cell.model_tag,
-        "cell": report.cell.label,
-        "cell_digest": report.cell_digest,
-    }
-
-
-def _labels(report: Exported, verdict: Verdict) -> dict[str, str]:
-    return {**_of_study(report), "arm": verdict.arm}
-
-
-def _figure_samples(report: Exported) -> _Samples:
-    for each in report.arms:
-        own = figure_of(each)
-        if own is not None:
-            named = {"metric": own.metric.name, "unit": _unit(own.metric)}
-            yield {**_labels(report, each), **named}, own.value
-
-
-def _family(
-    name: str, said: str, samples: Iterable[tuple[Mapping[str, str], float | None]]
-) -> Iterator[str]:
-    """Yield the lines of one metric; none without a sample."""
-    found = [(labels, value) for labels, value in samples if _is_real(value)]
-    if not found:
-        return
-    yield f"# HELP {name} {said}"
-    yield f"# TYPE {name} gauge"
-    for labels, value in found:
-        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        yield f"{name}{{{pairs}}} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
 FILES: Mapping[str, Callable[[Exported], dict[str, str]]] = {
-    "bmf": _bmf,
     "github-benchmark": _github,
     "csv": _csv,
-    "prometheus": _prometheus,
 }

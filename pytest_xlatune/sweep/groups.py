@@ -627,8 +627,7 @@ class RunSettings(Declared):
     )
     export: tuple[str, ...] = _of_session(
         (),
-        "Further formats of the reports: bmf (Bencher), github-benchmark, csv, prometheus, mlflow, "
-        "wandb",
+        "Further formats of the reports: github-benchmark, csv, mlflow, wandb",
         metavar="FORMAT,...",
         parse=lambda text: _default("report.exports", "formats")()(text),  # noqa: PLW0108 - late
     )

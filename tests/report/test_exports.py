@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,32 +34,6 @@ from tests.helpers.guests import install
 from tests.helpers.of_studies import batch, commit, network, nodes
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
-if TYPE_CHECKING:
-    from prometheus_client import Metric as Family
-
-# https://bencher.dev/bmf.json, as it was on 2026-11-23
-BMF: dict[str, Any] = {
-    "$id": "https://bencher.dev/bmf.json",
-    "$schema": "http://json-schema.org/draft-07/schema",
-    "type": "object",
-    "patternProperties": {
-        ".+": {
-            "type": "object",
-            "patternProperties": {
-                ".+": {
-                    "type": "object",
-                    "properties": {
-                        "value": {"type": "number"},
-                        "lower_value": {"type": "number"},
-                        "upper_value": {"type": "number"},
-                    },
-                    "required": ["value"],
-                }
-            },
-        }
-    },
-}
-
 
 def report_of(subject: Subject, **changes: Any) -> Exported:
     return replace(exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes)
@@ -69,48 +42,6 @@ def report_of(subject: Subject, **changes: Any) -> Exported:
 def made(subject: Subject, name: str) -> str:
     (text,) = texts(report_of(subject), (name,)).values()
     return text
-
-
-def samples(text: str) -> dict[str, dict[str, tuple[dict[str, str], float]]]:
-    """Return name -> arm -> labels and value, as Prometheus' own parser reads them."""
-    found: dict[str, dict[str, tuple[dict[str, str], float]]] = {}
-    from prometheus_client.parser import text_string_to_metric_families
-
-    families: list[Family] = list(text_string_to_metric_families(text))
-    for family in families:
-        assert family.type == "gauge"
-        assert family.documentation
-        for each in family.samples:
-            of = found.setdefault(each.name, {})
-            key = json.dumps(each.labels, sort_keys=True)
-            assert key not in of, "a series stands once"
-            of[key] = (each.labels, each.value)
-    return found
-
-
-def by_arm(found: dict[str, tuple[dict[str, str], float]]) -> dict[str, float]:
-    return {labels["arm"]: value for labels, value in found.values()}
-
-
-def check_bmf(text: str) -> dict[str, Any]:
-    """Read it by the published schema and the rules beside it."""
-    found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
-    import jsonschema
-
-    jsonschema.Draft7Validator.check_schema(BMF)
-    jsonschema.validate(found, BMF, cls=jsonschema.Draft7Validator)
-    for name, measures in found.items():
-        assert name == name.strip()
-        assert 0 < len(name) <= 1024
-        assert measures
-        for measure, value in measures.items():
-            assert 0 < len(measure) <= 64
-            assert measure == measure.strip("-").lower(), "a slug"
-            assert set(value) <= {"value", "lower_value", "upper_value"}
-            ends = (value.get("lower_value"), value["value"], value.get("upper_value"))
-            known = [each for each in ends if each is not None]
-            assert known == sorted(known)
-    return found
 
 
 def check_github(text: str) -> list[dict[str, Any]]:
@@ -146,28 +77,12 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Subjec
     subject = subject_of()
     verdicts = told(subject)
     label = subject.cell.label
-    reference = subject.conclusion.reference
     measured = {
         arm: each["figure"]["value"] if each.get("figure") else each["tgs"]
         for arm, each in verdicts.items()
         if each.get("figure") or each["tgs"] is not None
     }
     assert subject is BEGUN_SUBJECT or len(measured) > 1
-
-    bmf = check_bmf(made(subject, "bmf"))
-    deltas = {
-        arm: each
-        for arm, each in verdicts.items()
-        if each["delta"] is not None and (reference is None or arm != reference.arm)
-    }
-    assert set(bmf) == {f"{label}: {arm}" for arm in measured | deltas}
-    for arm, value in measured.items():
-        (own,) = (v for k, v in bmf[f"{label}: {arm}"].items() if k != "delta")
-        assert own == {"value": value}
-    for arm, each in deltas.items():
-        low, high = each["ci95"] or (None, None)
-        ends = {"lower_value": low, "upper_value": high} if each["ci95"] else {}
-        assert bmf[f"{label}: {arm}"]["delta"] == {"value": each["delta"], **ends}
 
     github = {each["name"]: each for each in check_github(made(subject, "github-benchmark"))}
     assert {name: each["value"] for name, each in github.items()} == {
@@ -186,18 +101,6 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Subjec
         assert [row["ci95_low"], row["ci95_high"]] == [
             repr_of(each) for each in own_arm["ci95"] or (None, None)
         ]
-
-    prometheus = samples(made(subject, "prometheus"))
-    assert by_arm(prometheus.get("xlatune_arm_figure", {})) == measured
-    assert by_arm(prometheus["xlatune_arm_trials"]) == {
-        arm: each["n"] for arm, each in verdicts.items()
-    }
-    assert by_arm(prometheus.get("xlatune_arm_delta_ratio", {})) == {
-        arm: each["delta"] for arm, each in verdicts.items() if each["delta"] is not None
-    }
-    assert [value for _, value in prometheus["xlatune_study_complete"].values()] == [
-        float(subject.conclusion.complete)
-    ]
 
 
 def repr_of(value: float | None) -> str:
@@ -228,7 +131,6 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
     better, base = check_github(made(subject, "github-benchmark"))
     assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
     assert base["extra"] == "reference, n = 3"
-    assert check_bmf(made(subject, "bmf"))[f"{CELL.label}: a"] == {"first-step": {"value": 8.0}}
 
 
 @pytest.mark.parametrize("value", [0.0, 5e-324, 8.0])
@@ -239,14 +141,6 @@ def test_a_figure_of_which_no_ratio_can_be_taken_is_left_out(value: float, metri
     subject = replace(FINISHED, conclusion=Conclusion(verdicts=(verdict,)))
     has_ratio = value == 8.0 or (value > 0 and metric == TGS)
     assert len(check_github(made(subject, "github-benchmark"))) == has_ratio
-    assert check_bmf(made(subject, "bmf"))
-
-
-def test_a_long_cell_leaves_each_arm_its_name() -> None:
-    cell = replace(CELL, config_tag="x" * 2000)
-    report = report_of(FINISHED, cell=cell)
-    found = check_bmf(texts(report, ("bmf",))[".bmf.json"])
-    assert len(found) == len(check_bmf(made(FINISHED, "bmf")))
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -289,22 +183,14 @@ def test_names_and_texts_may_hold_any_character(
     assert [printable(each["arm"]) for each in rows] == [*map(printable, arms)]
     kept = {printable(each[name]) for each in rows for name in ("reasons", "sweep")}
     assert kept == {printable(text)}
-    check_bmf(found[".bmf.json"])
     check_github(found[".github-benchmark.json"])
-    said = samples(found[".prom"])
-    labels = [each for each, _ in said["xlatune_arm_figure"].values()]
-    assert sorted(each["arm"] for each in labels) == sorted(arms)
-    assert {each["sweep"] for each in labels} == {text}
-    is_real = value is not None and math.isfinite(value)
-    assert ("xlatune_arm_delta_ratio" in said) == is_real
 
 
 @pytest.mark.parametrize(
     ("formats", "suffixes"),
     [
-        ("bmf", {".bmf.json"}),
         ("github-benchmark", {".github-benchmark.json"}),
-        ("csv,prometheus", {".arms.csv", ".trials.csv", ".prom"}),
+        ("csv", {".arms.csv", ".trials.csv"}),
     ],
 )
 def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set[str]) -> None:
@@ -397,9 +283,10 @@ def options(text: str) -> RunSettings:
 
 
 def test_formats_are_a_list_and_a_wrong_one_is_named() -> None:
-    assert options("csv, bmf,csv").export == ("csv", "bmf")
+    names = ("csv", "github-benchmark")
+    assert options("csv, github-benchmark,csv").export == names
     assert options("").export == ()
-    assert not {*FILES} ^ {*options("bmf,github-benchmark,csv,prometheus").export}
+    assert not {*FILES} ^ {*options("github-benchmark,csv").export}
     with pytest.raises(
         Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
     ):

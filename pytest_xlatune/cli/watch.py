@@ -1,4 +1,4 @@
-"""`xlatune watch`: every cell below a folder on one screen, or as pages. It changes nothing."""
+"""`xlatune watch`: every cell below a folder on one screen. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
-from pytest_xlatune.cli.show import Output, show
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from pytest_xlatune.sweep.groups import RunSettings
-    from pytest_xlatune.tasks.watch import ScreenLine, Watcher
+    from pytest_xlatune.tasks.watch import ScreenLine
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
@@ -33,18 +31,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)"
     )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="print the state of now, and end")
-    how.add_argument(
-        "--page",
-        nargs="?",
-        type=int,
-        const=-1,
-        metavar="PORT",
-        help="serve them as web pages on 127.0.0.1, for a browser here or through an SSH tunnel "
-        "(port 8421)",
-    )
-    add_options(parser, only=("workdir", "reports", "config"))
+    parser.add_argument("--once", action="store_true", help="print the state of now, and end")
+    add_options(parser, only=("workdir", "config"))
     parser.set_defaults(run=_watch)
 
 
@@ -54,11 +42,7 @@ def _watch(arguments: argparse.Namespace) -> Output:
 
     from pytest_xlatune.tasks.watch import Watcher, all_lines, screen_lines
 
-    options = options_of(arguments)
-    folder = options.workdir
-    watcher = Watcher(folder, names=arguments.cells)
-    if arguments.page is not None:
-        return _serve(watcher, options, None if arguments.page < 0 else arguments.page)
+    watcher = Watcher(options_of(arguments).workdir, names=arguments.cells)
     console = Console(highlight=False, emoji=False, markup=False)
     if arguments.once or not console.is_terminal:
         shown = _texts(all_lines(watcher.look(time.time()), console.width))
@@ -79,26 +63,6 @@ def _watch(arguments: argparse.Namespace) -> Output:
             live.update(Group(*shown), refresh=True)
             if pressed(every_s) in _QUIT:
                 break
-    return Output()
-
-
-def _serve(watcher: Watcher, options: RunSettings, port: int | None) -> Output:
-    """Serve the pages until Ctrl-C."""
-    from pytest_xlatune.tasks.files import NO_JINJA, has_pages
-    from pytest_xlatune.tasks.watched_pages import WatchedPages, serving, tunnel_line
-
-    if not has_pages():
-        raise ConfigError(NO_JINJA)
-    pages = WatchedPages(watcher, options.workdir, options.reports)
-    with contextlib.suppress(KeyboardInterrupt), serving(pages.answer, port) as (server, address):
-        show(
-            [
-                f"the pages of {options.workdir}: {address}",
-                f"from another machine: {tunnel_line(server.server_port)}, then the same address",
-                "It shows them to all who have this address. Ctrl-C ends it.",
-            ]
-        )
-        server.serve_forever()
     return Output()
 
 

@@ -29,32 +29,22 @@ if (live) {
     return s < 90 ? `${s} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
   };
   const clock = (ms) => new Date(ms).toLocaleString();
-  const loaded = Date.now();
-  let lost = false;
-  const isStill = () => lost || Date.now() - of("alive") > of("still");
+  const isStill = () => Date.now() - of("alive") > of("still");
   const tell = () => {
-    const [since, said] = lost
-      ? [loaded, "Not loaded again since TIME, AGO ago: is the tunnel there, and `xlatune watch`?"]
-      : isStill()
-        ? [of("alive"), "Stands still since TIME, AGO ago: no session is at it. Its command goes on."]
-        : [of("event"), "Last event AGO ago, TIME. The page loads itself again."];
+    const [since, said] = isStill()
+      ? [of("alive"), "Stands still since TIME, AGO ago: no session is at it. Its command goes on."]
+      : [of("event"), "Last event AGO ago, TIME. The page loads itself again."];
     live.classList.toggle("still", isStill());
     live.querySelector(".when").textContent =
       said.replace("TIME", clock(since)).replace("AGO", span(Date.now() - since));
   };
-  const again = async () => {
-    if (location.protocol.startsWith("http")) {  // a page that is there is better than an error
-      try { lost = !(await fetch(location.href, { method: "HEAD" })).ok; } catch { lost = true; }
-    }
-    if (!lost) { location.reload(); }
-  };
-  let tried = loaded;
+  let tried = Date.now();
   tell();
   setInterval(() => {
     tell();
-    const isDue = Date.now() - tried > of(isStill() && !lost ? "everystill" : "every")
+    const isDue = Date.now() - tried > of(isStill() ? "everystill" : "every")
       && Date.now() - of("alive") < 7 * 86400e3;
     // a reader who marks a text, or copies the recipe, keeps it
-    if (isDue && !document.hidden && getSelection().isCollapsed) { tried = Date.now(); again(); }
+    if (isDue && !document.hidden && getSelection().isCollapsed) { tried = Date.now(); location.reload(); }
   }, 1000);
 }

@@ -221,11 +221,8 @@ def page_of(
     return _page(document.title, sections, files)
 
 
-def document_page(document: Document, *, source: str, home: str = "") -> Page:
-    """Return the page of a document that no single study is behind: its text and its plots.
-
-    `home` is the address of an index.
-    """
+def document_page(document: Document, *, source: str) -> Page:
+    """Return the page of a document that no single study is behind: its text and its plots."""
     found, rest = document.sections[:1], document.sections[1:]
     sections = [
         *((each.title, each.blocks) for each in found),
@@ -233,20 +230,13 @@ def document_page(document: Document, *, source: str, home: str = "") -> Page:
         *((each.title, each.blocks) for each in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
-    return replace(_page(document.title, sections, ()), source=source, home=home)
+    return replace(_page(document.title, sections, ()), source=source)
 
 
-def index_page(
-    title: str,
-    parts: Sequence[tuple[str, Links]],
-    *,
-    source: str,
-    live: Live | None = None,
-    home: str = "",
-) -> Page:
+def index_page(title: str, parts: Sequence[tuple[str, Links]], *, source: str) -> Page:
     """Return a page of links: title and lines of each part."""
     page = _page(title, [(name, (links,)) for name, links in parts], ())
-    return replace(page, source=source, live=live, home=home)
+    return replace(page, source=source)
 
 
 def tuning_page_of(
@@ -423,9 +413,7 @@ def html(page: Page) -> str:
     Raises:
         ImportError: jinja2 is not installed.
     """
-    text: str = _template().render(
-        page=page, policy=_policy(is_live=page.live is not None), script=_script(), style=_style()
-    )
+    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=_style())
     lines = (line for line in map(str.rstrip, text.splitlines()) if line.strip())
     return printable("\n".join(lines) + "\n")
 
@@ -525,16 +513,10 @@ def _style() -> str:
     return _file("page.css").strip()
 
 
-_ITSELF = "; connect-src 'self'"
-
-
-def _policy(*, is_live: bool) -> str:
-    """Return what the browser may load and run: the page's own script and styles alone.
-
-    One that is live asks whether it is still there before it loads itself again.
-    """
+def _policy() -> str:
+    """Return what the browser may load and run: the page's own script and styles alone."""
     digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        f"base-uri 'none'; form-action 'none'{_ITSELF if is_live else ''}"
+        f"base-uri 'none'; form-action 'none'"
     )

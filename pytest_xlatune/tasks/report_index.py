@@ -28,8 +28,8 @@ _TUNING = "-tuning.json"
 _FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the first that is there
 
 
-def report_index(reports: Path, *, home: str = "") -> Page:
-    """Return the page of a reports folder, the newest report first; `home` is that of all pages."""
+def report_index(reports: Path) -> Page:
+    """Return the page of a reports folder, the newest report first."""
     studies = sorted(_studies(reports), key=lambda each: each[0], reverse=True)
     return mapped(
         index_page(
@@ -45,7 +45,6 @@ def report_index(reports: Path, *, home: str = "") -> Page:
                 ),
             ],
             source="the reports of this folder",
-            home=home,
         ),
         hide_kept,
     )
@@ -62,22 +61,10 @@ def write_index(reports: Path) -> Path:
     return path
 
 
-def files_of(reports: Path) -> dict[str, Path]:
-    """Return each file that the index leads to, by its address below the folder."""
-    found = (link for links in _parts(report_index(reports)) for link in links.links)
-    names = {at for each in found for at in (each.href, *(at for _, at in each.others)) if at}
-    return {name: reports / name for name in sorted(names)}
-
-
-def _parts(page: Page) -> Iterator[Links]:
-    for part in page.parts:
-        yield from (each for each in part.blocks if isinstance(each, Links))
-
-
 def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
     """Yield when each study was written, and its line."""
     for path in sorted(reports.glob("*/*.json")):
-        # gate.bmf.json beside gate.json is of another program
+        # gate.mlflow.json beside gate.json is of another program
         if "." in path.stem or not path.with_suffix(".md").exists():
             continue
         text = f"{path.parent.name}: {path.stem}"

@@ -66,7 +66,6 @@ class Seen:
     """One cell at one moment.
 
     Attributes:
-        folder: of its ledger.
         sweep: the sweep's name.
         label: the cell in a few words.
         standing: how it stands.
@@ -78,7 +77,6 @@ class Seen:
         events: time and text of its last events, the newest first.
     """
 
-    folder: Path
     sweep: str
     label: str
     standing: Standing
@@ -120,7 +118,6 @@ class Watcher:
             except (XlatuneError, OSError) as error:
                 found.append(
                     Seen(
-                        folder=folder,
                         sweep=folder.parent.name,
                         label=folder.name,
                         standing=Standing.UNREADABLE,
@@ -174,7 +171,6 @@ class _Cell:
         stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)
         is_alive = stands is Standing.RUNNING
         return Seen(
-            folder=self._folder,
             sweep=known.sweep,
             label=known.cell.label,
             standing=stands,

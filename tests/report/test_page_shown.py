@@ -192,7 +192,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("Cells", Links(links=(found, Link(text="none")))),
         ("Others", Links(links=(), none="-")),
     ]
-    made["index"] = index_page("Cells", parts, source="the ledgers", live=now)
+    made["index"] = index_page("Cells", parts, source="the ledgers")
     made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():

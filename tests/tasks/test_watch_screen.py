@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
@@ -14,7 +12,7 @@ LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
 
 
 def seen(sweep: str, standing: Standing = Standing.RUNNING, **more: object) -> Seen:
-    return Seen(folder=Path(sweep), sweep=sweep, label="m FSDP=8", standing=standing, **more)  # type: ignore[arg-type]
+    return Seen(sweep=sweep, label="m FSDP=8", standing=standing, **more)  # type: ignore[arg-type]
 
 
 def text(lines: list[ScreenLine]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -84,10 +83,7 @@ def _import(arguments: argparse.Namespace) -> Output:
             f"{path} does not say which cell its jobs measured: add {' and '.join(missing)}"
         )
     try:
-        raw = path.read_bytes()
-        # a spreadsheet's "Unicode text" is UTF-16
-        is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = raw.decode("utf-16" if is_utf16 else "utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
     rows = read_table(text, where=str(path))

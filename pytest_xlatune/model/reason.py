@@ -363,7 +363,6 @@ class Why(StrEnum):
     AGAINST_CONTROL_GROUP = auto()
     ONE_BASELINE_RUN = auto()
     SETTINGS_UNTOLD = auto()
-    FIGURES_CONTRADICT = auto()
 
     # nodes
     COUNTED = auto()

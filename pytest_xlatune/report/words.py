@@ -702,10 +702,6 @@ WORDS: Mapping[Why, str] = {
         "the table does not tell the settings of {profiles:, }: each is a profile of its own; "
         "name the ones that do nothing with --no-op"
     ),
-    Why.FIGURES_CONTRADICT: N_(
-        "contradiction: job {jobs:, } ({arm}) has {tgs:g} TGS x {step_s:g} s = {tokens:.6g} "
-        "tokens a step, expected {expected:g or that of most}: one of the two figures is wrong"
-    ),
     # nodes
     Why.COUNTED: N_("{number} {word}"),
     Why.NODES_COUNTED: N_("{nodes:+node}: {counts:, }"),

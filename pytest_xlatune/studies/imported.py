@@ -33,7 +33,6 @@ from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import OneCell, job_ids_of, measured
 
 KIND = "imported"
-CONTRADICTS = "invariant-violated"  # flag of a score whose TGS times seconds is not the cell's
 _POWER = 0.8
 _UNTOLD = "the settings of"
 
@@ -47,13 +46,11 @@ class ImportedStudy(OneCell):
         profiles: in the table's order, the baseline left out.
         no_ops: ids of profiles that do what the baseline does, as the user says.
         idle: profile -> why it does what the baseline does, as the catalog knows.
-        tokens: of one device in a step, which TGS times seconds must be; None where it is not told.
     """
 
     cell: Cell
     profiles: tuple[Profile, ...]
     no_ops: tuple[str, ...] = ()
-    tokens: float | None = None
     idle: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -203,18 +200,6 @@ class _Table:
         untold = sorted(self.study.untold - {*self.study.controls})
         if untold:
             yield Reason(Why.SETTINGS_UNTOLD, profiles=untold)
-        for each in self.runs:
-            score = each.score
-            if score and score.tgs and score.step_s and CONTRADICTS in score.flags:
-                yield Reason(
-                    Why.FIGURES_CONTRADICT,
-                    jobs=each.job_ids,
-                    arm=each.trial.arm,
-                    tgs=score.tgs,
-                    step_s=score.step_s,
-                    tokens=score.tgs * score.step_s,
-                    expected=self.study.tokens,
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

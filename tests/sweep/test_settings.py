@@ -230,7 +230,12 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
     texts |= {"access": "group"}
     texts["parallelism"] = "PP=3"
-    texts |= {"step-pattern": "torchtitan", "export": "csv,github-benchmark", "pair": "on", "rotate": "off"}
+    texts |= {
+        "step-pattern": "torchtitan",
+        "export": "csv,github-benchmark",
+        "pair": "on",
+        "rotate": "off",
+    }
     tables = {"slurm", "launcher", "container"}
     names = [option.name for option in OPTIONS if option.name not in {*tables, "config"}]
     lines = [f'{name} = "{texts.get(name, 3)}"' for name in names]

@@ -1,4 +1,4 @@
-"""A table of jobs run by hand: an order, its noise, its contradictions, and no verdict."""
+"""A table of jobs run by hand: an order, its noise, and no verdict."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pytest_xlatune.tasks.publish import Known, document_of, read_known
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
 DECOMPOSER = "--xla_gpu_collective_permute_decomposer_threshold"
-# figures of a published sweep on eight nodes; the seconds of 14007 are made up to contradict
+# figures of a published sweep on eight nodes
 TABLE = f"""\
-Job,Profile,Flags,Env,TGS,step (s),Status
+Job,Profile,Flags,Env,TGS,Step_s,Status
 14001,baseline-deployed,,,955.3,30.01,ok
 14002,hp-stream,{PRIORITY},,972.1,29.49,ok
 14003,cp-1G,{DECOMPOSER}=1073741824,,970.7,29.54,ok
@@ -100,17 +100,6 @@ def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> No
     assert conclusion.noise.sigma == pytest.approx(abs(math.log(112 / 110)) / math.sqrt(2))
 
 
-def test_contradictions_of_the_invariant_are_listed_and_rounding_is_none(tmp_path: Path) -> None:
-    notes = [each for each in known(tmp_path).conclusion.notes if "contradiction" in sentence(each)]
-    assert len(notes) == 1
-    assert "job 14007 (overlap2)" in sentence(notes[0])
-    assert "989.2 TGS x 29.99 s = 29666.1" in sentence(notes[0])
-    coarse = "job,profile,flags,tgs,seconds\n1,baseline,,955,30\n2,a,--xla_a=1,972,29\n"
-    table = coarse + "3,b,--xla_b=1,961,30\n"
-    found = known(tmp_path / "coarse", table, no_ops=()).conclusion.notes
-    assert not [each for each in found if "contradiction" in sentence(each)]
-
-
 def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
     conclusion = known(tmp_path).conclusion
     oom, tree = conclusion.verdict("pipelined-ag"), conclusion.verdict("tree")
@@ -137,6 +126,8 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
         pytest.param("a,b\n1,2\n", "has no column profile, tgs", id="other columns"),
         pytest.param("job,profile,tgs\n", "no jobs", id="no rows"),
         pytest.param("job,profile,tgs\n1,a,5\n", "no row is the baseline", id="no baseline"),
+        pytest.param("job,profile,tgs\n1,baseline,1e400\n", "tgs: found '1e400'", id="no number"),
+        pytest.param('job,profile,tgs\n1,baseline,"1,5"\n', "found '1,5'", id="a comma"),
         pytest.param(
             "job,profile,tgs\n1,baseline,fast\n2,a,-1\n",
             "line 2: tgs: found 'fast'.*; line 3: tgs: found '-1'",
@@ -171,20 +162,6 @@ def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: 
 
 
 @pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("1.001,5", "tgs: found '1.001,5', expected a positive number such as 1234.5 or 1,234.5"),
-        ("1,5", "tgs: found '1,5'"),
-        ("12,34.5", "found '12,34.5'"),
-        ("1e400", "found '1e400'"),
-    ],
-)
-def test_a_figure_that_could_be_two_numbers_is_told(cell: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_table(f'job,profile,tgs\n1,baseline,"{cell}"\n', where="t.csv")
-
-
-@pytest.mark.parametrize(
     ("table", "message"),
     [
         ("job,profile,env,tgs\n1,baseline,,5\n2,a,X='1,5\n", "line 3: env: No closing quotation"),
@@ -199,172 +176,51 @@ def test_what_is_no_table_is_one_message(table: str, message: str) -> None:
         read_table(table, where="t.csv")
 
 
-# as a sweep was published: names only, figures with units, a star at the winner
-PRINTED = """\
-# A sweep
-
-Some words | that are no table.
-
-| Job | Note |
-|-----|------|
-| 1 | not this one |
-
-| Job ID  | Profile | Mean TGS | Step (s) | Status |
-|:--------|---------|---------:|---------:|--------|
-| (14601) | `baseline-deployed` | 1,136.0 | 25.24 s | ok |
-| (14602) | **ag-1g** \u2b50 | **1,267.5** | 22.62 s | ok |
-| (14603) | async | 1152.9 | 24.87 s | |
-| (14604) | db | \u2013 | | OOM |
-
-| Job ID | Profile | Mean TGS |
-|---|---|---|
-| 9 | another | 1 |
-"""
-
-
-def test_a_table_is_read_as_people_print_it() -> None:
-    rows = read_table(PRINTED, where="sweep.md")
-    assert [(each.job, each.profile.id, each.tgs, each.step_s, each.status) for each in rows] == [
-        ("14601", "baseline-deployed", "1136.0", "25.24", "ok"),
-        ("14602", "ag-1g", "1267.5", "22.62", "ok"),
-        ("14603", "async", "1152.9", "24.87", ""),
-        ("14604", "db", "", "", "oom"),
-    ]
-    assert [each.line for each in rows] == [11, 12, 13, 14]
-
-
 GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,ok\n"
 
 
 @pytest.mark.parametrize(
     "table",
     [
+        pytest.param(GOOD, id="commas"),
         pytest.param(GOOD.replace(",", "\t"), id="tabs"),
         pytest.param(GOOD.replace(",", ";"), id="semicolons"),
-        pytest.param(GOOD.replace(",", ";").replace(".", ","), id="semicolons, commas in figures"),
-        pytest.param(
-            GOOD.replace(",", "\t").replace("8000", "8.000,0").replace("8100.5", "8.100,5"),
-            id="tabs, German thousands",
-        ),
-        pytest.param(GOOD.replace(",", "|"), id="bars, as sacct -P prints"),
-        pytest.param("sep=;\n" + GOOD.replace(",", ";"), id="a spreadsheet's hint"),
-        pytest.param(f"# PP=8, tried in May\n\nAll on n[1-8].\n\n{GOOD}", id="a heading above"),
-        pytest.param(f"{GOOD}\nThat is all of it.\n", id="words below"),
-        pytest.param(f"## Sweep\n```csv\n{GOOD}```\nAnd some words.\n", id="a code block"),
-        pytest.param(
-            "# Sweep\n|job|profile|flags|tgs|status|\n|--|--|--|--|--|\n|1|baseline||8000|ok|\n"
-            "|2|a|--xla_a=1|8100.5|ok|\n",
-            id="a heading right above a markdown table",
-        ),
+        pytest.param(GOOD.replace("job,profile,flags", '"Job ID","Name",xla_flags'), id="W&B"),
+        pytest.param(GOOD.replace(",ok", ",finished"), id="finished"),
+        pytest.param(GOOD.replace("\n", "\r\n") + ",,,,\r\n\r\n", id="a spreadsheet's end"),
     ],
 )
-def test_columns_are_separated_as_people_do(table: str) -> None:
+def test_columns_are_separated_and_called_as_programs_do(table: str) -> None:
     rows = read_table(table, where="t")
-    assert [(each.profile.id, float(each.tgs), each.status) for each in rows] == [
-        ("baseline-deployed", 8000.0, "ok"),
-        ("a", 8100.5, "ok"),
+    assert [(each.line, each.job, each.profile.id, each.tgs) for each in rows] == [
+        (2, "1", "baseline-deployed", 8000.0),
+        (3, "2", "a", 8100.5),
     ]
     assert rows[1].profile.shown_text == "--xla_a=1"
-    lines = table.splitlines()
-    assert all(each.profile.id[:4] in lines[each.line - 1] for each in rows)
-
-
-@pytest.mark.parametrize(
-    ("head", "figures", "seconds"),
-    [
-        ("seconds_per_step", ("3.030", "3.1"), ("3.030", "3.1")),
-        ("step time (s)", ("3.030", "3.1"), ("3.030", "3.1")),
-        ("Mean Step Time [ms]", ("3030", "3100.5"), ("3.030", "3.1005")),
-        ("ms per step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
-        ("Time / step", ("3030 ms", "3.1 s"), ("3.030", "3.1")),
-        ("s_per_step", ("3.030", "3,100.5"), ("3.030", "3100.5")),
-        ("it/s", ("0.25", "0.3"), ("4", "3.33")),
-        ("steps per second", ("0.5", "2.0"), ("2", "0.5")),
-    ],
-)
-def test_a_steps_time_is_read_in_its_unit(
-    head: str, figures: tuple[str, str], seconds: tuple[str, str]
-) -> None:
-    table = f'job,profile,{head}\n1,baseline,{figures[0]}\n2,a,"{figures[1]}"\n'
-    assert tuple(each.step_s for each in read_table(table, where="t")) == seconds
-
-
-@pytest.mark.parametrize(
-    ("head", "cell"),
-    [
-        ("| run | Config | XLA_FLAGS | TGS (tok/s/GPU) |", "8.1k"),
-        ("| job | variant | flags | tokens/s/device |", "8100 \u00b1 30"),
-        ("| job | experiment | xla flags | tgs |", "8,100 +/- 0.3 %"),
-    ],
-)
-def test_a_published_table_has_its_own_words(head: str, cell: str) -> None:
-    flags = "export XLA_FLAGS='--xla_a=1'"
-    table = f"{head}\n|--|--|--|--|\n|1|baseline|(none)|8000|\n|2|a|{flags}|{cell}|\n"
-    rows = read_table(table, where="t")
-    assert [float(each.tgs) for each in rows] == [8000, 8100]
-    assert rows[1].profile.shown_text == "--xla_a=1"
-
-
-def test_a_unit_that_is_not_known_is_no_column() -> None:
-    with pytest.raises(ConfigError, match="has no column tgs"):
-        read_table("job,profile,step time (min)\n1,baseline,3\n", where="t")
-
-
-@pytest.mark.parametrize(
-    ("cell", "status", "read"),
-    [
-        ("OOM", "OOM", "oom"),
-        ("OOM", "", "oom"),
-        ("\u274c out of memory", "ok", "\u274c out of memory"),
-        ("FAILED (exit 1)", "", "failed (exit 1)"),
-        ("timed out", "node lost", "node lost, timed out"),
-        ("exit code 137", "", "exit code 137"),
-        ("-", "hang", "hang"),
-    ],
-)
-def test_a_word_in_the_figures_cell_says_why_there_is_none(
-    cell: str, status: str, read: str
-) -> None:
-    row = read_table(f"job,profile,tgs,status\n1,baseline,5,\n2,a,{cell},{status}\n", where="t")[1]
-    assert (row.tgs, row.status) == ("", read)
-
-
-def test_a_figure_beside_a_failures_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"line 3: tgs: found '8000 .failed once.'"):
-        read_table("job,profile,tgs\n1,baseline,5\n2,a,8000 (failed once)\n", where="t")
 
 
 def test_jobs_without_an_id_are_called_by_their_lines(tmp_path: Path) -> None:
-    table = "profile;seconds_per_step\nbaseline;3,0301\nbaseline;3,0312\na;3,1\n"
-    assert [each.job for each in read_table(table, where="t")] == ["line-2", "line-3", "line-4"]
+    table = "profile;seconds_per_step\nbaseline;3.0301\nbaseline;3.0312\na;3.1\n"
+    rows = read_table(table, where="t")
+    assert [each.job for each in rows] == ["line-2", "line-3", "line-4"]
+    assert [each.step_s for each in rows] == [3.0301, 3.0312, 3.1]
     conclusion = known(tmp_path, table.replace("seconds_per_step", "tgs"), no_ops=()).conclusion
     found = conclusion.verdict("a")
     assert found is not None
     assert found.job_ids == ("line-4",)
 
 
-@pytest.mark.parametrize("mark", [";", "\t"])
-def test_a_comma_that_may_be_two_things_is_asked(mark: str) -> None:
-    table = "job,profile,tgs\n1,baseline,?\n2,a,?\n".replace(",", mark).replace("?", "1,234")
-    with pytest.raises(ConfigError, match="line 2: tgs: found '1,234', where the comma may"):
-        read_table(table, where="t")
-    told = table.replace("1,234", "1,234.5", 1)
-    assert [each.tgs for each in read_table(told, where="t")] == ["1234.5", "1234"]
-    told = table.replace("1,234", "1,23", 1)
-    assert [each.tgs for each in read_table(told, where="t")] == ["1.23", "1.234"]
+@pytest.mark.parametrize("cell", ["OOM", "3120.4", ""])
+def test_a_job_that_failed_has_no_figure_whatever_stands_there(cell: str) -> None:
+    row = read_table(f"job,profile,tgs,status\n1,baseline,5,\n2,a,{cell},OOM\n", where="t")[1]
+    assert (row.tgs, row.status) == (None, "oom")
 
 
-def test_a_table_in_utf_16_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.txt").write_text(GOOD.replace(",", "\t"), encoding="utf-16")
-    assert main(["import", "t.txt", "--model", "m", "--parallelism", "PP=8"]) == 0
-    assert "8100.5" in capsys.readouterr().out
+NAMES = "job,profile,tgs,status\n1,baseline,1136.0,\n2,ag-1g,1267.5,\n3,async,1152.9,\n4,db,,OOM\n"
 
 
 def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
-    conclusion = known(tmp_path, PRINTED, no_ops=()).conclusion
+    conclusion = known(tmp_path, NAMES, no_ops=()).conclusion
     assert conclusion.noise.sigma is None
     winner = conclusion.verdict("ag-1g")
     assert winner is not None
@@ -372,7 +228,7 @@ def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
     assert winner.reasons == (Reason(Why.NOTHING_RUN_TWICE),)
     notes = " ".join(map(sentence, conclusion.notes))
     assert "the table does not tell the settings of ag-1g, async, db" in notes
-    said = known(tmp_path / "2", PRINTED, no_ops=("async",)).conclusion
+    said = known(tmp_path / "2", NAMES, no_ops=("async",)).conclusion
     assert said.noise.sigma is not None
     assert "settings of ag-1g, db:" in " ".join(map(sentence, said.notes))
 
@@ -391,16 +247,6 @@ def test_tgs_alone_needs_no_tokens(tmp_path: Path) -> None:
     assert a.delta == pytest.approx(0.03)
     assert a.step_s is None
     assert "103.0" in markdown(document_of(found))
-
-
-def test_rows_that_disagree_with_each_other_tell_no_truth(tmp_path: Path) -> None:
-    """Half of the figures are wrong: which half is not known, so none is called a contradiction."""
-    table = "job,profile,flags,tgs,s\n1,baseline,,100,2\n2,a,--xla_a=1,100,3\n".replace(
-        ",s\n", ",seconds\n"
-    )
-    assert "contradiction" not in " ".join(
-        map(sentence, known(tmp_path, table, no_ops=()).conclusion.notes)
-    )
 
 
 CONTROLS = """\

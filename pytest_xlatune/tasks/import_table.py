@@ -268,7 +268,7 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
     status = " ".join(values.get("status", "").lower().split())
-    # what is printed beside a failure is no figure of a whole run
+    # a figure beside a failure is not of a whole run
     measured = values if status in _OK else {}
     tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")
     if status in _OK and tgs is None and step_s is None:

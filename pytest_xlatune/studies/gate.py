@@ -456,19 +456,15 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
             for each in planned
         )
 
-    def past_of(self, history: History, cells: Sequence[Cell]) -> Past:
-        """Return the trials of a history that are its own, in these cells."""
-        return read(
+    def past(self, history: History) -> Past:
+        """Return its own trials of a history; a stored baseline is among them."""
+        past = read(
             history,
-            protocols={each.digest: each.protocol for each in cells},
+            protocols={each.digest: each.protocol for each in self.cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
             is_one_window=True,
         )
-
-    def past(self, history: History) -> Past:
-        """Return its own trials of a history; a stored baseline is among them."""
-        past = self.past_of(history, self.cells)
         if self.stored is None:
             return past
         # a report has them in its own window; they are held beside the candidates in theirs

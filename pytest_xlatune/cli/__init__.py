@@ -127,7 +127,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune drill before/ -- after/",
         "xlatune drill base/ -- overlap/ -- unrolled/ --top 30 --full-names",
         "xlatune drill trace/ --csv > rows.csv",
-        "xlatune drill trace/ --program dump/ --timeline step.json.gz --pgle step.pbtxt",
+        "xlatune drill trace/ --program dump/ --pgle step.pbtxt",
         "xlatune drill before/ -- after/ --by-path --collectives",
     ),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),

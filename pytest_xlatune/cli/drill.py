@@ -84,12 +84,6 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         "--by-path", action="store_true", help="show time by the operation's path in the framework"
     )
     parser.add_argument(
-        "--timeline",
-        type=Path,
-        metavar="FILE",
-        help="write a JSON that Perfetto opens (.gz: packed)",
-    )
-    parser.add_argument(
         "--pgle", type=Path, metavar="FILE", help="write a profile for XLA's scheduler (.pbtxt)"
     )
     add_json(parser)
@@ -123,7 +117,6 @@ def _drill(arguments: argparse.Namespace) -> Output:
         collectives=arguments.collectives,
         programs=tuple(arguments.program),
         by_path=arguments.by_path,
-        timeline=arguments.timeline,
         pgle=arguments.pgle,
     )
     found = drill_variants(

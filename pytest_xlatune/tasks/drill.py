@@ -1,4 +1,4 @@
-"""Drill the captures of variants, and make what a person asks for beside: paths, files, and more.
+"""Drill the captures of variants, and make what a person asks for beside: paths, a file, and more.
 
 A variant that cannot be read is told, and the others are drilled all the same.
 """
@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.evidence.trace import Family, parse_families
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import (
-    TimelineWriter,
     operation_paths,
     pgle_profile,
     read_window,
@@ -37,14 +36,12 @@ class Extras:
         collectives: their bytes, waits and stragglers.
         programs: dumps of the compiled program, one for each variant; () asks for none.
         by_path: the time by the operation's path in the framework.
-        timeline: a file for Perfetto; of one variant.
         pgle: a file for XLA's scheduler; of one variant.
     """
 
     collectives: bool = False
     programs: tuple[Path, ...] = ()
     by_path: bool = False
-    timeline: Path | None = None
     pgle: Path | None = None
 
     def check(self, variants: int) -> None:
@@ -58,10 +55,10 @@ class Extras:
                 f"--program was given {len(self.programs)} times for "
                 f"{counted(variants, 'variant')}; give the dump of each, in their order"
             )
-        if (self.timeline or self.pgle) and variants > 1:
-            raise ConfigError("--timeline and --pgle write one variant; give its captures alone")
         if self.pgle is None:
             return
+        if variants > 1:
+            raise ConfigError("--pgle writes one variant; give its captures alone")
         from pytest_xlatune.model.profile import PGLE_SUFFIX
 
         if self.pgle.suffix != PGLE_SUFFIX:
@@ -122,13 +119,11 @@ def drill_variants(
         )
     asked.check(len(variants))
     programs, watches = _watches(asked, len(variants))
-    writer = TimelineWriter(asked.timeline) if asked.timeline else None
     drills: list[Drill] = []
     problems: list[str] = []
     left_out: list[str] = []
     for place, (paths, step_s) in enumerate(zip_longest(variants, step_times_s)):
-        observe: list[Callable[[Observed], None]] = list(watches[place : place + 1])
-        observe += [writer] if writer is not None else []
+        observe = watches[place : place + 1]
         try:
             drilled, without = read_window(paths, window, step_s=step_s, observe=observe)
         except XlatuneError as error:
@@ -141,8 +136,6 @@ def drill_variants(
     found_all = Drilled(drills=tuple(drills), problems=(*problems, *left_out))
     if problems:  # what was asked of each variant cannot be told apart
         return found_all
-    if writer is not None:
-        writer.close()
     return replace(
         found_all,
         talking=tuple(
@@ -178,9 +171,7 @@ def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], li
 
 
 def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str]:
-    """Write the profile for the scheduler; tell of it and of the timeline."""
-    if asked.timeline:
-        yield f"timeline: {asked.timeline}, for https://ui.perfetto.dev"
+    """Write the profile for the scheduler, and tell of it."""
     if asked.pgle:
         from pytest_xlatune.model.profile import PGLE
 

@@ -317,8 +317,6 @@ class Observed:
     device: str
     backend: Backend
     names: tuple[str, ...]
-    streams: tuple[str, ...]
-    stream: Ints  # of each kernel, an index in `streams`
     events: Events
     kind: Ints  # of each kernel, an index in `KINDS`
     steps: tuple[int, ...]
@@ -678,14 +676,11 @@ def _observed(
     kind: Ints,
     assigned: tuple[tuple[int, ...], Ints],
 ) -> Observed:
-    sizes = [len(each.events) for each in device.streams]
     return Observed(
         source=trace.source,
         device=device.name,
         backend=device.backend,
         names=trace.names,
-        streams=tuple(each.name for each in device.streams),
-        stream=np.repeat(np.arange(len(sizes)), sizes),
         events=events,
         kind=kind,
         steps=assigned[0],

@@ -4,17 +4,13 @@ A window is one file per process. Its files lie in `plugins/profile/<timestamp>/
 neighbouring timestamps, since processes do not start the profiler at the same second. Files that
 cannot be read are named, and the others are read.
 
-And what a capture is written out as. A timeline is the JSON that Perfetto (https://ui.perfetto.dev)
-and chrome://tracing open: a process for each device, a thread for each stream, and one more whose
-slices are the parts of the step: compute, exposed communication, exposed memory, idle. A viewer
-colours slices by their names, so that each part has its colour. A profile is a text
+And the profile that is written of a window: a text
 `ProfiledInstructionsProto` (tsl/profiler/protobuf/profiled_instructions.proto), the mean time of
 each operation, for `--xla_gpu_pgle_profile_file_or_directory_path`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import sys
@@ -24,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.trace import ABSENT, KINDS, Ints, Kind, Trace
+from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
@@ -252,98 +248,7 @@ def _files(path: Path) -> Iterator[str]:
         yield str(path)
 
 
-PARTS = ("idle", "exposed memory", "exposed communication", "compute")
 _PS_PER_US = 1e6
-_PARTS_THREAD = 0
-
-
-class TimelineWriter:
-    """Writes the kernels of each device while its capture is in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._devices = 0
-        self._zeros: dict[str, int] = {}  # of each capture: its devices share a clock
-        try:
-            # the name decides:  step.json    step.json.gz
-            opener = gzip.open if path.suffix == ".gz" else open
-            self._file = opener(path, "wt", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: the timeline cannot be written: {error.strerror}") from None
-        self._file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-
-    def __call__(self, found: Observed) -> None:
-        """Write a device."""
-        self._devices += 1
-        first_ps = int(found.events.start_ps.min(initial=1 << 62))
-        zero_ps = self._zeros.setdefault(found.source, first_ps)
-        for event in _events(found, self._devices, zero_ps):
-            self._file.write(json.dumps(event, separators=(",", ":")) + ",\n")
-
-    def close(self) -> None:
-        """Write the end."""
-        self._file.write(
-            '{"ph":"M","name":"process_sort_index","pid":1,"args":{"sort_index":1}}]}\n'
-        )
-        self._file.close()
-
-
-def _events(found: Observed, pid: int, zero: int) -> Iterator[dict[str, Any]]:
-    yield _named("process_name", pid, 0, f"{found.device} {Path(found.source).name}")
-    yield _named("thread_name", pid, _PARTS_THREAD, "parts of the step")
-    for place, stream in enumerate(found.streams, 1):
-        yield _named("thread_name", pid, place, stream)
-    events = found.events
-    for row in range(len(events)):
-        step, op = int(found.step[row]), int(events.op[row])
-        known = {"kind": str(KINDS[int(found.kind[row])])}
-        if op != ABSENT:
-            known["op"] = found.names[op]
-        if step != ABSENT:
-            known["step"] = str(found.steps[step])
-        yield {
-            "ph": "X", "pid": pid, "tid": int(found.stream[row]) + 1,
-            "ts": (int(events.start_ps[row]) - zero) / _PS_PER_US,
-            "dur": int(events.duration_ps[row]) / _PS_PER_US,
-            "name": found.names[int(events.name[row])], "args": known,
-        }  # fmt: skip
-    for number in range(len(found.steps)):
-        here = np.flatnonzero(found.step == number)
-        for part, begin, end in parts_of(
-            events.start_ps[here], events.end_ps[here], found.kind[here]
-        ):
-            yield {
-                "ph": "X", "pid": pid, "tid": _PARTS_THREAD, "ts": (begin - zero) / _PS_PER_US,
-                "dur": (end - begin) / _PS_PER_US, "name": part,
-                "args": {"step": str(found.steps[number])},
-            }  # fmt: skip
-
-
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def parts_of(start_ps: Ints, end_ps: Ints, kind: Ints) -> Iterator[tuple[str, int, int]]:
-    """Yield the parts of a step in their order: name, begin and end in picoseconds.
-
-    What computes counts before what communicates, and that before what copies, as in a drill.
-    """
-    if not len(start_ps):
-        return
-    points = np.concatenate([start_ps, end_ps])
-    order = np.argsort(points, kind="stable")
-    at = points[order]
-    change = np.repeat([1, -1], len(start_ps))[order]
-    kinds = np.tile(kind, 2)[order]
-    part = np.zeros(len(at), np.int64)
-    for value, each in enumerate((Kind.MEMORY, Kind.COMMUNICATION, Kind.COMPUTE), 1):
-        part[np.cumsum(np.where(kinds == KINDS.index(each), change, 0)) > 0] = value
-    wide = np.flatnonzero(np.diff(at))
-    begins, ends, part = at[wide], at[wide + 1], part[wide]
-    firsts = np.flatnonzero(np.diff(part, prepend=-1))
-    lasts = np.append(firsts[1:], len(part)) - 1
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        yield PARTS[int(part[first])], int(begins[first]), int(ends[last])
 
 
 def pgle_profile(found: Drill, program: Program | None = None) -> str:

@@ -464,7 +464,7 @@ def test_the_other_estimates_of_a_ceiling() -> None:
         ({**PAIRED, "key": "dtype", "values": ("a", "b")}, "leave out compiled_ceiling="),
         ({**PAIRED, "key": "XLA_PYTHON_CLIENT_MEM_FRACTION"}, "leave out compiled_ceiling="),
         (PAIRED, "the sweep compiles nothing"),
-        ({"sizes": (0.3, 8)}, r"0.3 on 8 devices is a global batch of 2.4 .* step is 0.125"),
+        ({"sizes": (0.3, 8)}, "per_device_batch_size is 0.3, expected whole numbers"),
         ({"start": 0.5}, "begin at per_device_batch_size=0.5, below the smallest size, 1"),
         ({"key": "remat_policy", "values": ("a b", "A_B")}, "both named remat-policy-a-b"),
     ],
@@ -958,17 +958,3 @@ def test_simulated_pairs_keep_the_promised_rates() -> None:
     assert found["above 3"] == found["over budget"] == found["none"] == 0
     assert found["held"] >= 17
     assert found["jobs"] < found["fitting"]
-
-
-def test_fractions_of_a_batch_are_sizes_where_the_global_batch_is_whole() -> None:
-    study = study_of(start=0.5, step=0.125)
-    assert study.values[:4] == ("0.125", "0.25", "0.375", "0.5")
-    assert study.ids[0] == "pdbs-0.125"
-    with pytest.raises(ConfigError, match="where there are more devices, say CellSettings"):
-        study_of(start=1, step=0.0625)
-    known = replace(CELL, parallelism=Parallelism.parse("FSDP=16"), devices=16)
-    assert study_of(cell=known, start=1, step=0.0625).values[0] == "0.0625"
-    # a third of a sequence is no number of binary digits: 0.333333333333 x 3 is no whole batch
-    three = replace(CELL, parallelism=Parallelism.parse("FSDP=3"))
-    with pytest.raises(ConfigError, match="not whole"):
-        study_of(cell=three, sizes=(1 / 3, 1))

@@ -234,8 +234,6 @@ class BatchSize(DeclaredStudy):
                 "one key"
             )
         texts, start = self._listed(asked.cell)
-        if self.key == PER_DEVICE:
-            _refuse_parts(asked.cell, texts)
         rows = [asked.cell]
         if self.by:
             rows = [_variant(asked.cell, self.by, each) for each in self.by_values]
@@ -306,22 +304,6 @@ def _own_value(cell: Cell, key: str) -> float | None:
         return None
 
 
-def _refuse_parts(cell: Cell, texts: Sequence[str]) -> None:
-    """Refuse a fraction of a batch that is no whole global batch.
-
-    MaxText trains on int(size x devices) sequences and tells TGS by the size as it was written.
-    """
-    devices = cell.devices or math.prod(degree for _, degree in cell.parallelism.axes)
-    wrong = next((each for each in texts if float(each) * devices % 1), None)
-    if wrong is not None:
-        raise ConfigError(
-            f"batch size: {PER_DEVICE}={wrong} on {devices} devices is a global batch of "
-            f"{float(wrong) * devices:.6g} sequences, which is not whole; the least step is "
-            f"{1 / devices:.6g}"
-            + ("" if cell.devices else ": where there are more devices, say CellSettings(devices=)")
-        )
-
-
 def changes_loss(key: str) -> bool:
     """Whether a key changes the computation: its values are never ranked."""
     return any(word in key.lower() for word in _CHANGES_LOSS)
@@ -329,11 +311,11 @@ def changes_loss(key: str) -> bool:
 
 def _variant(cell: Cell, key: str, text: str) -> Cell:
     """Return the cell with another value of one key."""
+    if key in _SHORT and not text.isdecimal():
+        raise ConfigError(f"batch size: {key} is {text}, expected whole numbers")
     if key == PER_DEVICE:
         return replace(cell, per_device_batch_size=float(text))
     if key == TARGET_LENGTH:
-        if not text.isdecimal():
-            raise ConfigError(f"batch size: {key} is {text}, expected whole numbers: step=1024")
         return replace(cell, max_target_length=int(text))
     if _VARIABLE.fullmatch(key):
         return replace(cell, deployed={**cell.deployed, key: text})

@@ -262,7 +262,7 @@ def _combined(
         usable = sum(
             each.step >= protocol.first_step and each.kind == "step" for each in report.steps
         )
-        if not report.steps and protocol.needs_steps:
+        if not report.steps and protocol.needs_window:
             last = " | ".join(report.tail[-2:])
             fits = report.fits
             expected = _FITS.format(_NO_STEP, fits, fits) if fits else _EXPECTED

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.metric import FIRST_STEP, METRICS, TGS, Metric
+from pytest_xlatune.model.metric import METRICS, TGS, Metric
 from pytest_xlatune.model.record import Json, Record, dataclass, digest, used, written
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
@@ -128,10 +128,10 @@ class Protocol(Record):
         eval_interval: an eval after every so many steps; 0 is never.
         dataset_type: "synthetic" in every tuning study.
         deadline_s: wall seconds after which a trial is killed.
-        metric: the scored figure: "tgs" (Tokens/s/device); "first-step", its seconds; "busbw", the
-            bus bandwidth in GB/s that a test of collectives prints for one size; "field:NAME", a
-            number that the log prints as `NAME: 12.3`: the median over the steps of the window, or
-            of all such lines where none is a step's; "none" for a trial without a score.
+        metric: the scored figure: "tgs" (Tokens/s/device); "busbw", the bus bandwidth in GB/s that
+            a test of collectives prints for one size; "field:NAME", a number that the log prints
+            as `NAME: 12.3`: the median over the steps of the window, or of all such lines where
+            none is a step's; "none" for a trial without a score.
         metric_is_better: "higher" or "lower", for a field of your own only.
         metric_unit: how documents write the unit of a field of your own.
         dump: whether XLA's dump of the compiled program is kept.
@@ -174,12 +174,6 @@ class Protocol(Record):
                 "has the GPU kernels that its one compilation happened to choose, so arms would "
                 "differ by chance. Set autotune_cache too"
             )
-        if self.compile_cache and self.metric == "first-step":
-            raise ConfigError(
-                "protocol: metric is 'first-step' and compile_cache is set. Only the first trial "
-                "of an arm would compile, and the others would measure how long loading takes. "
-                "Leave compile_cache out"
-            )
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(
@@ -193,8 +187,8 @@ class Protocol(Record):
         if not is_field and self.metric not in (*METRICS, _NO_METRIC):
             raise ConfigError(
                 f"protocol: metric is {self.metric!r}, which cannot be scored; expected 'tgs' "
-                "(Tokens/s/device), 'first-step' (its seconds), 'busbw' (bus bandwidth, GB/s), "
-                "'field:NAME' (a number in the log) or 'none' (the trial runs and has no score)"
+                "(Tokens/s/device), 'busbw' (bus bandwidth, GB/s), 'field:NAME' (a number in the "
+                "log) or 'none' (the trial runs and has no score)"
             )
         if is_field and self.metric_is_better not in (_HIGHER, _LOWER):
             raise ConfigError(
@@ -245,11 +239,6 @@ class Protocol(Record):
     def needs_window(self) -> bool:
         """Whether a trial without `min_steps` steps in the window is useless."""
         return self.scored_by is TGS
-
-    @property
-    def needs_steps(self) -> bool:
-        """Whether a trial that logged no step is useless."""
-        return self.scored_by in (TGS, FIRST_STEP)
 
     @property
     def last_step(self) -> int:

@@ -23,8 +23,8 @@ class Metric(Record):
     """A figure that trials are scored by.
 
     Attributes:
-        name: as a protocol names it, e.g. "first-step".
-        title: as documents name it, e.g. "first step".
+        name: as a protocol names it, e.g. "busbw".
+        title: as documents name it, e.g. "bus bandwidth".
         unit: "" where a field of the user's own has none declared.
         is_lower_better: whether the smaller of two figures is the better one.
         field: name of the field in the log, where the metric is one; "" otherwise.
@@ -46,14 +46,13 @@ class Metric(Record):
 
     @property
     def head(self) -> str:
-        """The head of a column, e.g. `first step (s)`."""
+        """The head of a column, e.g. `bus bandwidth (GB/s)`."""
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
 
 TGS = Metric(name="tgs", title="TGS")  # the unit is in the name: Tokens/s/device
-FIRST_STEP = Metric(name="first-step", title="first step", unit="s", is_lower_better=True)
 BUSBW = Metric(name="busbw", title="bus bandwidth", unit="GB/s")
-METRICS = {each.name: each for each in (TGS, FIRST_STEP, BUSBW)}
+METRICS = {each.name: each for each in (TGS, BUSBW)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

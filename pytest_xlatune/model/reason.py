@@ -38,7 +38,6 @@ class Why(StrEnum):
     LOSS_NOT_FINITE = auto()
     NO_TOKENS = auto()
     NO_FIGURE = auto()
-    NO_FIRST_STEP = auto()
     NO_BANDWIDTH = auto()
     FEW_FIGURES = auto()
     NO_MEASURE = auto()

@@ -16,7 +16,7 @@ from math import inf
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.metric import BUSBW, FIRST_STEP, TGS, Metric
+from pytest_xlatune.model.metric import BUSBW, TGS, Metric
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.record import laid_out
@@ -374,7 +374,6 @@ _SCORED_BY: Mapping[Metric, str] = {
         "Steady state: tokens over time of steps {first} to {last} of {steps}, "
         "in Tokens/s/device (TGS); fewer than {least} usable steps give no score"
     ),
-    FIRST_STEP: N_("Score: the seconds of the first step{inverse}"),
     BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
 }
 _SCORED_BY_FIELD = N_(

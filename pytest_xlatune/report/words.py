@@ -49,7 +49,6 @@ WORDS: Mapping[Why, str] = {
         "--tokens"
     ),
     Why.NO_FIGURE: N_("no line prints `{field}: NUMBER`"),
-    Why.NO_FIRST_STEP: N_("the line of the first step prints no seconds"),
     Why.NO_BANDWIDTH: N_("no line prints `# Avg bus bandwidth : NUMBER`"),
     Why.FEW_FIGURES: N_("{steps} steps of the window print `{field}: NUMBER`, {needed} needed"),
     Why.NO_MEASURE: N_("{figure} is {value:g}: only a positive, finite figure has a score"),

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, islice
 from typing import TypeGuard, cast, overload
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import (
-    BUSBW,
-    FIRST_STEP,
     TGS,
     Figure,
     Logged,
-    Metric,
     NoScore,
     Score,
     StepRecord,
@@ -76,7 +73,7 @@ def score(
         tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
         logged: figures of the protocol's metric that no step record holds.
     """
-    if not steps and protocol.needs_steps:
+    if not steps and protocol.needs_window:
         return NoScore(reason=Reason(Why.NO_STEP))
     known = Steps.of(steps)
     # MaxText 0.1 ends a run whose loss is NaN with exit 0
@@ -149,14 +146,12 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
     resumed_at = steps.step[0] if steps else 0
     if logged.problem:
         return NoScore(reason=logged.problem)
-    if metric is FIRST_STEP:
-        first = steps[0]
-        values = () if first.step_s is None else ((first.step, first.step_s),)
     if not values:
-        absent = Reason(Why.NO_FIGURE, field=metric.field)
-        return NoScore(reason=_ABSENT_FIGURES.get(metric, absent))
+        is_own = bool(metric.field)
+        absent = Reason(Why.NO_FIGURE, field=metric.field) if is_own else Reason(Why.NO_BANDWIDTH)
+        return NoScore(reason=absent)
     of_steps = [(step, value) for step, value in values if step is not None]
-    if of_steps and metric is not FIRST_STEP:
+    if of_steps:
         wanted = window_steps(protocol, resumed_at=resumed_at)
         of_steps = [each for each in of_steps if each[0] in wanted]
         if len(of_steps) < protocol.min_steps:
@@ -179,12 +174,6 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
         flags=("resumed",) if resumed_at > _FIRST_STEP else (),
         figure=Figure(metric=metric, value=figure),
     )
-
-
-_ABSENT_FIGURES: Mapping[Metric, Reason] = {
-    FIRST_STEP: Reason(Why.NO_FIRST_STEP),
-    BUSBW: Reason(Why.NO_BANDWIDTH),
-}
 
 
 def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:

@@ -286,12 +286,8 @@ def test_an_evidence_run_and_a_profile_of_other_kernels_compile_themselves() -> 
         pytest.param(
             {"compile_cache": "/s/kept"}, "compile_cache is set and autotune_cache is not"
         ),
-        pytest.param(
-            {"compile_cache": "/s/kept", "autotune_cache": "/s/tuned", "metric": "first-step"},
-            "metric is 'first-step' and compile_cache is set",
-        ),
     ],
-    ids=["relative", "kernels by chance", "the compilation itself is measured"],
+    ids=["relative", "kernels by chance"],
 )
 def test_a_compile_cache_that_would_tell_arms_apart_wrongly_is_refused(
     said: dict[str, str], why: str

@@ -96,7 +96,7 @@ def log(data: bytes) -> None:
         raise AssertionError("another chunking gives another report")
     LogReport.from_json(whole.to_json())
     protocol = protocol_of(whole)
-    for each in (protocol, replace(protocol, metric="first-step")):
+    for each in (protocol, replace(protocol, metric="busbw")):
         primary(diagnose(whole, end_of(whole), each))
         score_with(whole, each)
 

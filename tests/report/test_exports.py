@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.metric import FIRST_STEP, TGS, Figure, Metric
+from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
@@ -120,12 +120,15 @@ def test_a_table_has_a_row_for_each_trial() -> None:
         assert row["cell_digest"] == CELL.digest
 
 
+WAIT = Metric(name="field:wait", title="wait", unit="s", is_lower_better=True, field="wait")
+
+
 def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
     verdicts = (
-        Verdict(arm="a", kind=VerdictKind.FASTER, n=3, figure=Figure(metric=FIRST_STEP, value=8.0)),
+        Verdict(arm="a", kind=VerdictKind.FASTER, n=3, figure=Figure(metric=WAIT, value=8.0)),
     )
     reference = Verdict(
-        arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=FIRST_STEP, value=10.0)
+        arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=WAIT, value=10.0)
     )
     subject = replace(FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference))
     better, base = check_github(made(subject, "github-benchmark"))
@@ -134,7 +137,7 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 5e-324, 8.0])
-@pytest.mark.parametrize("metric", [FIRST_STEP, TGS])
+@pytest.mark.parametrize("metric", [WAIT, TGS])
 def test_a_figure_of_which_no_ratio_can_be_taken_is_left_out(value: float, metric: Metric) -> None:
     figure = Figure(metric=metric, value=value)
     verdict = Verdict(arm="a", kind=VerdictKind.SCREENED, n=1, figure=figure)

@@ -356,9 +356,6 @@ NO_STEP = StepRecord(step=0)
     ("protocol", "steps", "logged", "figure", "n"),
     [
         pytest.param(
-            Protocol(metric="first-step"), job([90.0, 2.0]), Logged(), 90.0, 1, id="first step"
-        ),
-        pytest.param(
             FIELD,
             job([1.0] * 8),
             Logged(values=tuple((at, 99.0 if at < 2 else 10.0 + at) for at in range(8))),
@@ -387,8 +384,6 @@ def test_another_figure_than_tgs_is_scored_so_that_more_is_better(
 @pytest.mark.parametrize(
     ("protocol", "steps", "logged", "reason"),
     [
-        (Protocol(metric="first-step"), [], Logged(), "no step was logged"),
-        (Protocol(metric="first-step"), [NO_STEP], Logged(), "first step prints no seconds"),
         (Protocol(metric="busbw"), [], Logged(), "no line prints `# Avg bus bandwidth"),
         (FIELD, [NO_STEP], Logged(), "no line prints `wait: NUMBER`"),
         (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print `wait: NUMBER`, 3"),

@@ -451,7 +451,7 @@ _FORKED = "a process that the trainer forked went on with its steps"
 
 
 def read_rotation(text: str) -> RotationRead:
-    """Read a journal; a torn last line, and an event of a newer worker, are passed over.
+    """Read a journal; a torn last line, and an event that is not known, are passed over.
 
     The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
     (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,

@@ -240,6 +240,10 @@ class Executor(abc.ABC):
         del nodelist
         return ""
 
+    def time_note(self) -> str:
+        """Say until when trials can run on the nodes that this session is on; "" is no limit."""
+        return ""
+
     def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
         """Say which slots share a switch; "" is none."""
         del slots

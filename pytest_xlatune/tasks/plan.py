@@ -204,6 +204,7 @@ def plan_of(
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
         *hours_of_both(outline, entries, cell=resolved.cell),
         *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
+        *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
     ]

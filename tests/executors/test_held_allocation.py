@@ -46,6 +46,14 @@ def test_an_allocation_that_is_fit_has_no_fault(monkeypatch: pytest.MonkeyPatch)
     assert not told(scontrol("RUNNING"), time_limit_s=600)
 
 
+def test_a_plan_says_how_long_the_allocation_still_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 3 * 3600)
+    run = Scripted(scontrol=Reply(code=0, out=scontrol("RUNNING")))
+    said = AllocationExecutor(environ=INSIDE, run=run).time_note()
+    assert said == "allocation 31 ends in 3 h; what is left then waits for another one"
+    assert AllocationExecutor(environ={}, run=run).time_note() == "", "outside of one"
+
+
 @pytest.mark.parametrize(
     ("said", "nodelist", "expected"),
     [

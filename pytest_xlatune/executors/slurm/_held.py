@@ -178,6 +178,15 @@ def is_of(job: SlurmJob, folder: Path) -> bool:
     return job.folder in ("", said["work_dir"]) and is_then
 
 
+def time_note(job_id: str, *, run: Run = run_command) -> str:
+    """Say how long an allocation still lasts, by Slurm; "" where that is not known."""
+    end_s = _end_of(run(["scontrol", "show", "job", "-o", job_id]).out) if job_id else None
+    if end_s is None:
+        return ""
+    left = duration(max(end_s - time.time(), 0.0))
+    return f"allocation {job_id} ends in {left}; what is left then waits for another one"
+
+
 def _end_of(text: str) -> float | None:
     """Return when a job ends, in seconds since the epoch; None where it has no end."""
     # EndTime=1795173260    EndTime=Unknown

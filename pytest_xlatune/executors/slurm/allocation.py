@@ -63,6 +63,7 @@ from pytest_xlatune.executors.slurm._held import (
     number_of,
     read,
     release,
+    time_note,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
 from pytest_xlatune.executors.slurm._script import SCRIPTS
@@ -214,6 +215,10 @@ class AllocationExecutor(OnSlurm):
             environ=self._environ,
             run=self._run,
         )
+
+    def time_note(self) -> str:
+        """Say how long the allocation around this session still lasts."""
+        return time_note(self._own, run=self._run)
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Say nothing: in one's own allocation other jobs are no trouble."""

@@ -300,23 +300,14 @@ def test_each_executor_is_asked_for_its_own_jobs(
     foreign, ours = Foreign(), ScriptedExecutor(max_in_flight=3)
     campaign(tmp_path, foreign).turn()
     (folder,) = find_ledgers(tmp_path)
-    monkeypatch.setattr("pytest_xlatune.executors.named.class_named", lambda *_, **__: Known)
-    Known.one = foreign
+    monkeypatch.setattr(
+        "pytest_xlatune.executors.named.class_named", lambda *_, **__: lambda: foreign
+    )
     foreign.holds = False
     run(campaign(tmp_path, ours, session="second"))
     assert read_known(folder).conclusion.complete
     assert len(foreign.submitted) == 2, "adopted, and measured where they ran"
     assert not set(foreign.submitted) & set(ours.submitted)
-
-
-class Known:
-    """Gives the executor of the test for the one that a name stands for."""
-
-    one: ScriptedExecutor
-
-    @classmethod
-    def made(cls, **_: object) -> ScriptedExecutor:
-        return cls.one
 
 
 def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: Path) -> None:

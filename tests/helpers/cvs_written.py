@@ -1,4 +1,4 @@
-"""CVS files of all four generations, written here in their documented shapes, and their oddities.
+"""CVS files of generations 1 and 4, written here in their documented shapes, and their oddities.
 
 None is a published file: the keys, spellings and places are, the values are ours.
 """
@@ -101,87 +101,6 @@ def first(*, multi: bool = False, both: bool = False) -> Data:
     return {"config": config, "model_params": params}
 
 
-def second(*, multi: bool = False) -> Data:
-    """Return a file of generation 2."""
-    data = first(multi=multi)
-    config = data["config"]
-    config["xla_flags"] = {
-        "xla_gpu_enable_command_buffer": "''",
-        "xla_gpu_autotune_level": "4",
-    }
-    config["env_vars"] = {"NCCL_PROTO": "Simple", "HF_HOME": "/shared/hf"}
-    config["rdma_lib"] = {"host_source_file": "/usr/lib/a.so", "container_mount_file": "/a.so"}
-    return data
-
-
-def third(*, multi: bool = True, early: bool = False) -> Data:
-    """Return a file of generation 3."""
-    script: Data = {"train_module": "MaxText.train"} if early else {"train_script": "train.py"}
-    maxtext = {
-        key: value
-        for key, value in TINY_KEYS.items()
-        if key not in ("tokenizer_model", "model_size", "batch_size", "precision", "recompute")
-    }
-    return {
-        "schema_version": 1,
-        "framework": "jax_maxtext" if early else "jaxmaxtext",
-        "gpu_arch": "mi300x",
-        "enforce_thresholds": True,
-        "threshold_json": "tiny_threshold.json",
-        "paths": {"shared_fs": "/shared/{user-id}", "models_dir": "{shared_fs}/models"},
-        "model": {"id": "llama3.1-70b", "remote": 0, "precision": "bf16"},
-        "container": {
-            "lifetime": "per_run",
-            "name": "one",
-            "image": "example/jax-training:v26.4",
-            "__ex_image": "another <changeme>",
-            "runtime": {
-                "name": "docker",
-                "args": {
-                    "network": "host",
-                    "ipc": "host",
-                    "privileged": True,
-                    "shm-size": "256G",
-                    "ulimit": ["memlock=-1"],
-                    ("volume" if early else "volumes"): ["{paths.models_dir}:/models"],
-                },
-            },
-        },
-        "training": {
-            "distributed": multi,
-            "gpus_per_node": 8,
-            "steps": 30,
-            "enable_checkpointing": False,
-            **script,
-            "__maxtext_version>=26.4__train_script": "other.py",
-            "maxtext_config": maxtext,
-            "env_vars": {"NCCL_IB_DISABLE": "1", "NNODES": "auto"},
-            "xla_flags": {"xla_gpu_autotune_level": "4"},
-            "nccl": {
-                "ib_hca": "bnxt_re0 <changeme>",
-                "ib_hca_list": "<changeme>",
-                "socket_ifname": "eno0 <changeme>",
-                "gloo_socket_ifname": "eno0",
-                "ib_tc": "41",
-            },
-            "jax_distributed": {"coordinator_ip": "auto", "heartbeat_timeout_seconds": 900},
-            "scaling_baseline": {"tokens_per_sec_total": 394000, "num_nodes": 1},
-            "convergence": {"target_metric": "loss", "target_value": 5},
-            "sweeps": [
-                {
-                    "name": "STEPS=30,BATCH=2,SEQLEN=8192,NNODES=4,GBS=64",
-                    "maxtext_overrides": {"per_device_batch_size": 2},
-                },
-                {
-                    "name": "STEPS=30,BATCH=4,SEQLEN=8192,NNODES=4,GBS=32",
-                    "maxtext_overrides": {"per_device_batch_size": 4},
-                },
-            ],
-            "enabled_sweep_list": ["STEPS=30,BATCH=2,SEQLEN=8192,NNODES=4,GBS=64"],
-        },
-    }
-
-
 def thresholds(*names: str, tflops: float = 380, tokens: float = 800) -> Data:
     """Return a threshold file with these cells."""
     return {
@@ -202,25 +121,36 @@ def fourth(*, multi: bool = True) -> Data:
     env: Data = {"NCCL_DEBUG": "WARN", "JAX_COORDINATOR_PORT": "12345"}
     if multi:
         env |= {"NCCL_IB_HCA": "bnxt_re0 <changeme>", "NCCL_SOCKET_IFNAME": "eno0 <changeme>"}
-    data = third(multi=multi)
-    del data["training"], data["framework"], data["schema_version"], data["model"]
-    del data["gpu_arch"]
-    maxtext = {**third()["training"]["maxtext_config"], "model_name": "llama3.1-70b", "steps": 30}
+    of_first = ("tokenizer_model", "model_size", "batch_size", "precision", "recompute")
+    maxtext = {key: value for key, value in TINY_KEYS.items() if key not in of_first}
     return {
-        **data,
-        "gpu_name": "mi300x",
         "enforce_thresholds": False,
         "threshold_json": "tiny_threshold.json <changeme>",
+        "paths": {"shared_fs": "/shared/{user-id}", "models_dir": "{shared_fs}/models"},
         "container": {
-            **data["container"],
+            "lifetime": "per_run",
+            "name": "one",
             "image": "example/jax-training:v26.4 <changeme>",
+            "__ex_image": "another <changeme>",
+            "runtime": {
+                "name": "docker",
+                "args": {
+                    "network": "host",
+                    "ipc": "host",
+                    "privileged": True,
+                    "shm-size": "256G",
+                    "ulimit": ["memlock=-1"],
+                    "volumes": ["{paths.models_dir}:/models"],
+                },
+            },
             "env": env,
         },
+        "gpu_name": "mi300x",
         "train_params": {
             "hf_model_id": "none/none",
             "train_script_paths": ["src/MaxText/train.py", "MaxText/train.py"],
             "xla_flags": {"xla_gpu_autotune_level": "4"},
-            "maxtext_config": maxtext,
+            "maxtext_config": {**maxtext, "model_name": "llama3.1-70b", "steps": 30},
         },
         "smoke": {"enabled": True, "steps": 5},
         "sweeps": {

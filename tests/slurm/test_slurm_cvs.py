@@ -46,15 +46,13 @@ def run(project: Project, name: str, *args: str) -> str:
     return str(
         project.run(
             f"--cvs-config={project.path / name}",
-            *("--cvs-strict", "--cvs-jobs", "4", "--junitxml", "junit.xml"),
+            *("--cvs-jobs", "4", "--junitxml", "junit.xml"),
             *("--xlatune-container", "runtime=none", *args),
         )
     )
 
 
-def test_files_of_generation_1_and_4_on_the_nodes_with_both_verdicts(
-    project: Project, lab: ModuleType
-) -> None:
+def test_files_of_generation_1_and_4_on_the_nodes(project: Project, lab: ModuleType) -> None:
     trainer = project.path / "train.py"
     trainer.write_text(TRAINER)
     nodes = ("--xlatune-nodelist", "node[001-004]")
@@ -67,8 +65,6 @@ def test_files_of_generation_1_and_4_on_the_nodes_with_both_verdicts(
     assert "4 passed" in said, said
     own = verdicts(project)["tflops_per_sec_per_gpu"]
     assert own["cvs.verdict"] == "pass"
-    assert own["cvs.strict"].startswith("CVS: fail: 0 of 4 jobs pass")
-    assert "step 9: 37" in own["cvs.strict"]
 
     data = fourth()
     data["container"]["image"] = "example/jax-training:v26.4"
@@ -83,9 +79,7 @@ def test_files_of_generation_1_and_4_on_the_nodes_with_both_verdicts(
     assert "1 failed, 3 passed" in said, said
     found = verdicts(project)
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
-    assert found["tflops_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: fail: 0 of 4")
     assert found["tokens_per_sec_per_gpu"]["cvs.verdict"] == "pass"
-    assert found["tokens_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: pass: 4 of 4")
     ended = [tuple(each["outcome"]["nodes"]) for each in project.events("attempt-ended")]
     assert set(ended) == {("node001", "node002", "node003", "node004")}
     assert project.jobs(lab) == 8

@@ -1,4 +1,4 @@
-"""All that the generations share, and generations 1 and 2: `config` and `model_params`.
+"""What both generations share, and generation 1: `config` and `model_params`.
 
 An item is open where this run uses its leaf; a leaf that nothing uses is never asked for.
 """
@@ -17,7 +17,6 @@ from pytest_xlatune.guests.cvs._keys import (
     CONSTANTS,
     DISTRIBUTED_KEYS,
     FIRST_KEYS,
-    NOWHERE_KEYS,
     OF_THE_LAUNCHER,
     OF_THE_TRIAL,
     SINGLE_KEYS,
@@ -50,12 +49,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json, dataclass
 
 DEVICES = 8  # of a node, where the file does not say
-_EARLY = "jax_maxtext"
-# the scripts that the image's MaxText may have, by generation
-SCRIPTS = {
-    "1": ("/workspace/maxtext/MaxText/train.py",),
-    "2": ("src/maxtext/trainers/pre_train/train.py", "src/MaxText/train.py", "MaxText/train.py"),
-}
 _AXES = {
     "data": "DP",
     "fsdp": "FSDP",
@@ -74,24 +67,25 @@ _FLAG = re.compile(r"-{0,2}(\w+)")
 _LONGEST = 1 << 14  # characters of a value with its placeholders filled
 
 
+GENERATIONS = ("1", "4")
+
+
 def generation_of(data: Mapping[str, Json]) -> tuple[str, str] | None:
     """Return generation and kind of a file's objects; None where it is no CVS file."""
-    config, training = data.get("config"), data.get("training")
+    config = data.get("config")
     if isinstance(config, dict) and "model_params" in data:
         is_second = config.keys() & {"xla_flags", "env_vars", "rdma_lib"}
         return ("2" if is_second else "1", "config")
     if "train_params" in data:
         return ("4", "config")
-    if isinstance(training, dict):
-        is_early = data.get("framework") == _EARLY or "train_module" in training
-        return ("3-early" if is_early else "3", "config")
+    if isinstance(data.get("training"), dict):
+        return ("3", "config")
     if "node_dict" in data or (isinstance(data.get("nodes"), dict) and "head_node" in data):
-        return ("3" if data.keys() & {"orchestrator", "container"} else "1", "cluster")
+        return ("4" if data.keys() & {"orchestrator", "container"} else "1", "cluster")
     if is_thresholds(data):
-        names = [key for key in data if not is_comment(key)]
-        # BS=5,PRECISION=BF16,SL=8192      NN1_ST30_BF16_B5_SL8192
-        is_fourth = any(re.match(r"BS=|NN\d+_ST\d+_", key) for key in names)
-        return ("4" if is_fourth else "3", "threshold")
+        # generation 4: BS=5,PRECISION=BF16,SL=8192
+        is_third = any("BATCH=" in name for name in data if not is_comment(name))
+        return ("3" if is_third else "4", "threshold")
     return None
 
 
@@ -141,7 +135,6 @@ class Draft:
     """A file while it is read: its objects, placeholder -> value, questions, notes."""
 
     source: Source
-    generation: str
     words: Mapping[str, str]
     nodes: int | None
     asked: list[OpenItem] = field(default_factory=list)
@@ -179,18 +172,17 @@ _WANTED = {
     "container_image": "the image",
     "threshold_json": "the file of thresholds",
     **dict.fromkeys(
-        ("NCCL_IB_HCA", "nccl_ib_hca", "nccl_ib_hca_list", "ib_hca", "ib_hca_list"),
-        "the RDMA devices of the nodes",
+        ("NCCL_IB_HCA", "nccl_ib_hca", "nccl_ib_hca_list"), "the RDMA devices of the nodes"
     ),
     **dict.fromkeys(
         (
-            *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "socket_ifname"),
+            *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
             *("nccl_socket_ifname", "gloo_socket_ifname"),
         ),
         "the network interface of the nodes",
     ),
     **dict.fromkeys(
-        ("NCCL_IB_GID_INDEX", "nccl_ib_gid_index", "ib_gid_index"),
+        ("NCCL_IB_GID_INDEX", "nccl_ib_gid_index"),
         "the GID index of the nodes' RDMA devices, often 3",
     ),
     "tflops_per_sec_per_gpu": "the least TFLOP/s of a device",
@@ -317,13 +309,13 @@ def parallelism_of(
 MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
 
 
-def read_first(draft: Draft) -> tuple[CvsFile, Table, list[Path]]:
-    """Return the facts of generation 1 or 2, its table of keys, and the places that do not run.
+def read_first(draft: Draft) -> tuple[CvsFile, Table]:
+    """Return the facts of generation 1 and its table of keys.
 
     Raises:
         ConfigError: a value is of another kind than CVS takes.
     """
-    source, generation = draft.source, draft.generation
+    source = draft.source
     mode = _mode(draft)
     key = next(name for name, each in MODES.items() if each == mode)
     hca, listed = source.get("config", "nccl_ib_hca"), source.get("config", "nccl_ib_hca_list")
@@ -350,15 +342,14 @@ def read_first(draft: Draft) -> tuple[CvsFile, Table, list[Path]]:
                     thresholds=result_thresholds(source, at),
                 )
             )
-            place = ("config",) if generation == "2" else at
-            flags = flags or flags_of(draft, *place, "xla_flags")
+            flags = flags or flags_of(draft, *at, "xla_flags")
     if not cells:
         raise ConfigError(f"{source.where}: model_params.{key} has no model with a GPU in it")
     if len(cells) > 1:
         cells = [replace(each, name=f"{each.model} {each.gpu}") for each in cells]
     made = CvsFile(
         where=source.where,
-        generation=generation,
+        generation="1",
         kind="config",
         model=cells[0].model,
         mode=mode,
@@ -369,11 +360,11 @@ def read_first(draft: Draft) -> tuple[CvsFile, Table, list[Path]]:
         xla_flags=flags,
         env=_env(draft, mode),
         added={**ADDED, **ADDED_BY_MODE[mode]},
-        scripts=SCRIPTS[generation],
+        scripts=("/workspace/maxtext/MaxText/train.py",),
         container=_container(draft),
         token_file=draft.filled(source.text("config", "hf_token_file")),
     )
-    return made, first_table(generation, mode, has_hca=bool(hca)), []
+    return made, first_table(mode, has_hca=bool(hca))
 
 
 def _mode(draft: Draft) -> str:
@@ -421,20 +412,15 @@ def _nodes(draft: Draft, mode: str) -> int | None:
 def _keys_of(draft: Draft, at: Path, model: str) -> dict[str, Json]:
     """Return the MaxText keys of a model: those that reach the trainer, and CVS' constants."""
     table = draft.source.table(*at)
-    is_second = draft.generation == "2"
-    own: dict[str, Json] = {}
-    for key, value in table.items():
-        is_read = key in FIRST_KEYS or (
-            is_second and key not in {*NOWHERE_KEYS, "xla_flags", "result_dict"}
-        )
-        if is_read and key not in OF_THE_TRIAL and not is_open(value):
-            own[key] = typed(draft.filled(value))
-    constants = {**CONSTANTS, "hardware": "gpu"}
-    kept = {**constants, **own} if is_second else {**own, **constants}
+    own = {
+        key: typed(draft.filled(value))
+        for key, value in table.items()
+        if key in FIRST_KEYS and key not in OF_THE_TRIAL and not is_open(value)
+    }
     for key in ("per_device_batch_size", "max_target_length"):
         draft.source.as_number((*at, key), table.get(key))
     checkpointing = draft.source.truth("config", "enable_checkpointing")
-    return {**kept, "model_name": model, "enable_checkpointing": checkpointing}
+    return {**own, **CONSTANTS, "model_name": model, "enable_checkpointing": checkpointing}
 
 
 def _env(draft: Draft, mode: str) -> dict[str, str]:
@@ -450,10 +436,7 @@ def _env(draft: Draft, mode: str) -> dict[str, str]:
             raise source.wrong(("config", own), value, "a text")
         if value is not None:
             env |= dict.fromkeys(names, setting_text(draft.filled(value)))
-    env |= env_of(draft, "config", "container_config", "env_dict")
-    if draft.generation == "2":
-        env |= env_of(draft, "config", "env_vars")
-    return env
+    return env | env_of(draft, "config", "container_config", "env_dict")
 
 
 def _container(draft: Draft) -> Container:
@@ -470,5 +453,5 @@ def _container(draft: Draft) -> Container:
         mounts=tuple(mounts),
         devices=tuple(devices),
         shm_size=source.text("config", "shm_size"),
-        args=("--privileged",),  # as CVS starts every container of these generations
+        args=("--privileged",),  # as CVS starts every container of this generation
     )

@@ -7,7 +7,7 @@ for keys that have no entry. What no table knows is unknown.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -58,6 +58,14 @@ _OTHER_MODE = Use(IGNORED, "of the other mode, which this run does not use")
 _MULTI_ONLY = Use(IGNORED, "CVS sets it in distributed runs only")
 _OWN_NAME = Use(DIFFERENT, "each attempt's container has a name of its own", reaches=False)
 _SLURM = Use(DIFFERENT, "Slurm starts the tasks: no SSH", reaches=False)
+_RDMA = Use(
+    DIFFERENT,
+    "no library is copied into the container: mount it where it is read",
+    reaches=False,
+)
+_TOKEN = Use(
+    DIFFERENT, "by reference: HF_TOKEN_PATH names it, its text is never read; mount its folder"
+)
 
 # variables that only the launcher of a job can set rightly
 OF_THE_LAUNCHER = frozenset(
@@ -66,7 +74,7 @@ OF_THE_LAUNCHER = frozenset(
 )
 _LAUNCHED: Table = {**dict.fromkeys(sorted(OF_THE_LAUNCHER), _LAUNCHER), "*": _ENV}
 
-# single keys of generation 1 and 2 -> the variables they become; the later names of Transformer
+# single keys of generation 1 -> the variables they become; the later names of Transformer
 # Engine stand beside the ones that CVS exports
 SINGLE_KEYS: Mapping[str, tuple[str, ...]] = {
     "nccl_debug": ("NCCL_DEBUG",),
@@ -116,6 +124,7 @@ CONSTANTS: Mapping[str, Json] = {
     "optimizer_memory_host_offload": False,
     "param_scan_axis": 1,
     "shardy": False,
+    "hardware": "gpu",
 }
 ARCHITECTURE = frozenset(
     {"base_emb_dim", "base_mlp_dim", "base_num_query_heads", "base_num_kv_heads"}
@@ -143,102 +152,68 @@ _TRIAL: Table = {
 }
 
 
-def first_table(generation: str, mode: str, *, has_hca: bool) -> Table:
-    """Return the table of generation 1 or 2 for a mode; `has_hca`: whether nccl_ib_hca says it."""
-    is_second = generation == "2"
+_FIRST_MODEL: Table = {
+    **_TRIAL,
+    **dict.fromkeys(sorted(FIRST_KEYS - _TRIAL.keys()), _KEY),
+    **dict.fromkeys(
+        sorted(ARCHITECTURE), Use(IGNORED, "CVS writes it into a file that nothing reads")
+    ),
+    **dict.fromkeys(sorted(NOWHERE_KEYS), _NOWHERE),
+    **dict.fromkeys(
+        sorted({*CONSTANTS, "max_segments_per_seq"}),
+        Use(IGNORED, "CVS writes a constant of its own"),
+    ),
+    "xla_flags": {
+        **dict.fromkeys(DROPPED_FLAGS, Use(DIFFERENT, "XLA_FLAGS as the file says; CVS drops it")),
+        "*": Use(USED, "XLA_FLAGS"),
+    },
+    "result_dict": {
+        **dict.fromkeys((TFLOPS, TOKENS), Use(USED, "threshold: min")),
+        "*": Use(IGNORED, "CVS gates no such metric here"),
+    },
+}
+
+
+def first_table(mode: str, *, has_hca: bool) -> Table:
+    """Return the table of generation 1 for a mode; `has_hca`: whether nccl_ib_hca says it."""
     is_multi = mode == DISTRIBUTED
-    network = _ENV if is_multi else _MULTI_ONLY
     listed = (
         Use(DIFFERENT, "read as nccl_ib_hca, which the file lacks; CVS reads it nowhere")
         if is_multi and not has_hca
         else _NOWHERE
     )
-    fixed = Use(USED, "size of /dev/shm; CVS has a fixed 256G")
-    config: Table = {
-        "container_image": Use(USED, "image"),
-        "container_name": _OWN_NAME,
-        "container_config": {
-            "device_list": Use(USED, "devices of the container"),
-            "volume_dict": Use(USED, "mounts of the container"),
-            "env_dict": _LAUNCHED,
-        },
-        "shm_size": fixed._replace(cls=DIFFERENT),
-        "hf_token_file": Use(
-            DIFFERENT,
-            "by reference: HF_TOKEN_PATH names it, its text is never read; mount its folder",
-        ),
-        "distributed_training": Use(IGNORED, "CVS reads it nowhere: the shape of the file decides"),
-        "enable_checkpointing": _KEY,
-        "training_steps": Use(USED, "steps of a run"),
-        "nnodes": Use(USED, "number of nodes"),
-        "coordinator_ip": _LAUNCHER,
-        "nic_type": Use(
-            DIFFERENT,
-            "no library is copied into the container: mount it where it is read",
-            reaches=False,
-        )
-        if is_multi
-        else _MULTI_ONLY,
-        **dict.fromkeys(DISTRIBUTED_KEYS, network),
-        **dict.fromkeys(SINGLE_KEYS, _ENV),
-        "nvte_ck_bwd_v3": Use(USED, "environment, also as NVTE_CK_USES_BWD_V3"),
-        "nvte_ck_v3_bf16_cvt": Use(USED, "environment, also as NVTE_CK_HOW_V3_BF16_CVT"),
-        "xla_gpu_executable_warn_stuck_timeout": Use(
-            USED, "environment as CVS has it; XLA reads no such variable, only the flag"
-        ),
-        "nccl_ib_hca_list": listed,
-        "data_cache_dir": Use(DIFFERENT, "HF_HOME comes from the launcher", reaches=False)
-        if is_second and is_multi
-        else _NOWHERE,
-        "log_dir": _RUN,
-        "mock_data": _NOWHERE,
-        "dataset_source": _NOWHERE,
-    }
-    if is_second:
-        config = {
-            **config,
-            "xla_flags": Use(USED, "XLA_FLAGS"),
-            "env_vars": _LAUNCHED,
-            "rdma_lib": {
-                "host_source_file": _NOWHERE,
-                "*": Use(
-                    DIFFERENT,
-                    "no library is copied into the container: mount it where it is read",
-                    reaches=False,
-                ),
-            },
-        }
-    dims = _KEY if is_second else Use(IGNORED, "CVS writes it into a file that nothing reads")
-    model: Table = {
-        **_TRIAL,
-        **dict.fromkeys(sorted(FIRST_KEYS - _TRIAL.keys()), _KEY),
-        **dict.fromkeys(sorted(ARCHITECTURE), dims),
-        **dict.fromkeys(sorted(NOWHERE_KEYS), _NOWHERE),
-        **dict.fromkeys(
-            sorted({*CONSTANTS, "hardware", "max_segments_per_seq"}),
-            _KEY if is_second else Use(IGNORED, "CVS writes a constant of its own"),
-        ),
-        "xla_flags": Use(IGNORED, "CVS reads those of config.xla_flags")
-        if is_second
-        else {
-            **dict.fromkeys(
-                DROPPED_FLAGS, Use(DIFFERENT, "XLA_FLAGS as the file says; CVS drops it")
-            ),
-            "*": Use(USED, "XLA_FLAGS"),
-        },
-        "result_dict": {
-            **dict.fromkeys(
-                ("tflops_per_sec_per_gpu", "tokens_per_sec_per_gpu"), Use(USED, "threshold: min")
-            ),
-            "*": Use(IGNORED, "CVS gates no such metric here"),
-        },
-    }
-    if is_second:
-        model = {**model, "*": _KEY}
     own, other = ("multi_node", "single_node") if is_multi else ("single_node", "multi_node")
     return {
-        "config": config,
-        "model_params": {own: {"*": {"*": model}}, other: _OTHER_MODE},
+        "config": {
+            "container_image": Use(USED, "image"),
+            "container_name": _OWN_NAME,
+            "container_config": {
+                "device_list": Use(USED, "devices of the container"),
+                "volume_dict": Use(USED, "mounts of the container"),
+                "env_dict": _LAUNCHED,
+            },
+            "shm_size": Use(DIFFERENT, "size of /dev/shm; CVS has a fixed 256G"),
+            "hf_token_file": _TOKEN,
+            "distributed_training": Use(
+                IGNORED, "CVS reads it nowhere: the shape of the file decides"
+            ),
+            "enable_checkpointing": _KEY,
+            "training_steps": Use(USED, "steps of a run"),
+            "nnodes": Use(USED, "number of nodes"),
+            "coordinator_ip": _LAUNCHER,
+            "nic_type": _RDMA if is_multi else _MULTI_ONLY,
+            **dict.fromkeys(DISTRIBUTED_KEYS, _ENV if is_multi else _MULTI_ONLY),
+            **dict.fromkeys(SINGLE_KEYS, _ENV),
+            "nvte_ck_bwd_v3": Use(USED, "environment, also as NVTE_CK_USES_BWD_V3"),
+            "nvte_ck_v3_bf16_cvt": Use(USED, "environment, also as NVTE_CK_HOW_V3_BF16_CVT"),
+            "xla_gpu_executable_warn_stuck_timeout": Use(
+                USED, "environment as CVS has it; XLA reads no such variable, only the flag"
+            ),
+            "nccl_ib_hca_list": listed,
+            "log_dir": _RUN,
+            **dict.fromkeys(("data_cache_dir", "mock_data", "dataset_source"), _NOWHERE),
+        },
+        "model_params": {own: {"*": {"*": _FIRST_MODEL}}, other: _OTHER_MODE},
     }
 
 
@@ -260,7 +235,31 @@ _RUNTIME: Table = {
 }
 _TARGET = Use(USED, "metric: steps and seconds to the target")
 _PICTURE = Use(DIFFERENT, "every step of the loss is taken, and no picture is drawn", reaches=False)
-_ABOUT: Table = {
+_CONTAINER: Table = {
+    "lifetime": Use(DIFFERENT, "a container lives as long as its trial"),
+    "name": _OWN_NAME,
+    "image": Use(USED, "image"),
+    "runtime": _RUNTIME,
+    "env": _LAUNCHED,
+}
+_PATHS: Table = {
+    "log_dir": _RUN,
+    "temp_dir": _RUN,
+    "hf_token_file": _TOKEN,
+    "*": Use(USED, "fills placeholders"),
+}
+_CHECKOUT = Use(
+    DIFFERENT, "the checkout inside the image is not changed; name an image that has it"
+)
+_FOURTH: Table = {
+    "enforce_thresholds": Use(USED, "whether a threshold that is not met fails"),
+    "threshold_json": Use(USED, "file of thresholds"),
+    "paths": _PATHS,
+    "container": _CONTAINER,
+    "schema_version": Use(
+        DIFFERENT, "not checked: the keys of a file say its generation", reaches=False
+    ),
+    "framework": Use(USED, "generation"),
     "scaling_baseline": dict.fromkeys(
         ("tokens_per_sec_total", "num_nodes"), Use(USED, "metric: scaling efficiency")
     ),
@@ -278,123 +277,29 @@ _ABOUT: Table = {
         USED, "pattern of failure in the logs of all nodes, beside our own; CVS drops its own then"
     ),
     "verify_dmesg": Use(DIFFERENT, "the kernel's log comes by the site's hook", reaches=False),
-}
-_CONTAINER: Table = {
-    "lifetime": Use(DIFFERENT, "a container lives as long as its trial"),
-    "name": _OWN_NAME,
-    "image": Use(USED, "image"),
-    "runtime": _RUNTIME,
-    "env": _LAUNCHED,
-}
-_PATHS: Table = {
-    "log_dir": _RUN,
-    "temp_dir": _RUN,
-    "hf_token_file": Use(
-        DIFFERENT, "by reference: HF_TOKEN_PATH names it, its text is never read; mount its folder"
-    ),
-    "*": Use(USED, "fills placeholders"),
-}
-_BOTH: Table = {
-    "enforce_thresholds": Use(USED, "whether a threshold that is not met fails"),
-    "threshold_json": Use(USED, "file of thresholds"),
-    "paths": _PATHS,
-    "container": _CONTAINER,
-    "schema_version": Use(
-        DIFFERENT, "not checked: the keys of a file say its generation", reaches=False
-    ),
-    "framework": Use(USED, "generation"),
-}
-_BRANCH = Use(DIFFERENT, "the checkout inside the image is not changed; name an image that has it")
-_CHECKOUT: Table = dict.fromkeys(("maxtext_branch", "maxtext_root", "maxtext_install_cmd"), _BRANCH)
-
-
-def third_table(mode: str, *, has_gid: bool) -> Table:
-    """Return the table of generation 3 for a mode; `has_gid`: env_vars says NCCL_IB_GID_INDEX."""
-    network = _ENV if mode == DISTRIBUTED else _MULTI_ONLY
-    twice = Use(IGNORED, "CVS exports it nowhere: only env_vars counts")
-    gid = Use(IGNORED, "env_vars says NCCL_IB_GID_INDEX, which counts") if has_gid else network
-    training: Table = {
-        **_ABOUT,
-        "distributed": Use(USED, "mode"),
-        "gpus_per_node": Use(USED, "devices of a node"),
-        "steps": Use(USED, "steps of a run"),
-        "enable_checkpointing": _KEY,
-        **dict.fromkeys(
-            ("train_script", "train_script_paths", "train_module"),
-            Use(USED, "script of the trainer: the first that exists"),
+    "gpu_name": Use(USED, "GPU; decides what FP8 means"),
+    "gpus_per_node": Use(USED, "devices of a node"),
+    "train_params": {
+        "model_id": Use(USED, "model"),
+        "hf_model_id": Use(
+            DIFFERENT, "nothing is downloaded: put the tokenizer where the nodes see it"
         ),
-        "maxtext_config": {**_TRIAL, "*": _KEY},
-        "tokenizer": {
-            "tokenizer_path": Use(USED, "MaxText key tokenizer_path"),
-            "*": Use(
-                DIFFERENT,
-                "nothing is downloaded: put the tokenizer where the nodes see it",
-                reaches=False,
-            ),
-        },
-        "env_vars": _LAUNCHED,
+        "dtype": Use(USED, "MaxText key dtype"),
         "xla_flags": Use(USED, "XLA_FLAGS"),
-        "nccl": {
-            **dict.fromkeys(("ib_hca", "socket_ifname", "gloo_socket_ifname"), network),
-            "ib_hca_list": network._replace(text="NCCL_IB_HCA_LIST, which NCCL does not know")
-            if mode == DISTRIBUTED
-            else network,
-            "ib_gid_index": gid if mode == DISTRIBUTED else network,
-            **dict.fromkeys(("ib_tc", "ib_sl"), twice),
-        },
-        "jax_distributed": {
-            "initialization_timeout_seconds": _ENV,
-            "heartbeat_timeout_seconds": _ENV,
-            "*": _LAUNCHER,
-        },
-        "nic_type": Use(
-            DIFFERENT,
-            "no library is copied into the container: mount it where it is read",
-            reaches=False,
-        ),
-        "rdma_lib": Use(
-            DIFFERENT,
-            "no library is copied into the container: mount it where it is read",
-            reaches=False,
-        ),
-        **_CHECKOUT,
-        "sweeps": Use(USED, "cell"),
-        "enabled_sweep_list": Use(USED, "which cells run"),
-    }
-    return {
-        **_BOTH,
-        "gpu_arch": Use(USED, "GPU"),
-        "model": {
-            "id": Use(USED, "model"),
-            "remote": Use(DIFFERENT, "weights are not fetched, with CVS neither"),
-            "precision": Use(DIFFERENT, "a label: MaxText's keys say the precision", reaches=False),
-        },
-        "training": training,
-        **{key: training[key] for key in ("sweeps", "enabled_sweep_list")},
-    }
+        "train_script_paths": Use(USED, "script of the trainer: the first that exists"),
+        "maxtext_config": {**_TRIAL, "*": _KEY},
+        **dict.fromkeys(("maxtext_branch", "maxtext_root", "maxtext_install_cmd"), _CHECKOUT),
+    },
+    "runs": Use(USED, "which cells run"),
+}
+_CELL = Use(USED, "cell")
+_IDLE = Use(IGNORED, "not among the sweeps that run")
 
 
-def fourth_table() -> Table:
-    """Return the table of generation 4."""
-    return {
-        **_BOTH,
-        **_ABOUT,
-        "gpu_name": Use(USED, "GPU; decides what FP8 means"),
-        "gpus_per_node": Use(USED, "devices of a node"),
-        "train_params": {
-            "model_id": Use(USED, "model"),
-            "hf_model_id": Use(
-                DIFFERENT, "nothing is downloaded: put the tokenizer where the nodes see it"
-            ),
-            "dtype": Use(USED, "MaxText key dtype"),
-            "xla_flags": Use(USED, "XLA_FLAGS"),
-            "train_script_paths": Use(USED, "script of the trainer: the first that exists"),
-            "maxtext_config": {**_TRIAL, "*": _KEY},
-            **_CHECKOUT,
-        },
-        "sweeps": Use(USED, "cell"),
-        "runs": Use(USED, "which cells run"),
-    }
+def fourth_table(sweeps: Mapping[str, bool]) -> Table:
+    """Return the table of generation 4; of each sweep it is said whether it runs."""
+    cells = {name: _CELL if runs else _IDLE for name, runs in sweeps.items()}
+    return {**_FOURTH, "sweeps": cells or _CELL}
 
 
 THRESHOLD_TABLE: Table = {
@@ -428,16 +333,10 @@ CLUSTER_TABLE: Table = {
 }
 
 
-def account(data: Json, table: Table, *, off: Iterable[Path] = ()) -> tuple[Leaf, ...]:
-    """Put every leaf of a file into one class.
-
-    Args:
-        data: the file's objects.
-        table: of its generation.
-        off: places that CVS does not read in this run either.
-    """
+def account(data: Json, table: Table) -> tuple[Leaf, ...]:
+    """Put every leaf of a file into one class, by the table of its generation."""
     found: list[Leaf] = []
-    _walk(data, (), table, frozenset(off), found)
+    _walk(data, (), table, found)
     return tuple(found)
 
 
@@ -454,10 +353,7 @@ def _all(value: Json, path: Path, said: Use, found: list[Leaf]) -> None:
         ]
 
 
-def _walk(value: Json, path: Path, table: Table, off: frozenset[Path], found: list[Leaf]) -> None:
-    if path in off:
-        _all(value, path, Use(IGNORED, "not among the sweeps that run"), found)
-        return
+def _walk(value: Json, path: Path, table: Table, found: list[Leaf]) -> None:
     if not isinstance(value, dict) or not value:
         said = table.get("*")
         fits = not table or not isinstance(value, dict)
@@ -472,34 +368,14 @@ def _walk(value: Json, path: Path, table: Table, off: frozenset[Path], found: li
             continue
         said = table.get(key, table.get("*"))
         if isinstance(said, Use):
-            if any(place[: len(at)] == at for place in off):
-                _sweeps(each, at, said, off, found)
-            else:
-                _all(each, at, said, found)
+            _all(each, at, said, found)
         elif said is not None:
-            _walk(each, at, said, off, found)
+            _walk(each, at, said, found)
         else:
             near = difflib.get_close_matches(key, table, n=1)
             where = written(path) or "the file"
             hint = f"; did you mean {near[0]}?" if near else ""
             _all(each, at, Use(UNKNOWN, f"no key of {where} that CVS has{hint}"), found)
-
-
-def _sweeps(value: Json, path: Path, said: Use, off: frozenset[Path], found: list[Leaf]) -> None:
-    """Put sweeps into a class each: those that run, and those that do not."""
-    pairs: Iterable[tuple[str | int, Json]] = ()
-    if isinstance(value, dict):
-        pairs = value.items()
-    elif isinstance(value, list):
-        pairs = enumerate(value)
-    for key, each in pairs:
-        at = (*path, key)
-        if isinstance(key, str) and is_comment(key, value):
-            _all(each, at, Use(COMMENT, "a remark"), found)
-        elif at in off:
-            _all(each, at, Use(IGNORED, "not among the sweeps that run"), found)
-        else:
-            _all(each, at, said, found)
 
 
 KINDS = ("min", "max", "max_ms", "min_tok_s", "within", "min_ratio", "info")

@@ -78,19 +78,6 @@ class OpenItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Implausible:
-    """A value that contradicts another or the hardware: which check, where, the arithmetic."""
-
-    check: str
-    paths: tuple[str, ...]
-    text: str
-
-    def to_json(self) -> Json:
-        """Return the entry of the document."""
-        return {"check": self.check, "paths": list(self.paths), "text": self.text}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """A demand on one metric, as CVS writes it.
 
@@ -135,7 +122,6 @@ class CvsCell:
         gpus_per_node: devices of a node.
         parallelism: e.g. `FSDP=16`; "" where it takes the number of nodes, which is not known.
         thresholds: metric -> demand.
-        label: what the sweep's own name says of it, e.g. BATCH -> "5".
     """
 
     name: str
@@ -147,7 +133,6 @@ class CvsCell:
     gpus_per_node: int = 8
     parallelism: str = ""
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
-    label: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def per_device_batch_size(self) -> float | None:
@@ -203,18 +188,16 @@ class CvsFile:
 
     Attributes:
         where: how messages call the file.
-        generation: `1`, `2`, `3-early`, `3` or `4`.
+        generation: `1` or `4`.
         kind: `config`, `threshold` or `cluster`.
-        cells: what runs, of a threshold file what it has thresholds of; idle: sweeps of the file
-            that do not run.
+        cells: what runs, of a threshold file what it has thresholds of.
         xla_flags: name -> value.
         env: the environment that the file sets and that reaches the trainer.
         added: the environment that CVS adds to it in every run of this mode.
         scripts: the trainer's script; the first that exists is started.
         enforce: whether a threshold that is not met fails a run.
         threshold_name: of the file of thresholds, where it names one.
-        has_thresholds: whether there is a file of them, or a result_dict.
-        watched: blocks of the file on what a run is told about: scaling_baseline, convergence, ...
+        baseline: of the file's `scaling_baseline`: tokens/s in total, and on how many nodes.
         patterns: name -> regular expression; a line of a job's log that matches is its failure.
         max_slope: what the slope of the loss must stay below; None where the file does not say.
         enforce_slope: whether a slope above it fails a run.
@@ -234,7 +217,6 @@ class CvsFile:
     image: str = ""
     steps: int | None = None
     cells: tuple[CvsCell, ...] = ()
-    idle: tuple[CvsCell, ...] = ()
     xla_flags: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, str] = field(default_factory=dict)
@@ -242,8 +224,7 @@ class CvsFile:
     container: Container = field(default_factory=Container)
     enforce: bool = True
     threshold_name: str = ""
-    has_thresholds: bool = True
-    watched: Mapping[str, Json] = field(default_factory=dict)
+    baseline: Mapping[str, Json] = field(default_factory=dict)
     patterns: Mapping[str, str] = field(default_factory=dict)
     max_slope: float | None = None
     enforce_slope: bool = False
@@ -253,7 +234,6 @@ class CvsFile:
     token_file: str = ""
     leaves: tuple[Leaf, ...] = ()
     open_items: tuple[OpenItem, ...] = ()
-    implausible: tuple[Implausible, ...] = ()
     notes: tuple[str, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
 
@@ -285,7 +265,6 @@ class CvsFile:
             "env": dict(without_secrets(self.env)),
             "open_items": [each.path for each in self.open_items],
             "accounting": dict(self.accounting),
-            "implausible": [each.to_json() for each in self.implausible],
         }
 
 

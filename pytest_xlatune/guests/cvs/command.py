@@ -30,7 +30,6 @@ _WIDTH = 100
 _LINES = {
     "show": "show what files say, their open items, and what each key becomes",
     "calibrate": "measure thresholds: jobs of the file against itself, with their noise",
-    "migrate": "write a file of generation 1, 2 or 3 as one of generation 4",
 }
 
 
@@ -75,7 +74,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="NEW",
-        help="a new file for the thresholds; of generation 1 and 2 the configuration with the "
+        help="a new file for the thresholds; of generation 1 the configuration with the "
         "thresholds in it",
     )
     third.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)")
@@ -83,20 +82,6 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     _add_given(third, has_nodes=False)
     add_options(third, leave_out=OF_A_SESSION)
     third.set_defaults(run=_calibrate)
-
-    other = added["migrate"]
-    other.epilog = (
-        "example:\n"
-        "  xlatune cvs migrate mi300x_singlenode_llama3_1_70b.json -o new.json\n\n"
-        "new_threshold.json is written beside it; keys without a place in it are listed"
-    )
-    other.formatter_class = argparse.RawDescriptionHelpFormatter
-    other.add_argument("file", type=Path, metavar="FILE", help="a CVS file of generation 1, 2 or 3")
-    other.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NEW", help="must not exist yet"
-    )
-    _add_given(other)
-    other.set_defaults(run=_migrate)
 
 
 def _add_given(parser: argparse.ArgumentParser, *, has_nodes: bool = True) -> None:
@@ -191,9 +176,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
                     landed.line for landed in feed.landed() if landed.line
                 ),
             ).written
-        found[cell.name] = least_values(campaign, file)
+        found[cell.name] = least_values(campaign)
         show(f"{cell.name}: {each.words}" for each in found[cell.name])
-    source = path if file.generation in ("1", "2") else thresholds_of(path, file)
+    source = path if file.generation == "1" else thresholds_of(path, file)
     text = with_least_values(
         text_of(source) if source else "", file, found, where=str(source or new), written=written
     )
@@ -202,27 +187,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 _YES = "run although it costs more node-hours than --ask-above"
-
-
-def _migrate(arguments: argparse.Namespace) -> int:
-    import json
-
-    from pytest_xlatune.guests.cvs.files import read_cvs_file
-    from pytest_xlatune.guests.cvs.migration import migrated
-
-    new: Path = arguments.output
-    beside = new.with_name(f"{new.stem}_threshold.json")
-    for path in (new, beside):
-        if path.exists():
-            raise ConfigError(f"{path} exists: name another file, or move it away")
-    file = read_cvs_file(arguments.file, _given(arguments))
-    made = migrated(file, threshold_name=beside.name)
-    texts = {new: made.config, **({beside: made.thresholds} if made.thresholds else {})}
-    write_files({path: json.dumps(each, indent=2) + "\n" for path, each in texts.items()})
-    if made.left_out:
-        show(["without a place in generation 4:"])
-        show(line for each in made.left_out for line in _wrapped(f"  {each}"))
-    return 0
 
 
 def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
@@ -241,10 +205,6 @@ def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
             sample = f" (the file's sample: {item.sample})" if item.sample else ""
             yield f"    {item.path}: {item.wanted}{sample}"
             yield f"      {item.how}"
-    if found.implausible:
-        yield "  implausible:"
-        for doubt in found.implausible:
-            yield from _wrapped(f"    {doubt.check}: {doubt.text} [{', '.join(doubt.paths)}]")
     counts = found.accounting
     total = counts.pop("leaves")
     yield f"  {total} leaves: " + ", ".join(f"{count} {name}" for name, count in counts.items())

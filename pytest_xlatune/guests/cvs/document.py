@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_xlatune.guests.cvs.thresholds import ThresholdFound, ThresholdRecord
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.guests.cvs.thresholds import HELD, ThresholdFound, ThresholdRecord, our_word
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Text, bullets, drawn, literal, plain, section
@@ -16,13 +15,11 @@ from pytest_xlatune.report.page_plots import PlotAxis
 from pytest_xlatune.report.study_plots import LimitRow, LimitsPlot
 from pytest_xlatune.report.words import joined
 
-_HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
-
 
 def thresholds(subject: Subject) -> Document:
     """Return the verdict on each metric of a cell, and the jobs that all rest on."""
     conclusion, own = subject.conclusion, subject.conclusion.reference
-    words = [_HELD.get(each.kind, "cannot tell") for each in conclusion.verdicts]
+    words = [our_word(each) for each in conclusion.verdicts]
     lines = (f"{literal(each.arm)}: {joined(each.reasons)}" for each in conclusion.verdicts)
     table = jobs_table([("", subject.history, {})])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
@@ -53,7 +50,7 @@ def limits_plot(subject: Subject, metrics: Sequence[ThresholdFound]) -> LimitsPl
     """
     if not any(each.jobs for each in metrics):
         return None
-    looks = {each.arm: _HELD.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
+    looks = {each.arm: HELD.get(each.kind, "unsure") for each in subject.conclusion.verdicts}
     return LimitsPlot(
         caption="Each line has a scale of its own. Small dots: single jobs. Large dot: their mean. "
         "Bar: its 90 % interval, 5 % beyond either end. Upright mark: the limit; shaded: beyond "

@@ -212,10 +212,8 @@ def demand_of(metric: str, threshold: Threshold) -> Demand:
 
 def efficiency_factor(file: CvsFile, cell: CvsCell) -> float | None:
     """Return what makes percent of the file's baseline of tokens/s a device; None without one."""
-    block: Json = file.watched.get("scaling_baseline")
-    if not isinstance(block, dict):
-        return None
-    total, nodes = typed(block.get("tokens_per_sec_total")), typed(block.get("num_nodes", 1))
+    total = typed(file.baseline.get("tokens_per_sec_total"))
+    nodes = typed(file.baseline.get("num_nodes", 1))
     if not (isinstance(total, int | float) and isinstance(nodes, int | float)):
         return None
     return 100 * cell.gpus_per_node * nodes / total if total > 0 and nodes > 0 else None

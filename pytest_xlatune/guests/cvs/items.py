@@ -159,36 +159,31 @@ def each_metric(
 
 
 def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> None:
-    """Tell both verdicts, and fail where ours does not pass and the file enforces it.
+    """Tell the verdict, and fail where ours does not pass and the file enforces it.
 
     Raises:
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
     from pytest_xlatune.guests.cvs.files import efficiency_factor
-    from pytest_xlatune.guests.cvs.logs import steps_by_job
-    from pytest_xlatune.guests.cvs.verdicts import cvs_verdict, our_word
+    from pytest_xlatune.guests.cvs.thresholds import our_word
 
     file: CvsFile
     cell: CvsCell
     demands: tuple[Demand, ...]
     file, cell, demands = request.module.CVS
-    config, verdict = request.config, measured.verdict
+    verdict = measured.verdict
     demand = next(each for each in demands if each.metric == metric)
     is_gated = demand.value is not None
     word = our_word(verdict) if is_gated else "recorded"
     why = sentence(verdict.reasons[0]) if verdict.reasons else "no reason is known"
     lines = [f"{cell.name}: {why if is_gated else f'{word}: {why}'}"]
     told = {"metric": metric, "demand": demand.words, "verdict": word}
-    campaign = request.getfixturevalue("campaign")
-    if config.option.cvs_strict and is_gated:
-        jobs = steps_by_job(campaign, file)
-        told["strict"] = cvs_verdict(jobs, file=file, cell=cell, verdict=verdict)
     if metric == "tokens_per_sec_per_gpu":
         factor = efficiency_factor(file, cell)
         if factor is not None and verdict.tgs is not None:
             told["scaling_efficiency_pct"] = f"{factor * verdict.tgs:.1f}"
-    is_enforced = is_gated and (file.enforce or config.option.cvs_enforce)
+    is_enforced = is_gated and (file.enforce or request.config.option.cvs_enforce)
     _end(request, measured, told, lines, is_enforced=is_enforced)
 
 
@@ -208,8 +203,6 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
     __tracebackhide__ = True
     from pytest_xlatune.guests.cvs.logs import (
         ERRORS,
-        cvs_on_sights,
-        cvs_on_slope,
         log_demands,
         log_verdict,
         sights,
@@ -217,21 +210,18 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
         steps_by_job,
     )
     from pytest_xlatune.guests.cvs.reading import SLOPE
-    from pytest_xlatune.guests.cvs.verdicts import our_word
+    from pytest_xlatune.guests.cvs.thresholds import our_word
     from pytest_xlatune.tasks.answers import Measured
 
     file: CvsFile
     cell: CvsCell
     file, cell, _ = request.module.CVS
-    option = request.config.option
     guarded(request, lambda tick: campaign.wait(lambda view: not view.pending, on_turn=tick))
-    jobs = steps_by_job(campaign, file)
-    strict = ""
+    jobs = steps_by_job(campaign)
     if metric == ERRORS:
         found = sights(campaign, file)
         verdict, lines = sights_verdict(found, jobs=len(jobs))
         demand, word, is_enforced = "no line before the last step", our_word(verdict), True
-        strict = cvs_on_sights(found, file)
     else:
         asked = log_demands(file, cell)[metric]
         verdict = log_verdict(asked, jobs, file=file)
@@ -240,11 +230,8 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
         why = sentence(verdict.reasons[0])
         lines = [why if is_gated else f"{word}: {why}"]
         says = file.enforce_slope if metric == SLOPE else file.enforce
-        is_enforced = is_gated and (says or option.cvs_enforce)
-        strict = cvs_on_slope(jobs, file=file) if metric == SLOPE else ""
+        is_enforced = is_gated and (says or request.config.option.cvs_enforce)
     told = {"metric": metric, "demand": demand, "verdict": word}
-    if option.cvs_strict:
-        told["strict"] = strict
     measured = Measured(verdict)
     request.node.user_properties.extend(measured.properties())
     request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
@@ -262,8 +249,6 @@ def _end(
 ) -> None:
     """Give junit the properties and the summary its lines; fail where ours does not pass."""
     __tracebackhide__ = True
-    if strict := told.get("strict"):
-        lines.append(f"    {strict}")
     properties = [(f"{_PROPERTY}.{name}", text) for name, text in told.items() if text]
     request.node.user_properties.extend([*properties, (f"{_PROPERTY}.lines", "\n".join(lines))])
     if not is_enforced:

@@ -46,13 +46,12 @@ def _logs_of(campaign: Campaign) -> Iterator[tuple[str, int, Mapping[int, Path]]
             yield submission.job_id, each.trial.protocol.last_step, logs
 
 
-def steps_by_job(campaign: Campaign, file: CvsFile) -> dict[str, Steps]:
-    """Return the steps of each job that is over, as the node's log has them that CVS reads."""
-    found: dict[str, Steps] = {}
-    for job, _, logs in _logs_of(campaign):
-        order = [*logs.values()][:: -1 if file.generation in ("1", "2") else 1]
-        found[job] = next(filter(None, map(_steps, order)), ())
-    return found
+def steps_by_job(campaign: Campaign) -> dict[str, Steps]:
+    """Return the steps of each job that is over, of the first log that has some."""
+    return {
+        job: next(filter(None, map(_steps, logs.values())), ())
+        for job, _, logs in _logs_of(campaign)
+    }
 
 
 def _steps(path: Path) -> Steps:
@@ -153,21 +152,11 @@ def sights_verdict(found: Sequence[MatchedLine], *, jobs: int) -> tuple[Verdict,
     return verdict, lines
 
 
-def cvs_on_sights(found: Sequence[MatchedLine], file: CvsFile) -> str:
-    """Return CVS' own verdict: it reads the first node's log in generation 3, in 4 all of them."""
-    read = [each for each in found if file.generation == "4" or each.rank == 0]
-    if read:
-        return f"CVS: fail: {read[0].words}"
-    unread = f"; it does not read rank {found[0].rank}" if found else ""
-    return f"CVS: pass: no pattern in the logs that it reads{unread}"
-
-
 def log_demands(file: CvsFile, cell: CvsCell) -> dict[str, Demand]:
     """Return the demands on the steps of the logs, by metric."""
     found: dict[str, Demand] = {}
-    if "loss_curve" in file.watched or file.max_slope is not None:
-        bound = "" if file.max_slope is None else "max"
-        found[SLOPE] = Demand(metric=SLOPE, bound=bound, value=file.max_slope)
+    if file.max_slope is not None:
+        found[SLOPE] = Demand(metric=SLOPE, bound="max", value=file.max_slope)
     if file.target is not None:
         found |= {name: Demand(metric=name) for name in _TO_TARGET}
     for name, each in cell.thresholds.items():
@@ -212,16 +201,6 @@ def log_verdict(demand: Demand, jobs: Mapping[str, Steps], *, file: CvsFile) -> 
         return replace(base, reasons=(verbatim(text),))
     kind, text = held(values, demand)
     return replace(base, kind=kind, reasons=(verbatim(text),))
-
-
-def cvs_on_slope(jobs: Mapping[str, Steps], *, file: CvsFile) -> str:
-    """Return CVS' own verdict on each job: the slope below the limit; "" without a limit."""
-    found = {job: slope for job, steps in jobs.items() if (slope := _slope(steps)) is not None}
-    if file.max_slope is None or not found:
-        return ""
-    passed = sum(slope < file.max_slope for slope in found.values())
-    word = "pass" if passed == len(found) else "pass or fail" if passed else "fail"
-    return f"CVS: {word}: {passed} of {len(found)} jobs pass (below {file.max_slope:g} in one job)"
 
 
 def _slope(steps: Steps) -> float | None:

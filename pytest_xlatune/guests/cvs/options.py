@@ -24,11 +24,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cvs-jobs", metavar="N", type=int, help="Jobs of each cell (default: 5; 4 at least)"
     )
     group.addoption(
-        "--cvs-strict",
-        action="store_true",
-        help="Show CVS' own verdict on the same jobs beside ours",
-    )
-    group.addoption(
         "--cvs-enforce",
         action="store_true",
         help="Fail although the file says enforce_thresholds: false",

@@ -1,11 +1,8 @@
-"""CVS configurations (AMD's cluster validation suite): the files of all four generations, read.
-
-    found = read_cvs(text, where="mi300x_single.json", threshold=Sibling(...))
+"""CVS configurations (AMD's cluster validation suite): files of generations 1 and 4, read.
 
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
-Generation 1 has `config` and `model_params`; 2 has `config.xla_flags` or `config.env_vars` too; 3
-has `training`, and `3-early` an older framework name; 4 has `train_params`. Pure: text in, values
-out; `files` finds files. One kind of error: `ConfigError`.
+Generation 1 has `config` and `model_params`, 4 has `train_params`; one between them is refused.
+Pure: text in, values out; `files` finds files. One kind of error: `ConfigError`.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pytest_xlatune.guests.cvs._draft import (
+    GENERATIONS,
     Draft,
     generation_of,
     open_items_of,
@@ -29,7 +27,6 @@ from pytest_xlatune.guests.cvs._keys import (
     read_thresholds,
     threshold_leaves,
 )
-from pytest_xlatune.guests.cvs._later import read_later
 from pytest_xlatune.guests.cvs._values import (
     CLASSES,
     EFFICIENCY,
@@ -40,7 +37,6 @@ from pytest_xlatune.guests.cvs._values import (
     TOKENS,
     CvsCell,
     CvsFile,
-    Implausible,
     Leaf,
     OpenItem,
     Source,
@@ -52,7 +48,7 @@ from pytest_xlatune.guests.cvs._values import (
     typed,
     written,
 )
-from pytest_xlatune.guests.cvs.plausible import implausible
+from pytest_xlatune.guests.cvs.generation4 import read_fourth
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
@@ -66,7 +62,6 @@ __all__ = [
     "TOKENS",
     "CvsCell",
     "CvsFile",
-    "Implausible",
     "Leaf",
     "OpenItem",
     "Threshold",
@@ -135,7 +130,7 @@ def read_cvs(
     words: Mapping[str, str] | None = None,
     nodes: int | None = None,
 ) -> CvsFile:
-    """Read a CVS file of any generation and kind.
+    """Read a CVS file of any kind.
 
     Args:
         text: of the file.
@@ -154,7 +149,7 @@ def read_cvs(
         raise ConfigError(
             f"{where}, line {_line_of_first_key(text)}: JSON, but no CVS file of a training: "
             f"it has {', '.join(sorted(map(str, data))[:6]) or 'no key'}; expected config and "
-            "model_params, or training, or train_params, or node_dict, or thresholds by cell"
+            "model_params, or train_params, or node_dict, or thresholds by cell"
         )
     generation, kind = found
     schema = data.get("schema_version", _SCHEMA)
@@ -166,6 +161,17 @@ def read_cvs(
         notes = (*notes, said)
     if kind == "cluster":
         return _cluster(data, notes, generation=generation, where=where)
+    if kind == "config" and (trainer := other_trainer(data)):
+        said = settings_of_other(data)
+        raise ConfigError(
+            f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
+            + (f"; it says {said}" if said else "")
+        )
+    if generation not in GENERATIONS:
+        raise ConfigError(
+            f"{where}: a {kind} file of CVS' generation {generation}; only generations 1 (config "
+            "and model_params) and 4 (train_params) are read"
+        )
     if kind == "threshold":
         cells = read_thresholds(Source(data, where=where))
         return CvsFile(
@@ -188,12 +194,6 @@ def read_cvs(
             notes=notes,
             data=data,
         )
-    if trainer := other_trainer(data):
-        said = settings_of_other(data)
-        raise ConfigError(
-            f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
-            + (f"; it says {said}" if said else "")
-        )
     data = _with_given(data, given or {}, where=where)
     made = _read_config(
         Source(data, where=where),
@@ -202,7 +202,7 @@ def read_cvs(
         words=words or {},
         nodes=nodes,
     )
-    return replace(made, implausible=implausible(made), notes=(*notes, *made.notes))
+    return replace(made, notes=(*notes, *made.notes))
 
 
 def _read_config(
@@ -216,10 +216,9 @@ def _read_config(
     named = source.table("paths").items()
     paths = {name: each for name, each in named if isinstance(each, str)}
     words = {**words, **paths, **{f"paths.{name}": each for name, each in paths.items()}}
-    draft = Draft(source=source, generation=generation, words=words, nodes=nodes)
-    is_first = generation in ("1", "2")
-    made, table, off = read_first(draft) if is_first else read_later(draft, find_thresholds)
-    leaves = account(source.data, table, off=off)
+    draft = Draft(source=source, words=words, nodes=nodes)
+    made, table = read_first(draft) if generation == "1" else read_fourth(draft, find_thresholds)
+    leaves = account(source.data, table)
     items = (*open_items_of(leaves, draft), *draft.asked)
     return replace(
         made,

@@ -18,7 +18,6 @@ from pytest_xlatune.guests.cvs._keys import (
     OF_THE_LAUNCHER,
     SINGLE_KEYS,
 )
-from pytest_xlatune.guests.cvs._later import NETWORK, TIMEOUTS
 from pytest_xlatune.guests.cvs._values import (
     CvsCell,
     CvsFile,
@@ -167,16 +166,14 @@ def recipe_of(file: CvsFile, cell: CvsCell, profile: Profile) -> CvsRecipe:
         else:
             text = on_top(file.env, {name: value})[name]
             changes |= dict.fromkeys(_places_of_variable(file, name), text)
-            if name in file.added and file.generation in ("1", "2"):
+            if name in file.added and file.generation == "1":
                 left_out.append(
                     f"{name}: it is in the file, and CVS itself sets {file.added[name]} over it"
                 )
     for name, value in profile.overrides.items():
         path = _place_of_key(file, cell, name)
         if path is None:
-            left_out.append(
-                f"{name}: generation 1 gives MaxText no such key; `xlatune cvs migrate` first"
-            )
+            left_out.append(f"{name}: generation 1 gives MaxText no such key")
         elif is_secret(name):
             left_out.append(f"{name}: its value is secret; set it yourself")
         else:
@@ -220,11 +217,11 @@ def _add_flags(
 ) -> None:
     if not profile.flags:
         return
-    root = {"2": ("config",), "3": ("training",), "3-early": ("training",), "4": ("train_params",)}
-    at: Path = (*root.get(file.generation, model_of(file, cell)), "xla_flags")
+    above = model_of(file, cell) if file.generation == "1" else ("train_params",)
+    at: Path = (*above, "xla_flags")
     known = _at(file.data, at)
-    env = next((each for each in _env_tables(file) if "XLA_FLAGS" in _table(file, each)), None)
-    if not known and env is not None:
+    env = _env_table(file)
+    if not known and "XLA_FLAGS" in _table(file, env):
         # the file has its flags in the environment
         at = (*env, "XLA_FLAGS")
         known = _at(file.data, at)
@@ -245,7 +242,7 @@ def _add_flags(
     if file.generation == "1":
         left_out.append(
             "flags of generation 1: CVS hands ten of its own to XLA and drops the others; run the "
-            "file here, or `xlatune cvs migrate` first"
+            "file here"
         )
 
 
@@ -260,69 +257,37 @@ def _table(file: CvsFile, path: Path) -> Mapping[str, Json]:
     return found if isinstance(found, dict) else {}
 
 
-def _env_tables(file: CvsFile) -> tuple[Path, ...]:
-    """Return the objects of variables, the one that has the last word first."""
-    if file.generation == "4":
-        return (("container", "env"),)
-    if file.generation in ("3", "3-early"):
-        return (("training", "env_vars"),)
-    first: Path = ("config", "container_config", "env_dict")
-    return (("config", "env_vars"), first) if file.generation == "2" else (first,)
+def _env_table(file: CvsFile) -> Path:
+    """Return the object of variables."""
+    if file.generation == "1":
+        return ("config", "container_config", "env_dict")
+    return ("container", "env")
 
 
 def _places_of_variable(file: CvsFile, name: str) -> list[Path]:
     """Return each place that says a variable, or the one where it is new."""
-    tables = _env_tables(file)
-    found: list[Path] = [(*table, name) for table in tables if name in _table(file, table)]
-    if file.generation in ("1", "2"):
+    table = _env_table(file)
+    found: list[Path] = [(*table, name)] if name in _table(file, table) else []
+    if file.generation == "1":
         keys = [key for key, names in {**SINGLE_KEYS, **DISTRIBUTED_KEYS}.items() if name in names]
         found += [("config", key) for key in keys if key in _table(file, ("config",))]
-    elif file.generation != "4":
-        for block, names in (("nccl", NETWORK), ("jax_distributed", TIMEOUTS)):
-            at: Path = ("training", block)
-            keys = [key for key, each in names.items() if each == name and key in _table(file, at)]
-            found += [(*at, key) for key in keys]
-    return found or [(*tables[0], name)]
+    return found or [(*table, name)]
 
 
 def model_of(file: CvsFile, cell: CvsCell) -> Path:
-    """Return where a model of generation 1 or 2 stands."""
+    """Return where a model of generation 1 stands."""
     mode = next((key for key, each in MODES.items() if each == file.mode), "")
     return ("model_params", mode, cell.model, cell.gpu)
 
 
 def _place_of_key(file: CvsFile, cell: CvsCell, name: str) -> Path | None:
     """Return where a MaxText key of a cell stands; None where the generation has no place."""
-    if file.generation in ("1", "2"):
+    if file.generation == "1":
         if name == "enable_checkpointing":
             return ("config", name)
-        is_read = file.generation == "2" or name in FIRST_KEYS
-        return (*model_of(file, cell), name) if is_read else None
-    root = "train_params" if file.generation == "4" else "training"
-    shared: Path = (root, "maxtext_config", name)
-    own = _sweep_of(file, cell)
-    if own is None or (name not in _table_at(file, own) and len(file.cells) == 1):
-        return shared
-    return (*own, name)
-
-
-def _table_at(file: CvsFile, path: Path) -> Mapping[str, Json]:
-    data: Json = file.data
-    for key in path:
-        if isinstance(data, list) and isinstance(key, int):
-            data = data[key]
-        else:
-            data = data.get(str(key)) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
-
-
-def _sweep_of(file: CvsFile, cell: CvsCell) -> Path | None:
-    """Return the overrides of a cell's sweep; None where the file has no sweeps."""
-    for at in (("sweeps",), ("training", "sweeps"), ("train_params", "sweeps")):
-        sweeps = _at(file.data, at)
-        if isinstance(sweeps, dict) and cell.name in sweeps:
-            return (*at, cell.name)
-        for index, each in enumerate(sweeps if isinstance(sweeps, list) else ()):
-            if isinstance(each, dict) and each.get("name") == cell.name:
-                return (*at, index, "maxtext_overrides")
-    return None
+        return (*model_of(file, cell), name) if name in FIRST_KEYS else None
+    own: Path = ("sweeps", cell.name)
+    has_sweep = cell.name in _table(file, ("sweeps",))
+    if has_sweep and (name in _table(file, own) or len(file.cells) > 1):
+        return (*own, name)
+    return ("train_params", "maxtext_config", name)

@@ -344,6 +344,14 @@ class ThresholdStudy(OneCell):
         return replace(told, kind=kind, word=WORDS[kind], n=len(values), method=verbatim(method))
 
 
+HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
+
+
+def our_word(verdict: Verdict) -> str:
+    """Return a verdict in a word: pass, fail, cannot tell."""
+    return HELD.get(verdict.kind, "cannot tell")
+
+
 # a demand that is met says nothing of a difference
 WORDS = {
     VerdictKind.EQUIVALENT: "PASS",

@@ -81,7 +81,6 @@ class LeastValue:
         mean, sd: of the jobs.
         jobs: how many tell it.
         miss: probability that one more healthy job lies below it.
-        strict: how many of these very jobs pass it by CVS' own rule.
     """
 
     metric: str
@@ -90,7 +89,6 @@ class LeastValue:
     sd: float
     jobs: int
     miss: float
-    strict: int
 
     @property
     def words(self) -> str:
@@ -98,7 +96,7 @@ class LeastValue:
         return (
             f"{self.metric}: at least {self.value:g}: mean {self.mean:.6g} less 3 x {self.sd:.3g} "
             f"of {counted(self.jobs, 'job')}; a healthy job misses it in {self.miss:.2%} of the "
-            f"runs; by CVS' own rule {self.strict} of {self.jobs} pass it"
+            "runs"
         )
 
 
@@ -112,15 +110,10 @@ def rounded_down(value: float) -> float:
     return math.floor(value * scale + 1e-9) / scale
 
 
-def least_values(campaign: Campaign, file: CvsFile) -> tuple[LeastValue, ...]:
+def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
     """Return the least values of the two metrics that CVS gates, of a calibration that is over."""
-    # a report, which comes here for a recipe, needs nothing that runs jobs
-    from pytest_xlatune.guests.cvs.logs import steps_by_job
-    from pytest_xlatune.guests.cvs.verdicts import strict
-
     results = scored(campaign.view().history)
     (own,) = campaign.study.cells
-    steps = steps_by_job(campaign, file)
     found = []
     for metric in (TFLOPS, TOKENS):
         told = [
@@ -130,21 +123,14 @@ def least_values(campaign: Campaign, file: CvsFile) -> tuple[LeastValue, ...]:
         if len(values) < 2:  # noqa: PLR2004 - a deviation needs two
             continue
         bound, miss = lower_bound(values)
-        value = rounded_down(bound)
-        asked = Threshold(kind="min", value=value)
-        judged = [
-            strict(each, generation=file.generation, metric=metric, demand=asked)
-            for each in steps.values()
-        ]
         found.append(
             LeastValue(
                 metric=metric,
-                value=value,
+                value=rounded_down(bound),
                 mean=fmean(values),
                 sd=stdev(values),
                 jobs=len(values),
                 miss=miss,
-                strict=sum(each is not None and each.passes for each in judged),
             )
         )
     return tuple(found)
@@ -161,7 +147,7 @@ def with_least_values(
     """Return a file of thresholds with measured least values: changed where it has them, else new.
 
     Args:
-        text: of the configuration in generations 1 and 2, else of the thresholds beside it; "" is
+        text: of the configuration in generation 1, else of the thresholds beside it; "" is
             a new file.
         file: the configuration.
         found: cell -> least values.
@@ -169,7 +155,7 @@ def with_least_values(
         written: the date, ISO 8601.
     """
     changes: dict[tuple[str | int, ...], Json] = {}
-    is_inline = file.generation in ("1", "2")
+    is_inline = file.generation == "1"
     known = objects_of(text, where=where)[0] if text else {}
     for cell in file.cells:
         own_values = found.get(cell.name, ())

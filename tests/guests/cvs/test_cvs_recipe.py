@@ -14,7 +14,7 @@ from pytest_xlatune.guests.cvs.reading import CvsFile, read_cvs
 from pytest_xlatune.guests.cvs.recipe import recipe_of, untaken, with_values
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from tests.helpers.cvs_written import first, fourth, second, third
+from tests.helpers.cvs_written import first, fourth
 
 WON = profile(
     "won",
@@ -24,9 +24,6 @@ WON = profile(
 )
 CASES = {
     "1": (first(multi=True), 2),
-    "2": (second(multi=True), 2),
-    "3-early": (third(early=True), 4),
-    "3": (third(), 4),
     "4": (fourth(), 4),
 }
 

@@ -1,4 +1,4 @@
-"""A CVS file is run as it is: jobs on this machine, both verdicts, CVS' rules beside ours."""
+"""A CVS file is run as it is: jobs on this machine, a verdict on each metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_xlatune import Sweep, profile
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.model.errors import ConfigError
-from tests.helpers.cvs_written import CLUSTER, first, fourth, third, thresholds, write
+from tests.helpers.cvs_written import CLUSTER, first, fourth, thresholds, write
 from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
@@ -71,20 +71,17 @@ def run(
     return done, found
 
 
-def test_generation_1_passes_by_the_mean_where_cvs_fails_by_a_step(
+def test_generation_1_passes_by_the_mean_although_a_step_is_slow(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     data = first()
     data["config"]["nnodes"] = "1"
     write(folder, "gen1.json", data)
     script = f"scripts={folder / 'train.py'}"
-    done, _ = run(pytester, "gen1.json", "--cvs-strict", launcher=script)
+    done, _ = run(pytester, "gen1.json", launcher=script)
     done.assert_outcomes(passed=4)
     text = done.stdout.str()
     assert "tflops_per_sec_per_gpu is 389" in text
-    assert "CVS: fail: 0 of 5 jobs pass" in text
-    assert "step 9: 37" in text
-    assert "CVS takes every step by itself, ours the mean of all jobs with its noise" in text
     assert "not run: CVS' smoke test" in text
 
 
@@ -104,11 +101,10 @@ def test_generation_4_tells_each_metric_and_resumes(
     pytester: pytest.Pytester, folder: Path, workers: str
 ) -> None:
     fourth_here(folder, tflops=500)
-    done, found = run(pytester, "gen4.json", "--cvs-strict", workers)
+    done, found = run(pytester, "gen4.json", workers)
     done.assert_outcomes(passed=3, failed=1)
     assert done.ret == 1
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
-    assert found["tflops_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
     assert found["tokens_per_sec_per_gpu"]["cvs.verdict"] == "pass"
     assert found["tokens_per_sec_per_gpu"]["xlatune.n"] == "5"
     assert found["final_loss"]["cvs.verdict"] == "recorded"
@@ -156,23 +152,21 @@ def test_open_items_end_the_run_before_anything_starts(
 
 
 def test_from_cvs_is_a_cell_to_tune(tmp_path: Path) -> None:
-    names = [each["name"] for each in third()["training"]["sweeps"]]
-    write(tmp_path, "tiny_threshold.json", thresholds(*names))
     values = {
-        "training.nccl.ib_hca": "mlx5_0",
-        "training.nccl.ib_hca_list": "mlx5_0",
-        "training.nccl.socket_ifname": "eno1",
+        "threshold_json": "none.json",
+        "container.image": "example/jax-training:v26.4",
+        "container.env.NCCL_IB_HCA": "mlx5_0",
+        "container.env.NCCL_SOCKET_IFNAME": "eno1",
     }
-    path = write(tmp_path, "gen3.json", third())
-    sweep = Sweep.from_cvs(
-        path, values=values, profiles=(profile("fast", "--xla_gpu_autotune_level=0"),)
-    )
+    path = write(tmp_path, "gen4.json", fourth())
+    fast = profile("fast", "--xla_gpu_autotune_level=0")
+    sweep = Sweep.from_cvs(path, nodes=4, values=values, profiles=(fast,))
     assert sweep.cell.parallelism == "FSDP=32"
     assert sweep.cell.devices == 32
     assert sweep.cell.deployed["NCCL_SOCKET_IFNAME"] == "eno1"
     assert sweep.cell.deployed["XLA_FLAGS"] == "--xla_gpu_autotune_level=4"
     assert sweep.launcher.describe().startswith("container docker mounts=")
-    with pytest.raises(ConfigError, match="3 open items"):
+    with pytest.raises(ConfigError, match="4 open items"):
         Sweep.from_cvs(path)
     with pytest.raises(ConfigError, match="cluster file of CVS"):
         Sweep.from_cvs(write(tmp_path, "cluster.json", CLUSTER))
@@ -222,7 +216,7 @@ def test_bands_and_ratios_are_gated_with_noise(pytester: pytest.Pytester, folder
         },
         scaling_efficiency_pct={"kind": "min", "value": 90},
     )
-    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done, found = run(pytester, "gen4.json")
     words = {name: each["cvs.verdict"] for name, each in found.items()}
     assert words == {
         "tflops_per_sec_per_gpu": "pass",
@@ -234,8 +228,6 @@ def test_bands_and_ratios_are_gated_with_noise(pytester: pytest.Pytester, folder
     }
     assert "389.7 within 3 % is demanded" in found["tflops_per_sec_per_gpu"]["cvs.lines"]
     assert "would decide it" in found["step_time_seconds"]["cvs.lines"]
-    assert found["tflops_per_sec_per_gpu"]["cvs.strict"].startswith("CVS: pass: 5 of 5")
-    assert found["step_time_seconds"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
     assert "8 in the mean" in found["tokens_per_sec_total"]["cvs.lines"]
     assert "at least 9 times tokens_per_sec_per_gpu" in found["tokens_per_sec_total"]["cvs.lines"]
     done.assert_outcomes(passed=4, failed=2)
@@ -258,9 +250,8 @@ def test_a_line_of_an_error_pattern_is_a_failure_of_its_job(
         error_patterns={"fabric": "link (went|is) DOWN", "off": ""},
         env={"SAYS_LATE" if is_late else "SAYS": "mlx5_0: Link went down, token=hunter2"},
     )
-    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done, found = run(pytester, "gen4.json")
     own = found["error_patterns"]
-    assert own["cvs.strict"].startswith("CVS: fail: fabric: job ")
     assert "rank 0, line" in own["cvs.lines"]
     assert "mlx5_0: Link went down" in own["cvs.lines"]
     assert "hunter2" not in own["cvs.lines"]
@@ -282,10 +273,9 @@ def test_the_loss_curve_is_enforced_where_the_file_says(
 ) -> None:
     curve = {"max_slope": -0.2, "enforce": True, "sample_every": 5}
     with_blocks(folder, loss_curve=curve, convergence={"target_metric": "loss", "target_value": 8})
-    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done, found = run(pytester, "gen4.json")
     done.assert_outcomes(passed=6, failed=1)
     assert found["loss_slope"]["cvs.verdict"] == "fail"
-    assert found["loss_slope"]["cvs.strict"].startswith("CVS: fail: 0 of 5")
     assert found["steps_to_target"]["cvs.verdict"] == "recorded"
     assert "steps_to_target is 10 in the mean" in found["steps_to_target"]["cvs.lines"]
     # the same jobs, another demand
@@ -378,10 +368,10 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     assert calibrate("gen4.json", "-o", "floors.json", *python) == 2
     assert calibrate("gen4.json", "-o", "again.json", *python) == 0
     assert ledger.read_text().count('"attempt-submitted"') == 5
-    # with these floors the file passes, by both rules
+    # with these floors the file passes
     data = json.loads((folder / "gen4.json").read_text())
     write(folder, "gen4.json", {**data, "threshold_json": "floors.json"})
-    done, found = run(pytester, "gen4.json", "--cvs-strict")
+    done, found = run(pytester, "gen4.json")
     done.assert_outcomes(passed=5)
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
 
@@ -395,7 +385,7 @@ def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
     (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
     assert old.maxtext == new.maxtext
     assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
-    assert "by CVS' own rule 0 of 5 pass it" in (folder / "new.json").read_text()
+    assert "a healthy job misses it in 2.60%" in (folder / "new.json").read_text()
 
 
 def test_a_file_is_refused_where_the_plugin_that_runs_sweeps_is_switched_off(

@@ -36,7 +36,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.model.result import Outcome, State, Submission, TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.sweep.groups import Said
+from pytest_xlatune.sweep.groups import UserOptions
 
 BAR_S = 20.0
 RUN = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=junit.xml"]
@@ -117,7 +117,7 @@ def measure(profiles: int, folder: Path) -> int:
     text = SWEEP.format(profiles=profiles, budget=world.budget)
     (folder / "test_reused.py").write_text(text, encoding="utf-8")
     exec(text, declared)
-    resolved = declared["SWEEP"].resolve(Said())
+    resolved = declared["SWEEP"].resolve(UserOptions())
     study = resolved.study()
     _, history = drive(study, Tried(world, 1), 1)
     opened = CampaignOpened(

@@ -60,10 +60,9 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
     GROUPS,
     OPTIONS,
-    SESSION,
     SWITCHES,
-    TABLE,
     RunSettings,
+    Where,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
 from tests.helpers.digests import recorded  # noqa: E402
@@ -108,8 +107,8 @@ def settings() -> Lines:
         for each in FIELDS:
             if each.group is group:
                 where = f"`{each.flag}`" if each in OPTIONS else ""
-                where = f"`{each.name}` in `xlatune.toml`" if each.where == TABLE else where
-                where += ", for the whole session" if each.where == SESSION else ""
+                where = f"`{each.name}` in `xlatune.toml`" if each.where is Where.TABLE else where
+                where += ", for the whole session" if each.where is Where.SESSION else ""
                 default = _shown(getattr(group(), each.field))
                 yield _row(f"`{each.field}`", each.help, each.unit, default, where)
 

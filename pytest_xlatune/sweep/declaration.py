@@ -18,9 +18,11 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import field, structs
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
@@ -55,12 +57,12 @@ from pytest_xlatune.sweep.groups import (
     GROUPS,
     NOTHING,
     CellSettings,
-    Declared,
     DesignSettings,
     Limits,
     RunSettings,
-    Said,
+    SettingsGroup,
     SiteSettings,
+    UserOptions,
     saying_executor,
 )
 from pytest_xlatune.sweep.launcher_files import launcher_file
@@ -99,7 +101,7 @@ class CompileCheck:
             raise ConfigError(f"controls is {self.controls}, expected 0 or more")
 
 
-class Sweep(Declared):
+class Sweep(SettingsGroup):
     """A sweep as its file declares it.
 
     Attributes:
@@ -218,7 +220,7 @@ class Sweep(Declared):
         """Count what a gate holds against the cell among the profiles: tests are made of those."""
         own = tuple(each.profile for each in self.candidates)
         added = tuple(each for each in own if not any(each is known for known in self.profiles))
-        self.__dict__["profiles"] = (*self.profiles, *added)
+        structs.force_setattr(self, "profiles", (*self.profiles, *added))
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -332,7 +334,7 @@ class Sweep(Declared):
 
     def resolve(
         self,
-        said: Said = NOTHING,
+        said: UserOptions = NOTHING,
         *,
         workdir: Path | None = None,
         session: str = "",
@@ -379,7 +381,9 @@ class Sweep(Declared):
         if said.root:  # the cell is the same in another checkout
             described = described.replace(f"{said.root}/", "")
         no_field = ("step_pattern", "commits")
-        own = {name: value for name, value in vars(declared).items() if name not in no_field}
+        own = {
+            name: value for name, value in structs.asdict(declared).items() if name not in no_field
+        }
         cell = Cell(
             **own
             | {
@@ -443,7 +447,7 @@ class Sweep(Declared):
         )
 
     def _node_slots(
-        self, site: SiteSettings, nodelist: tuple[str, ...], said: Said
+        self, site: SiteSettings, nodelist: tuple[str, ...], said: UserOptions
     ) -> tuple[tuple[str, ...], ...]:
         """Return the nodes of each slot; () where there is one."""
         if site.slots == 1:
@@ -661,7 +665,7 @@ def _nodes_of(site: SiteSettings) -> str:
 _PICKING_S = 120.0  # another process of the session asks Slurm meanwhile
 
 
-def _picked(site: SiteSettings, said: Said, where: str) -> tuple[str, ...]:
+def _picked(site: SiteSettings, said: UserOptions, where: str) -> tuple[str, ...]:
     """Return the nodes of all slots, of a partition: picked once, and kept in the work directory.
 
     A ledger keeps its slots, so each later session must have the same nodes, whichever are idle

@@ -23,26 +23,25 @@ A secret has no place here: targets of notifications stand in a file of their ow
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import (
-    ABOVE,
     FIELDS,
     FLAG,
     GROUPS,
     OPTIONS,
-    SESSION,
     SLOT,
-    SWEEP,
     SWITCHES,
     Option,
     RunSettings,
-    Said,
+    UserOptions,
+    Where,
 )
 
 _PREFIX = "XLATUNE_"
@@ -53,8 +52,8 @@ _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 # those whose values are text; the settings of a launcher are checked by the launcher
 _TEXTS = frozenset({"slurm", "deployed", "overrides"})
 # what a settings file may hold
-_SETTABLE = frozenset(each.name for each in FIELDS if each.where not in (SWEEP, ABOVE))
-_SESSION_WIDE = frozenset(each.name for each in OPTIONS if each.where == SESSION)
+_SETTABLE = frozenset(each.name for each in FIELDS if each.where not in (Where.SWEEP, Where.ABOVE))
+_SESSION_WIDE = frozenset(each.name for each in OPTIONS if each.where is Where.SESSION)
 
 
 def resolve_options(
@@ -81,7 +80,7 @@ def resolve_options(
     above = _above(command_line, environ, ini, prefix)
     file, passed_over = _settings_file(above.values.get("config"), root, prefix)
     if file is None:
-        said = dataclasses.replace(above, root=root)
+        said = structs.replace(above, root=root)
     else:
         sweeps = {
             name: _together(file, part, above, root=root) for name, part in file.sweeps.items()
@@ -92,16 +91,16 @@ def resolve_options(
         from pytest_xlatune import owned
 
         owned.trust_group(root / run.workdir)
-    said = dataclasses.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
+    said = structs.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
-    return dataclasses.replace(
+    return structs.replace(
         run,
         workdir=root / run.workdir,
         reports=root / run.reports,
         said=said,
-        **dict.fromkeys(switched, True),  # type: ignore[arg-type]
+        **dict.fromkeys(switched, True),
     )
 
 
@@ -119,14 +118,14 @@ def nodes_in(path: Path) -> tuple[str, ...]:
     return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
 
 
-def _with_lists(said: Said, workdir: Path) -> Said:
+def _with_lists(said: UserOptions, workdir: Path) -> UserOptions:
     """Return what was said with each `@NAME` in the place of nodes read from its file.
 
     Raises:
         ConfigError: no study left such a list.
     """
     sweeps = {name: _with_lists(each, workdir) for name, each in said.sweeps.items()}
-    said = dataclasses.replace(said, sweeps=sweeps) if sweeps else said
+    said = structs.replace(said, sweeps=sweeps) if sweeps else said
     nodes = said.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return said
@@ -138,7 +137,7 @@ def _with_lists(said: Said, workdir: Path) -> Said:
             f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
             "nodes writes it: pytest sweeps/test_nodes.py"
         ) from None
-    return dataclasses.replace(
+    return structs.replace(
         said,
         values={**said.values, "nodelist": named},
         places={**said.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
@@ -146,13 +145,13 @@ def _with_lists(said: Said, workdir: Path) -> Said:
 
 
 def _together(
-    *parts: Said, root: Path | None = None, sweeps: Mapping[str, Said] | None = None
-) -> Said:
+    *parts: UserOptions, root: Path | None = None, sweeps: Mapping[str, UserOptions] | None = None
+) -> UserOptions:
     """Put parts on top of each other, the last one on top."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for part in parts:
-        if SLOT & part.values.keys():  # it names the nodes, or their number: both are replaced
+        if SLOT.keys() & part.values:  # it names the nodes, or their number: both are replaced
             for name in SLOT:
                 values.pop(name, None)
                 places.pop(name, None)
@@ -163,7 +162,7 @@ def _together(
             below = places.get(name) if name in _TABLES else None
             places[name] = f"{place}, {below}" if below else place
     file = next((each.file for each in reversed(parts) if each.file), "")
-    return Said(values=values, places=places, file=file, root=root, sweeps=sweeps or {})
+    return UserOptions(values=values, places=places, file=file, root=root, sweeps=sweeps or {})
 
 
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -185,14 +184,14 @@ def _above(
     environ: Mapping[str, str],
     ini: Mapping[str, str],
     prefix: str,
-) -> Said:
+) -> UserOptions:
     """Return what the places above the settings file say of each option, and where."""
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
         (lambda each: f"{prefix}{each.name}", lambda each: command_line.get(each.key)),
         (lambda each: each.variable, lambda each: environ.get(each.variable) or None),
         (lambda each: f"ini key {each.key}", lambda each: ini.get(each.key) or None),
     )
-    parts: list[Said] = []
+    parts: list[UserOptions] = []
     decided: set[str] = set()
     for place_of, text_of in sources:
         values, places = {}, {}
@@ -201,31 +200,28 @@ def _above(
             if text is not None and option.field not in decided:
                 values[option.field] = _parsed(option, text, place_of(option))
                 places[option.name] = place_of(option)
-        decided |= values.keys() - _TABLES | (SLOT if SLOT & values.keys() else set())
-        parts.append(Said(values=values, places=places))
+        decided |= values.keys() - _TABLES | (SLOT.keys() if SLOT.keys() & values else set())
+        parts.append(UserOptions(values=values, places=places))
     return _together(*reversed(parts))
 
 
 def _parsed(option: Option, text: str, place: str) -> Any:
-    if option.choices:
-        choices = option.choices() if callable(option.choices) else option.choices
-        if text not in choices:
-            raise ConfigError.unknown("value", text, valid=choices, where=place)
+    if (choices := option.choices) and text not in choices:
+        raise ConfigError.unknown("value", text, valid=choices, where=place)
     try:
         return option.parse(text)
     except ConfigError as error:  # which says what was found and expected
         raise ConfigError(f"{place}: {error}") from None
     except ValueError as error:
-        if option.metavar in {"N", "H"}:  # a number says by itself what it takes
+        if option.expected:  # a number says by itself what it takes
             raise ConfigError(f"{place}: found {text!r}, {error}") from None
-        expected = option.metavar or option.unit
-        raise ConfigError(f"{place}: found {text!r}, expected {expected} ({error})") from None
+        raise ConfigError(f"{place}: found {text!r}, expected {option.metavar} ({error})") from None
 
 
 # --- the settings file ----------------------------------------------------------------------------
 
 
-def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[Said | None, str]:
+def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOptions | None, str]:
     """Read the settings file that is named, or the nearest from the root directory upward.
 
     One that is found counts only where no other user can have written it: it names files that are
@@ -253,7 +249,7 @@ def _upward(root: Path) -> Iterator[Path]:
             return
 
 
-def read_settings(path: Path, *, root: Path) -> Said:
+def read_settings(path: Path, *, root: Path) -> UserOptions:
     """Read a settings file; what it says of one sweep is in `sweeps`, by itself.
 
     Raises:
@@ -290,8 +286,8 @@ def _said_in(
     place: str,
     *,
     folder: Path,
-    sweeps: Mapping[str, Said] | None = None,
-) -> Said:
+    sweeps: Mapping[str, UserOptions] | None = None,
+) -> UserOptions:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for key, value in content.items():
@@ -304,9 +300,9 @@ def _said_in(
             found = _parsed(option, _text(key, value, place), f"{place}: {key}")
             if found is None:
                 raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
-            values[option.field] = folder / found if option.is_path else found
+            values[option.field] = folder / found if option.kind is Path else found
         places[key] = place
-    return Said(values=values, places=places, file=place, sweeps=sweeps or {})
+    return UserOptions(values=values, places=places, file=place, sweeps=sweeps or {})
 
 
 def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
@@ -321,9 +317,9 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
     for each in FIELDS:
         if key not in {each.name, each.field}:
             continue
-        if each.where == SWEEP:
+        if each.where is Where.SWEEP:
             told = f"in the sweep file: {each.group.__name__}({each.field}=...)"
-        elif each.where == ABOVE:
+        elif each.where is Where.ABOVE:
             told = f"before this file is read: {each.flag} or {each.variable}"
         else:
             told = f"by another name: {each.name}"

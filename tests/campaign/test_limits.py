@@ -12,7 +12,7 @@ from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.sweep.groups import Limits, Said
+from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
@@ -92,8 +92,8 @@ def test_before_the_first_trial_has_ended_nothing_is_known() -> None:
 
 def test_limits_of_the_user_go_over_those_of_the_sweep() -> None:
     sweep = Limits(node_hours=10.0)
-    assert Said(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0)
-    assert Said(values={"budget": 2}).over(sweep) == sweep
+    assert UserOptions(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0)
+    assert UserOptions(values={"budget": 2}).over(sweep) == sweep
 
 
 @pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])

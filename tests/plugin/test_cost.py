@@ -18,7 +18,7 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked
 
@@ -144,7 +144,7 @@ def checked(study: Any, *, nodes: int) -> ResolvedSweep:
         design=DesignSettings(budget=600),
     )
     names = tuple(f"node{at:03d}" for at in range(1, nodes + 1))
-    return declared.resolve(Said(values={"nodelist": names}))
+    return declared.resolve(UserOptions(values={"nodelist": names}))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def pinned(**said: Any) -> ResolvedSweep:
         profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
         cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
     )
-    return declared.resolve(Said(values={"nodelist": ("node001", "node002"), **said}))
+    return declared.resolve(UserOptions(values={"nodelist": ("node001", "node002"), **said}))
 
 
 def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) -> list[LedgerEntry]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.sweep.groups import Said
+from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.plan import plan_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "waves.md"
@@ -21,7 +21,7 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
     assert [slot.name for slot in sweep.slots("wave3")] == [f"stack-{at}" for at in range(1, 5)]
     assert [slot.name for slot in sweep.slots("wave4")] == [f"around-{at}" for at in range(1, 4)]
     resolved = sweep.resolve(
-        Said(
+        UserOptions(
             values={
                 "model_tag": "deepseek3-671b",
                 "nodes": 8,

@@ -16,7 +16,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, profile
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import NoEnv
-from pytest_xlatune.sweep.groups import CellSettings, Said, SiteSettings
+from pytest_xlatune.sweep.groups import CellSettings, SiteSettings, UserOptions
 
 COMMAND = CommandLauncher(argv=("train", "{steps}"))
 
@@ -128,7 +128,7 @@ def test_a_sweep_has_it_where_it_can_be_made(
         cell=CellSettings(deployed={"XLA_FLAGS": "--xla_mine=1"}),
         site=SiteSettings(executor="local"),
     )
-    resolved = sweep.resolve(Said(values={"model_tag": "m", "parallelism": "FSDP=8"}))
+    resolved = sweep.resolve(UserOptions(values={"model_tag": "m", "parallelism": "FSDP=8"}))
     assert [each.id for each in resolved.sweep.profiles] == ids
     assert why in resolved.no_env
     assert bool(resolved.no_env) is bool(why)
@@ -192,7 +192,7 @@ def test_without_a_release_the_one_that_earlier_trials_recorded_is_taken(tmp_pat
         cell=CellSettings(deployed={"XLA_FLAGS": f"--{flag}=8589934592"}),
         site=SiteSettings(executor="local"),
     )
-    said = Said(values={"model_tag": "m", "parallelism": "FSDP=8"})
+    said = UserOptions(values={"model_tag": "m", "parallelism": "FSDP=8"})
     first = sweep.resolve(said, workdir=tmp_path)
     assert not first.restores
     assert "Trials record their jaxlib: once one has run, the next session takes that" in (

@@ -16,7 +16,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said, SiteSettings
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.plan import plan_of
@@ -35,7 +35,7 @@ SIXTEEN = expand("node[001-016]")
 def resolved(declared: Sweep = DECLARED, **said: Any) -> ResolvedSweep:
     values = {"nodelist": SIXTEEN, "slots": 8, **said}
     places = {"slots": "--xlatune-slots", "nodelist": "--xlatune-nodelist"}
-    return declared.resolve(Said(values=values, places=places))
+    return declared.resolve(UserOptions(values=values, places=places))
 
 
 def test_the_node_list_is_split_in_its_order() -> None:
@@ -106,7 +106,7 @@ def test_nodes_of_a_partition_are_picked_once_for_all_slots(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     values = {"partition": "gpu", "nodes": 2, "slots": 2}
-    said = Said(values=values, root=tmp_path)
+    said = UserOptions(values=values, root=tmp_path)
     first = DECLARED.resolve(said)
     assert first.slots == (("node001", "node002"), ("node003", "node004"))
     assert first.cell.nodelist == ("node001", "node002")

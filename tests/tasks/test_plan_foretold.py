@@ -17,7 +17,7 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep, load_sweep
-from pytest_xlatune.sweep.groups import CellSettings, Said
+from pytest_xlatune.sweep.groups import CellSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
@@ -30,7 +30,7 @@ FLAGS = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
 
 def flagship(name: str = "pp8", **said: Any) -> ResolvedSweep:
     values = {"model_tag": "mixtral-8x22b", "executor": "local", "deployed": FLAGS}
-    return load_sweep(SWEEPS / f"test_{name}.py").resolve(Said(values=values | said))
+    return load_sweep(SWEEPS / f"test_{name}.py").resolve(UserOptions(values=values | said))
 
 
 def planned(resolved: ResolvedSweep, folder: Path) -> str:
@@ -68,7 +68,7 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
         profiles=SINGLES[:9],
         cell=CellSettings(model_tag="m", parallelism="PP=8"),
     )
-    found = declared.resolve(Said(values={"nodelist": ("node001", "node002")}))
+    found = declared.resolve(UserOptions(values={"nodelist": ("node001", "node002")}))
     cost = cost_of(found, found.study(), (), [])
     assert (cost.jobs, cost.most) == (fewest, 50)
     assert cost.lines[0] == f"{fewest} to 50 jobs to run, each on 2 nodes"

@@ -13,7 +13,7 @@ from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Said
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.tasks.plan import plan_of
 
 DECLARED = Sweep(
@@ -25,7 +25,7 @@ DECLARED = Sweep(
 )
 
 
-def planned(folder: Path, said: Said, declared: Sweep = DECLARED) -> str:
+def planned(folder: Path, said: UserOptions, declared: Sweep = DECLARED) -> str:
     resolved = declared.resolve(said)
     return "\n".join(terminal(plan_of(resolved, resolved.study(), workdir=folder)))
 
@@ -33,7 +33,7 @@ def planned(folder: Path, said: Said, declared: Sweep = DECLARED) -> str:
 def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
     said = planned(
         tmp_path,
-        Said(
+        UserOptions(
             values={"nodelist": ("node001", "node002"), "slurm": {"account": "me"}},
             places={"nodelist": "--xlatune-nodelist", "slurm": "xlatune.toml"},
         ),
@@ -53,7 +53,7 @@ def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
 
 
 def test_on_this_machine_there_is_none(tmp_path: Path) -> None:
-    said = planned(tmp_path, Said(values={"executor": "local"}))
+    said = planned(tmp_path, UserOptions(values={"executor": "local"}))
     assert "#SBATCH" not in said
     assert "Where settings come from" not in said
 
@@ -61,7 +61,7 @@ def test_on_this_machine_there_is_none(tmp_path: Path) -> None:
 def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Path) -> None:
     said = planned(
         tmp_path,
-        Said(
+        UserOptions(
             values={
                 "executor": "local",
                 "image": f"rocm/jax:1@sha256:{'0' * 64}",
@@ -76,7 +76,7 @@ def test_a_deployed_secret_is_not_shown_where_a_container_reads_it(tmp_path: Pat
 
 
 def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
-    resolved = DECLARED.resolve(Said(values={"executor": "local"}))
+    resolved = DECLARED.resolve(UserOptions(values={"executor": "local"}))
     trial = EvidenceStudy(cell=resolved.cell, profile=BASELINE).trial
     shares = Shares(of_step={"communication": 0.031})
     events = (
@@ -85,12 +85,12 @@ def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
         EvidenceRecorded(trial_id=trial.id, shares=shares),
     )
     Ledger(tmp_path / resolved.folder / "ledger.jsonl").append(*events, at_s=1.0)
-    said = planned(tmp_path, Said(values={"executor": "local"}))
+    said = planned(tmp_path, UserOptions(values={"executor": "local"}))
     assert "communication alone, 3.1 % of a step" in said
 
 
 def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:
-    asked = Said(values={"nodelist": ("node001",), "compile_check": "on"})
+    asked = UserOptions(values={"nodelist": ("node001",), "compile_check": "on"})
     gate = replace(DECLARED, gate=Gate(), design=DesignSettings())
     assert "no compile check: a gate measures all that it compares" in planned(
         tmp_path, asked, declared=gate
@@ -110,7 +110,7 @@ def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
             profile("f", env={"NCCL_BUFFSIZE": "16M"}),
         ),
     )
-    said = " ".join(planned(tmp_path, Said(values={"nodelist": ("n1",)}), declared).split())
+    said = " ".join(planned(tmp_path, UserOptions(values={"nodelist": ("n1",)}), declared).split())
     for words in (
         "the same settings as a: one is measured twice",
         "did you mean NCCL_MAX_NCHANNELS?",
@@ -120,6 +120,6 @@ def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
         "NCCL_BUFFSIZE=16M is read as 16",
     ):
         assert words in said, words
-    assert "objects to" not in planned(tmp_path, Said(values={"nodelist": ("n1",)}), replace(
+    assert "objects to" not in planned(tmp_path, UserOptions(values={"nodelist": ("n1",)}), replace(
         DECLARED, profiles=(profile("a", "--xla_gpu_autotune_level=2"),)
     ))  # fmt: skip

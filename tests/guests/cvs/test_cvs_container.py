@@ -15,7 +15,7 @@ from pytest_xlatune.guests.cvs.launcher import CvsLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
-from pytest_xlatune.sweep.groups import Said
+from pytest_xlatune.sweep.groups import UserOptions
 from tests.helpers.containers import PodmanSite
 from tests.helpers.cvs_written import first, write
 from tests.helpers.probes import make_trial
@@ -67,7 +67,7 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
     )
     cell = (
         dataclasses.replace(sweep, launcher=launcher)
-        .resolve(Said(values={"executor": "local"}))
+        .resolve(UserOptions(values={"executor": "local"}))
         .cell
     )
     spec = launcher.launch(make_trial(cell), cell)

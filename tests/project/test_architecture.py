@@ -33,7 +33,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "executors": (3, {"submitit"}),
     "ledger": (3, {"filelock"}),
     "studies": (3, set()),
-    "sweep": (4, {"filelock", "ruamel"}),
+    "sweep": (4, {"filelock", "msgspec", "ruamel"}),
     "campaign": (5, {"filelock"}),
     "prepare": (6, {"ruamel"}),
     "tasks": (7, {"apprise"}),

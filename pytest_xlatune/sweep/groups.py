@@ -264,6 +264,9 @@ def _option(group: type[Struct], name: str, hint: Any) -> Option:
 class _Keywords(StructMeta):
     """Tells a keyword that a group does not have, and one that is missing."""
 
+    def __new__(cls, *made: Any, **how: Any) -> Any:
+        return super().__new__(cls, *made, **{"kw_only": True, **how})
+
     def __call__(cls, **said: Any) -> Any:  # noqa: N805 - of a metaclass
         for name in said:
             if name not in cls.__struct_fields__:
@@ -496,7 +499,7 @@ class SiteSettings(SettingsGroup):
     ] = ""
 
     def __post_init__(self) -> None:
-        """Refuse a name that no node has, and what is no command; of other kinds `Sweep` does."""
+        """Refuse names that no node has, and a text that no shell runs."""
         super().__post_init__()
         if self.node_health and isinstance(self.node_health, str):
             try:

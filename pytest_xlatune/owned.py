@@ -616,6 +616,7 @@ def runtime_folder() -> Path:
                 f"look into it, then chmod 700 {folder}, or name a lock of your own by "
                 "XLATUNE_MACHINE_LOCK"
             )
+        os.fchmod(opened.fd, _CLOSED)  # others have nothing to look for in it
     return folder
 
 

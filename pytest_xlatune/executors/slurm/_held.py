@@ -184,7 +184,9 @@ def time_note(job_id: str, *, run: Run = run_command) -> str:
     if end_s is None:
         return ""
     left = duration(max(end_s - time.time(), 0.0))
-    return f"allocation {job_id} ends in {left}; what is left then waits for another one"
+    return (
+        f"allocation {job_id} ends in {left}; trials that have not run by then wait for another one"
+    )
 
 
 def _end_of(text: str) -> float | None:

@@ -50,9 +50,7 @@ def test_a_plan_says_how_long_the_allocation_still_lasts(monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "time", lambda: ENDS_S - 3 * 3600)
     run = Scripted(scontrol=Reply(code=0, out=scontrol("RUNNING")))
     said = AllocationExecutor(environ=INSIDE, run=run).time_note()
-    assert (
-        said == "allocation 31 ends in 3 h; trials that have not run by then wait for another one"
-    )
+    assert said == "allocation 31 ends in 3 h; trials that have not run wait for another"
     assert AllocationExecutor(environ={}, run=run).time_note() == "", "outside of one"
 
 

@@ -184,9 +184,7 @@ def time_note(job_id: str, *, run: Run = run_command) -> str:
     if end_s is None:
         return ""
     left = duration(max(end_s - time.time(), 0.0))
-    return (
-        f"allocation {job_id} ends in {left}; trials that have not run by then wait for another one"
-    )
+    return f"allocation {job_id} ends in {left}; trials that have not run wait for another"
 
 
 def _end_of(text: str) -> float | None:

@@ -186,7 +186,7 @@ def code_digest(folder: str, program: str = "") -> str:
     digest, left = hashlib.blake2b(digest_size=6), _MOST_BYTES
     for path in below:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_plain) as file:
                 text = file.read(max(left, 0))
         except OSError:
             continue
@@ -210,7 +210,8 @@ def _imported(script: Path) -> list[Path] | None:
             return None
         found.add(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            with open(path, encoding="utf-8", opener=_plain) as file:
+                text = file.read()
             tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             return None
@@ -262,12 +263,14 @@ def _is_own(folder: Path) -> bool:
 def repositories(paths: Iterable[str]) -> dict[str, str]:
     """Return the git repository of each path -> its commit, and how many files are changed."""
     found: dict[str, str] = {}
+    asked = set[Path | None]([None])
     for path in paths:
         place = Path(path).absolute()  # an interpreter's link leads into another repository
         above = (place, *place.parents)
         top = next((each for each in above if os.path.lexists(each / ".git")), None)
-        if top is None or str(top) in found:
+        if top is None or top in asked:
             continue
+        asked.add(top)
         commit = (_git(top, "rev-parse", "HEAD") or "").strip()
         if not commit and _is_ours(top):
             commit = _head(top)
@@ -287,19 +290,42 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _is_ours(top: Path) -> bool:
-    """Whether this user or root put the repository there, and not every user may write in it.
+    """Whether this user or root put the repository there, and nobody else may write in it.
 
-    Git runs programs that a repository names, and a stranger's once named a private file as its
-    commit.
+    Git runs programs that a repository's settings name, such as its filters, and a stranger's once
+    named a private file as its commit.
     """
-    git = top / ".git"
+    git, folder = top / ".git", _folder(top)
+    common = folder / _read(folder / "commondir").strip()
     try:
-        folder, found = top.stat(), git.stat()
-        owners = {folder.st_uid, found.st_uid, git.lstat().st_uid}
+        above, link = top.stat(), git.lstat()
+        found = [each.stat() for each in (git, folder, common, common / "config")]
     except OSError:
         return False
-    is_open = folder.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
-    return owners <= {os.geteuid(), 0} and not (is_open or found.st_mode & stat.S_IWOTH)
+    is_open = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH or any(
+        each.st_mode & (stat.S_IWOTH if _is_private(each.st_gid) else stat.S_IWGRP | stat.S_IWOTH)
+        for each in found
+    )
+    return {each.st_uid for each in (above, link, *found)} <= {os.geteuid(), 0} and not is_open
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is root's, or one of this user alone."""
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return not group or (found.gr_name == user and set(found.gr_mem) <= {user})
+
+
+def _folder(top: Path) -> Path:
+    """Return the folder of a repository; that of a worktree lies elsewhere."""
+    git = top / ".git"
+    # gitdir: /shared/trainer/.git/worktrees/a
+    return top / _read(git).partition("gitdir:")[2].strip() if git.is_file() else git
 
 
 def _git(top: Path, *words: str) -> str | None:
@@ -325,9 +351,7 @@ def _git(top: Path, *words: str) -> str | None:
 
 def _head(top: Path) -> str:
     """Read the commit of a repository where there is no git."""
-    git = top / ".git"
-    if git.is_file():  # a worktree:  gitdir: /shared/trainer/.git/worktrees/a
-        git = top / _read(git).partition("gitdir:")[2].strip()
+    git = _folder(top)
     head = _read(git / "HEAD").strip()
     name = head.partition("ref:")[2].strip()
     if not name.startswith("refs/") or ".." in name:
@@ -340,10 +364,19 @@ def _head(top: Path) -> str:
 
 def _read(path: Path | str) -> str:
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=_plain) as file:
             return file.read(1 << 20)
     except OSError:
         return ""
+
+
+def _plain(path: str, flags: int) -> int:
+    """Open a file, and no pipe or device, which would be waited for."""
+    opened = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(path)
+    return opened
 
 
 def main(argv: Sequence[str]) -> None:

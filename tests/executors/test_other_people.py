@@ -346,6 +346,46 @@ def test_another_s_repository_above_ours_runs_nothing_and_names_no_private_file(
     assert people.ann.does(asks) == {}
 
 
+@pytest.mark.parametrize("way", ["its group", "its settings", "its folder elsewhere"])
+def test_a_repository_that_others_may_write_in_part_runs_nothing_of_theirs(
+    people: People, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Root's, or named by a file of ours; git itself refuses them, and its filters are programs."""
+    monkeypatch.setenv("HOME", str(people.root))
+    inside, _ = above(people, "sticky")
+    ran, member = people.root / "ran", people.ben if way == "its group" else people.stranger
+    is_worktree = way == "its folder elsewhere"
+    top = inside if is_worktree else inside.parent
+    at = people.root / "theirs" if is_worktree else top
+    at.mkdir(exist_ok=True)
+    (at / "train.py").write_text("x = 1\n")
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(at))
+    for words in (("init", "-q"), ("add", "train.py"), ("commit", "-qm", "x")):
+        subprocess.run([*git, *words], check=True)
+    (at / ".git/info/attributes").write_text("* filter=evil\n")
+    (top / "train.py").write_text("x = 2\n")
+    settings = at / ".git/config"
+    if way == "its group":
+        os.chown(settings, 0, people.team)
+        settings.chmod(0o664)
+    else:
+        os.chown(settings, member.uid, member.gid)
+    if is_worktree:
+        os.chown(at / ".git", member.uid, member.gid)
+        people.ann.does(lambda: (top / ".git").write_text(f"gitdir: {at}/.git\n"))
+    program = f"touch {ran}.$(id -u); cat"
+    writes = ["git", "config", "--file", str(settings), "filter.evil.clean", program]
+    (at / ".git").chmod(0o777)  # for the lock of its settings
+    member.does(lambda: subprocess.run(writes, check=True))
+    (at / ".git").chmod(0o755)
+    people.root.chmod(0o777)
+    asks: Any = lambda: probe_environment.repositories([str(inside)])  # noqa: E731
+    assert people.ann.does(asks) == {}
+    assert not list(people.root.glob("ran.*")), "no program was run"
+    monkeypatch.setenv("PATH", "")  # read without git
+    assert people.ann.does(asks) == {}
+
+
 def test_below_an_empty_repository_of_ours_another_s_is_not_taken(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pytest_xlatune.executors.folder import (
 )
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers.payloads import PATH, Start, outcome, trainer
 from tests.helpers.waiting import LIMIT_S, until
@@ -295,6 +297,19 @@ def test_a_job_that_is_ended_asks_no_command_and_that_is_told(tmp_path: Path) ->
     assert found.text.startswith("the command was not run")
     write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH))
     assert node_findings(tmp_path) == ()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("imports", ["import model", "import importlib"])
+def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(
+    tmp_path: Path, imports: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{imports}\n")
+    os.mkfifo(tmp_path / "model.py")
+    assert code_digest(str(tmp_path), str(tmp_path / "train.py")).endswith(" Python files")
+    (tmp_path / ".git").mkdir()
+    os.mkfifo(tmp_path / ".git" / "HEAD")
+    assert probe_environment.repositories([str(tmp_path), str(tmp_path / "train.py")]) == {}
 
 
 @pytest.mark.parametrize("verb", ["trainer", "devices"])

@@ -69,6 +69,7 @@ class CampaignOpened(Event):
 
     Attributes:
         cells: every cell that a trial of the study may name; one where arms are profiles.
+        sweep: its name, which names the folder of its reports too.
         session: id of the pytest session, shared by all its processes.
         declared: the study as builtins, so that the ledger alone repeats every conclusion.
         versions: of the software, by name.
@@ -81,13 +82,13 @@ class CampaignOpened(Event):
     kind: ClassVar[str] = "campaign-opened"
     cells: tuple[Cell, ...]
     study: str
-    sweep: str = ""
+    sweep: str = field(default="", metadata=BELOW)
     session: str = ""
     declared: dict[str, Json] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     command: str = ""
-    run: str = ""
+    run: str = field(default="", metadata=BELOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,13 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.slurm import driver
-from pytest_xlatune.ledger import LEDGER, AttemptSubmitted, EvidenceRecorded, Ledger
+from pytest_xlatune.ledger import (
+    LEDGER,
+    AttemptSubmitted,
+    CampaignOpened,
+    EvidenceRecorded,
+    Ledger,
+)
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.tasks.artifacts import read_attempt
@@ -37,6 +43,15 @@ def test_recorded_evidence_lies_below_its_ledger(said: str) -> None:
     for field in ({"dump": said}, {"captures": [said]}):
         with pytest.raises(LedgerError, match="leads out of the ledger's folder"):
             EvidenceRecorded.from_json({"trial_id": "t", **field})
+
+
+@pytest.mark.parametrize("said", [*OUT[:3], OUT[4]], ids=[*OUT_IDS[:3], OUT_IDS[4]])
+def test_the_folder_of_reports_that_a_sweep_s_name_names_lies_below_all_reports(said: str) -> None:
+    opened = {"cells": [], "study": "tuning"}
+    assert CampaignOpened.from_json({**opened, "sweep": "quickstart", "run": "s"}).run == "s"
+    for field in ("sweep", "run"):
+        with pytest.raises(LedgerError, match=rf"{field}: .* leads out of the ledger"):
+            CampaignOpened.from_json({**opened, field: said})
 
 
 @pytest.mark.parametrize("command", ["jobs", "report"])

@@ -290,7 +290,7 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _is_ours(top: Path) -> bool:
-    """Whether this user or root put the repository there, and nobody else may write in it.
+    """Whether this user or root put the repository there, and no other user may write in it.
 
     Git runs programs that a repository's settings name, such as its filters, and a stranger's once
     named a private file as its commit.

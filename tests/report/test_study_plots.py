@@ -23,7 +23,7 @@ from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.page_plots import Tick
+from pytest_xlatune.report.page_plots import Tick, forest
 from pytest_xlatune.report.study_plots import _side_by_side
 from tests.helpers import of_studies
 from tests.helpers.pages import read
@@ -219,3 +219,14 @@ def test_texts_of_an_axis_stand_side_by_side_only_where_neighbours_have_room(
 ) -> None:
     ticks = [Tick(at=float(each), text="14") for each in places]
     assert _side_by_side(ticks, 36) is fits
+
+
+def test_a_plot_says_of_a_row_against_what_it_is_where_its_title_does_not() -> None:
+    found = of_studies.commit().conclusion
+    (first,) = (each for each in found.verdicts if each.word == "FIRST BAD")
+    plot = forest(found)
+    assert plot is not None
+    assert plot.title == "Change of TGS against the first commit"
+    names = [row.name for part in plot.parts for row in part.rows]
+    assert f"{first.arm} against its parent" in names
+    assert sum(" against " in each for each in names) == 1

@@ -245,7 +245,7 @@ def test_no_number_of_the_prose_comes_from_nowhere(
 ) -> None:
     text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    # the checker of documents compares what recipes were measured to be
+    # tests/studies/test_measured_page.py compares what recipes were measured to be
     own = [line for line in text.splitlines() if not line.startswith("The noise of a job is ")]
     prose = [line for line in own if not line.startswith("|")]
     bare = re.sub(r"`[^`]*`", "", "\n".join(prose))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.studies.tuning._ways import RotationRule
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers import scripted
+from tests.helpers.pages import read
 from tests.helpers.turned import journal, line
 
 BASE, TOKENS, STEPS, FIRST = "baseline-deployed", 512, 20, 5
@@ -128,6 +130,7 @@ class Report:
     board: Mapping[str, Any]
     page: str
     tuning: str
+    html: str
 
     def verdict(self, arm: str) -> Mapping[str, Any]:
         found = self.board["conclusion"]["verdicts"]
@@ -139,7 +142,8 @@ class Report:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        return self.board["conclusion"]["record"]
+        found: Mapping[str, Any] = self.board["conclusion"]["record"]
+        return found
 
     # what numpy makes of the seconds
 
@@ -179,7 +183,7 @@ class Report:
             (name.partition("-wave")[0], at) for name, at in self.scores.items() if "-wave" in name
         ]
         base = [(at, value) for at, (name, value) in enumerate(screen) if name == BASE]
-        line = np.polyfit(*zip(*base, strict=True), 1)
+        line = np.polyfit([at for at, _ in base], [value for _, value in base], 1)
         at, value = next((at, value) for at, (name, value) in enumerate(screen) if name == arm)
         return float(np.expm1(value - np.polyval(line, at)))
 
@@ -239,7 +243,7 @@ class Fit:
         return [value for at, name, value in self.rows if (at, name) == (block, arm)]
 
     def differences(self, arm: str) -> list[float]:
-        return [np.mean(self.of(at, arm)) - np.mean(self.of(at, BASE)) for at in self.blocks]
+        return [fmean(self.of(at, arm)) - fmean(self.of(at, BASE)) for at in self.blocks]
 
     def change(self, arm: str) -> float:
         return float(np.mean(self.differences(arm)))
@@ -255,13 +259,13 @@ class Fit:
     def interval(self, arm: str, level: float = 0.95) -> list[float]:
         error, df = self.error(arm)
         reach = t((1 + level) / 2, df) * error
-        return np.expm1([self.change(arm) - reach, self.change(arm) + reach]).tolist()
+        return [math.expm1(self.change(arm) + end) for end in (-reach, reach)]
 
     def told(self, arm: str, family: int) -> list[float]:
         """The interval of a winner, the best of a family: 1.25 % below it, 5 % above."""
         error, df = self.error(arm)
         low = self.change(arm) - dunnett(family, df, self.copies, 0.0125) * error
-        return np.expm1([low, self.change(arm) + t(0.95, df) * error]).tolist()
+        return [math.expm1(end) for end in (low, self.change(arm) + t(0.95, df) * error)]
 
     def likely(self, arm: str, family: int) -> list[float]:
         """The same where effects are N(0, 1 %) before."""
@@ -269,7 +273,7 @@ class Fit:
         kept = 0.01**2 / (0.01**2 + error**2)
         mean, spread = kept * self.change(arm), math.sqrt(kept) * error
         low = mean - dunnett(family, df, self.copies, 0.025) * spread
-        return np.expm1([mean, low, mean + t(0.95, df) * spread]).tolist()
+        return [math.expm1(each) for each in (mean, low, mean + t(0.95, df) * spread)]
 
     def mde80(self, arm: str, family: int, alpha: float) -> float:
         error, df = self.error(arm)
@@ -307,6 +311,7 @@ def report(folder: Path, effects: Mapping[str, float], study: TuningStudy) -> Re
         board=json.loads((reports / "pretend/leaderboard.json").read_text(encoding="utf-8")),
         page=(reports / "pretend/leaderboard.md").read_text(encoding="utf-8"),
         tuning=(reports / "pretend-tuning.md").read_text(encoding="utf-8"),
+        html=(reports / "pretend/leaderboard.html").read_text(encoding="utf-8"),
     )
 
 
@@ -539,3 +544,16 @@ def test_both_documents_show_these_figures(helps: Report, harms: Report) -> None
         for text in (it.page, it.tuning):
             assert [each for each in shown if each not in text] == []
     assert "| `good` | +5.1 % | +5.1 % | +4.2 % | 1 | 2 | agrees |" in helps.page
+
+
+def test_the_page_draws_a_change_and_its_ends_where_the_figures_are(helps: Report) -> None:
+    marks, drawn = read(helps.html).marks, []
+    for each in helps.board["conclusion"]["verdicts"]:
+        own = marks[each["arm"]]
+        drawn.append((each["delta"], float(own["circle"]["cx"].strip("%"))))
+        for end, place in zip(each["ci95"] or (), ("x1", "x2"), strict=False):
+            drawn.append((end, float(own["ends"][place].strip("%"))))
+    figures, places = zip(*drawn, strict=True)
+    scale = np.polyfit(figures, places, 1)
+    assert scale[0] > 0
+    assert np.abs(np.polyval(scale, figures) - places).max() < 0.05

@@ -54,5 +54,5 @@ def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
     best = record["conclusion"]["record"]["recipe"]
     assert best, said
     tuning = (reports / "quickstart-tuning.md").read_text(encoding="utf-8")
-    assert f"★ `{best['arm']}` is faster than" in tuning
+    assert f"### Recipe: `{best['arm']}`" in tuning
     assert list(reports.glob(f"{name}-wide/gate.md"))

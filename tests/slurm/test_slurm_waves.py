@@ -83,5 +83,5 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
     assert "### Evidence: `baseline-deployed` to " in tuning
     record = json.loads((reports / "labwaves" / "leaderboard.json").read_text(encoding="utf-8"))
     best = record["conclusion"]["record"]["recipe"]["arm"]
-    assert f"★ `{best}` is faster than" in tuning
+    assert f"### Recipe: `{best}`" in tuning
     assert best in (reports / "labwaves-wide" / "gate.md").read_text(encoding="utf-8")

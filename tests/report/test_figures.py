@@ -500,7 +500,7 @@ def ids(row: Sequence[Any]) -> list[Any]:
 
 
 def compared(it: Report, found: Of, expected: Of, number: Any) -> None:
-    assert found(it) == pytest.approx(expected(it), rel=2e-5, abs=1e-7), "numpy makes another"
+    assert found(it) == pytest.approx(expected(it), rel=4e-6, abs=5e-8), "numpy makes another"
     assert found(it) == pytest.approx(number, rel=1e-6), "it was another"
 
 

@@ -231,8 +231,9 @@ class Option(Struct, frozen=True, kw_only=True):
 
 def _told(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type of a field without `| None`, and all that its annotation holds."""
-    told = getattr(hint, "__metadata__", ())
-    kind = hint.__origin__ if told else hint
+    is_annotated = typing.get_origin(hint) is typing.Annotated
+    kind, *rest = typing.get_args(hint) if is_annotated else (hint,)
+    told = tuple(rest)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kind, more = _told(typing.get_args(kind)[0])
         told = (*told, *more)

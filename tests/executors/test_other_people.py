@@ -45,6 +45,7 @@ def everyone() -> Iterator[People]:
 @pytest.fixture
 def people(everyone: People) -> Iterator[People]:
     yield everyone
+    everyone.root.chmod(0o755)
     subprocess.run(["rm", "-rf", *map(str, everyone.root.iterdir())], check=True)
 
 

@@ -214,7 +214,8 @@ def test_a_job_that_was_taken_is_found_whatever_sbatch_says(
             return submit(executor, root, "true").job_id
         return None
 
-    assert [path.stem for path in fake.glob("*.json")] == [until(submitted)]
+    found = until(submitted)
+    assert [path.stem for path in fake.glob("*.json")] == [found]
     assert calls(fake, "sbatch") == 1
     assert max(waits, default=1.0) == 1.0
 

@@ -205,7 +205,9 @@ def _above(
     return _together(*reversed(parts))
 
 
-def _parsed(option: Option, text: str, place: str) -> Any:
+def _parsed(option: Option, text: object, place: str) -> Any:
+    if not isinstance(text, str):  # pytest hands on what a pyproject.toml holds:  ["a=b"]
+        raise ConfigError(f"{place}: found {text!r}, expected a text such as {option.metavar!r}")
     if (choices := option.choices) and text not in choices:
         raise ConfigError.unknown("value", text, valid=choices, where=place)
     try:

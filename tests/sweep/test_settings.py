@@ -107,6 +107,12 @@ def test_every_place_is_known(root: Path) -> None:
     assert options.sweeps["pp8"].places["budget"] == "--xlatune-budget"
 
 
+def test_a_list_in_an_ini_file_is_one_message(root: Path) -> None:
+    ini: Any = {"launcher": ["a=b"]}  # as pytest hands it on from a pyproject.toml
+    with pytest.raises(ConfigError, match=r"ini key xlatune_launcher: found \['a=b'\], expected"):
+        resolve(root, ini=ini)
+
+
 def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None:
     said = resolve(root, line={"slurm": "reservation=r", "pdbs": "2"}).said
     assert said.values["slurm"] == {"account": "me", "qos": "high", "reservation": "r"}

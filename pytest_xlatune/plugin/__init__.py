@@ -213,6 +213,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Show the plans, if that is what was asked for."""
     if not config.option.xlatune_plan or SESSION_KEY not in config.stash:
         return []
+    from pytest_xlatune.model.text import printable
     from pytest_xlatune.report.render import terminal
     from pytest_xlatune.tasks.plan import plan_of
 
@@ -222,7 +223,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         for resolved, study in studies
         for line in terminal(plan_of(resolved, study, workdir=options.workdir))
     ]
-    return [*lines, *options.said.unread([resolved.sweep.name for resolved, _ in studies])]
+    lines += options.said.unread([resolved.sweep.name for resolved, _ in studies])
+    return [*map(printable, lines)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -184,9 +184,11 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
 def _read(path: Path) -> tuple[Covered, ...]:
     try:
         text = owned.read_shown(Path(os.path.realpath(path)))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+    except OSError as error:
+        why = error.strerror or "it is no plain file"
         raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be read: it is no text; {_AGAIN}") from None
     try:
         return read_cells(text, where=str(path), advice=_AGAIN)
     except LedgerError as error:

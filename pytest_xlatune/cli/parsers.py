@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import os
 import re
 import sys
@@ -165,14 +164,6 @@ def positive(text: str) -> int:
     if count < 1:
         raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
     return count
-
-
-def above_zero(text: str) -> float:
-    """Read a finite number above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}, expected a number above 0")
-    return value
 
 
 def options_of(arguments: argparse.Namespace) -> RunSettings:

@@ -170,46 +170,34 @@ class SlurmExecutor(OnSlurm):
             SubmissionError: sbatch refused it for good. A job that was taken all the same starts
                 no trainer.
         """
-        folder = request.folder.resolve()
-        (folder / payload.CANCEL).unlink(missing_ok=True)
+        cancel = request.folder.resolve() / payload.CANCEL
+        cancel.unlink(missing_ok=True)
         try:
-            return self.hand_in(
-                request,
-                arguments_of(request),
-                program=payload.__file__,
-                first=lambda: write_spec(folder, spec),
-            )
+            return self._hand_in(spec, request)
         except (SchedulerDown, QueueFull):
             raise
         except SubmissionError:
             with contextlib.suppress(OSError):
-                (folder / payload.CANCEL).touch()
+                cancel.touch()
             raise
 
-    def hand_in(
-        self,
-        request: Request,
-        arguments: Mapping[str, Any],
-        *,
-        program: str,
-        first: Callable[[], str],
-    ) -> str:
-        """Submit a program of ours for the folder of a request, once; return the job's id.
+    def _hand_in(self, spec: LaunchSpec, request: Request) -> str:
+        """Submit the payload, unless the folder or Slurm already has its job; return the job's id.
 
-        `first` writes what the program reads, and returns its digest or "". Raises as `submit`
-        does.
+        Raises as `submit` does.
         """
         folder, name = request.folder.resolve(), request.job_name
+        arguments = arguments_of(request)
         if (folder / SCRIPTS).exists():
             self._wait_for_another(folder)
             if found := self.find(request):
                 return found
-        digest = first()
+        digest = write_spec(folder, spec)
         payload.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
         waits = iter(RETRY_AFTER_S)
         while (
-            reply := script.submit(folder, arguments, program, digest=digest)
+            reply := script.submit(folder, arguments, payload.__file__, digest=digest)
         ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are told, and the next call looks for the job first

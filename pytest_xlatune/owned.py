@@ -18,15 +18,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import grp
 import json
 import os
+import pwd
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wait
-if TYPE_CHECKING:
-    from typing import Any, Self
+from typing import Any, Self
 
 # of the folders of a campaign, by who may read there; members of the group may go on with it
 MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
@@ -99,8 +98,6 @@ def _is_ours(gid: int) -> bool:
 @functools.cache
 def _is_member(uid: int, gid: int) -> bool:
     """Whether this machine's user database lists a user in a group in which we are as well."""
-    import pwd
-
     if not _is_ours(gid):
         return False
     try:
@@ -111,8 +108,6 @@ def _is_member(uid: int, gid: int) -> bool:
 
 
 def _name_of(uid: int) -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -555,9 +550,6 @@ def _trusting(gid: int) -> str:
 
 def _is_private(folder: Path, gid: int) -> bool:
     """Whether a group is root's, or has this user's name and no other member: a user's own one."""
-    import grp
-    import pwd
-
     with contextlib.suppress(OSError):
         os.getxattr(folder, _ACL)
         return False  # its mode does not tell for whom else it is open
@@ -571,8 +563,6 @@ def _is_private(folder: Path, gid: int) -> bool:
 
 
 def _said_group(gid: int) -> str:
-    import grp
-
     try:
         return f"group {grp.getgrgid(gid).gr_name}"
     except KeyError:

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.campaign.setup import Setup
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -34,9 +34,6 @@ from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits
-
-if TYPE_CHECKING:
-    from pytest_xlatune.campaign.setup import Setup
 
 _HERE = ("this machine",)
 _HOUR_S = 3600.0

@@ -27,6 +27,12 @@ from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.setup import Setup
+from pytest_xlatune.evidence.hlo.dump import (
+    dumped_options,
+    keep_options,
+    seen_devices,
+    seen_options,
+)
 from pytest_xlatune.executors import (
     QueueFull,
     Request,
@@ -678,15 +684,11 @@ class Attempts:
 
 def seen_on(trial: Trial, folder: Path) -> dict[str, str]:
     """Return what the modules of an attempt were compiled for, as far as its dump tells."""
-    from pytest_xlatune.evidence.hlo.dump import seen_devices
-
     return seen_devices(folder / (DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER))
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:
     """Return the options that the XLA of an attempt dumped; None where it dumped none."""
-    from pytest_xlatune.evidence.hlo.dump import dumped_options, keep_options, seen_options
-
     if trial.protocol.dump:
         values = dumped_options(folder / DUMP_FOLDER)
         return None if values is None else Options(values=values)

@@ -20,17 +20,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_xlatune.model.cell import Axis, Parallelism
 from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.rotation import Taken, taken
 from pytest_xlatune.model.text import whole
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.rotation import Taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +249,6 @@ class CatalogEntry(Record):
     @property
     def taken(self) -> Taken:
         """When it is read: options of a compilation can take turns in one process."""
-        from pytest_xlatune.model.rotation import Taken, taken
-
         return taken(self.name) if self.is_flag else Taken.VARIABLE
 
     @property

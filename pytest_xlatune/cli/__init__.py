@@ -3,8 +3,7 @@
 Each file has the arguments of a command, or of a few that are alike: `add_NAME` declares them and
 sets `run` to a function that returns an `Output`. `show` prints it in the form that is asked for.
 What a command computes or decides is a use case in `tasks`. Only the file of the command that is
-asked for is loaded, and it imports what it needs where it needs it: `xlatune steps` is done before
-numpy is read from disk.
+asked for is loaded.
 
 Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
 `Subcommand`. They are looked for where one is asked for that is none of ours, and for the list.
@@ -16,13 +15,12 @@ and `flags diff` end with 1 where they find something.
 from __future__ import annotations
 
 import argparse
-import atexit
 import errno
-import gc
 import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
@@ -35,11 +33,8 @@ from pytest_xlatune.cli.parsers import (
     add_commands,
     add_json,
     add_options,
-    of_terminal,
     options_of,
-    without_threads,
 )
-from pytest_xlatune.cli.running import jobs_of
 from pytest_xlatune.cli.show import (
     Output,
     check_page,
@@ -58,6 +53,7 @@ from pytest_xlatune.model.errors import (
     help_lines,
     hide_secrets_of,
 )
+from pytest_xlatune.sweep.settings import refuse_misspelt
 
 __all__ = [  # what a command that comes in by an entry point may use
     "OF_A_SESSION",
@@ -67,12 +63,10 @@ __all__ = [  # what a command that comes in by an entry point may use
     "add_json",
     "add_options",
     "complain",
-    "jobs_of",
     "main",
     "options_of",
     "show",
     "show_json",
-    "without_threads",
     "write_files",
 ]
 
@@ -173,7 +167,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _WIDTH = 78
-_LEAST_GARBAGE = 50_000  # containers made, until those that nothing refers to are looked for
 # A checkout that was installed before it had guests has their code and not their names.
 _STALE = "; no package brings a command: after an update of a checkout, install it again"
 
@@ -181,9 +174,6 @@ _STALE = "; no package brings a command: after an update of a checkout, install 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
-    if argv is None:  # the process is ours: what it loads is no garbage to be looked for
-        gc.set_threshold(_LEAST_GARBAGE)
-        atexit.register(gc.freeze)  # nor is it when Python ends, which took a tenth of a command
     hide_secrets_of(os.environ)
     _take_any_sign()
     name = given[0] if given else ""
@@ -196,8 +186,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             _parser(name).parse_args(given, arguments)
             if any(each.startswith("XLATUNE_") for each in os.environ):
-                from pytest_xlatune.sweep.settings import refuse_misspelt
-
                 refuse_misspelt(os.environ)  # of every command, one that reads no setting too
             check_page(vars(arguments).get("html"))
             found: Output | int = arguments.run(arguments)
@@ -250,7 +238,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
                 *help_lines(of_command_line=True),
             ]
         ),
-        formatter_class=of_terminal(argparse.RawDescriptionHelpFormatter),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     known = commands(name)
@@ -263,16 +251,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
         one, of = added[name], known[name]
         parser.command = one
         module, _, add = of.add.partition(":")
-        with without_threads():
-            getattr(import_module(module), add)(one)
+        getattr(import_module(module), add)(one)
         if of.examples:
             lines = ["examples:", *(f"  {each}" for each in of.examples)]
             if one.epilog:
-                import textwrap  # of few commands
-
                 lines += ["", *textwrap.wrap(one.epilog, _WIDTH)]
             one.epilog = "\n".join(lines)
-            one.formatter_class = of_terminal(argparse.RawDescriptionHelpFormatter)
+            one.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 

@@ -12,11 +12,16 @@ from pytest_xlatune.cli.parsers import (
     add_yes,
     options_of,
     positive,
-    resolved_sweep,
 )
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.prepare.compilers import check_sweep
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.studies.calibration import STARTS
+from pytest_xlatune.sweep.earlier import CALIBRATION
+from pytest_xlatune.tasks.runs import calibrate, document_of
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +50,6 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.studies.calibration import STARTS
-    from pytest_xlatune.sweep.earlier import CALIBRATION
-    from pytest_xlatune.tasks.runs import calibrate, document_of
-
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     on_slots = arguments.xlatune_slots not in (None, "1")
@@ -66,7 +66,5 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
         campaign = runs.open(resolved, study)
         found = calibrate(campaign, tick)
     folder = options.workdir / resolved.folder
-    from pytest_xlatune.report.document import brief, lines
-
     written = brief("Files", lines(f"written: {os.path.relpath(folder / CALIBRATION)}"))
     return Output(documents=(document_of(campaign, found), written))

@@ -9,6 +9,8 @@ from pytest_xlatune.cli.parsers import add_json
 from pytest_xlatune.cli.read_logs import add_reading, pattern_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import of_command
+from pytest_xlatune.report.log_tables import compared
+from pytest_xlatune.tasks.compare_logs import compare_sides
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +30,6 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.log_tables import compared
-    from pytest_xlatune.tasks.compare_logs import compare_sides
-
     found = compare_sides(
         arguments.a,
         arguments.b,

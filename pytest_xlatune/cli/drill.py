@@ -13,12 +13,13 @@ from pytest_xlatune.cli.parsers import (
     add_options,
     options_of,
     positive,
-    without_threads,
 )
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.evidence.trace import FAMILIES
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.model.errors import ConfigError
-
-TOP = 10  # as `tasks.drill_document` has it, which loads numpy
+from pytest_xlatune.tasks.drill import Extras, drill_variants, read_families
+from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json, drill_rows
 
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +97,6 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
 
 
 def _drill(arguments: argparse.Namespace) -> Output:
-    with without_threads():
-        from pytest_xlatune.evidence.trace import FAMILIES
-        from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
-        from pytest_xlatune.tasks.drill import Extras, drill_variants, read_families
-        from pytest_xlatune.tasks.drill_document import NAME, drill_document, drill_json, drill_rows
-
     if arguments.nodes and not arguments.gpus_per_node:
         raise ConfigError(
             "--nodes needs --gpus-per-node: together they say how many GPUs to expect"

@@ -6,21 +6,21 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import (
     OF_A_SESSION,
     add_options,
     add_yes,
     options_of,
-    resolved_sweep,
 )
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.tasks.artifacts import Recorded
+from pytest_xlatune.cli.sweep_file import resolved_sweep
+from pytest_xlatune.prepare.compilers import check_sweep
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.tasks.artifacts import Recorded
+from pytest_xlatune.tasks.programs import program_document, read_programs
+from pytest_xlatune.tasks.runs import record, study_of_profile, to_record
 
 
 def add_evidence(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +41,6 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
 
 def _evidence(arguments: argparse.Namespace) -> Output:
     """Record profiles one after the other; show what each left, then what the last changed."""
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.tasks.programs import program_document, read_programs
-    from pytest_xlatune.tasks.runs import record, study_of_profile, to_record
-
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     folder = options.workdir / resolved.folder

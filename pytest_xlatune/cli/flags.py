@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_xlatune.catalog.candidates import candidates
+from pytest_xlatune.catalog.context import deployed_context
+from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.cli.lint import SCHEMA, add_context, add_diff, add_lint
 from pytest_xlatune.cli.parsers import add_commands, add_json
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.known_settings import entry_json, entry_line, known_of, markdown_tables
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +55,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> Output:
     """Show the catalog; of an axis, the profiles that a wave would take, and what it leaves out."""
-    from pytest_xlatune.catalog.context import deployed_context
-    from pytest_xlatune.catalog.entries import load
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.known_settings import entry_json, entry_line, markdown_tables
-
     if arguments.markdown:
         return Output(documents=(brief("The catalog", lines(*markdown_tables(load()))),))
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
@@ -70,8 +70,6 @@ def _list(arguments: argparse.Namespace) -> Output:
             documents=(brief("The catalog", lines(*map(entry_line, entries))),),
             json=lambda: {"schema": SCHEMA, "entries": [entry_json(each) for each in entries]},
         )
-    from pytest_xlatune.catalog.candidates import candidates
-
     found = candidates(arguments.axis, context)
     width = max(len(each.id) for each in found.profiles)
     told = [f"{each.id:{width}}  {each.shown_text}" for each in found.profiles]
@@ -89,9 +87,6 @@ def _list(arguments: argparse.Namespace) -> Output:
 
 
 def _show(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.known_settings import known_of
-
     found = [known_of(name) for name in arguments.names]
     values = [value for each, _ in found for value in each]
     return Output(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pytest_xlatune.cli.parsers import add_commands
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.write_gate import CI_FILES, TEST_FILE, gate_files
 
 
@@ -64,9 +66,6 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.model.text import counted
-    from pytest_xlatune.report.document import brief, lines
-
     trials = 2 * arguments.blocks
     told = [
         f"try it: pytest {TEST_FILE} --xlatune-plan",

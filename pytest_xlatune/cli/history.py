@@ -9,6 +9,8 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError, Exit
+from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
+from pytest_xlatune.tasks.measured import studies_below
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +42,8 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 @owned.show_only()
 def _history(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.tasks.measured import studies_below
-
     workdir = arguments.folder or options_of(arguments).workdir
     found = studies_below(workdir, arguments.cell)
-    from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
-
     past, notes = found.past, found.copies
     if arguments.cell is not None and not past:
         unknown = ConfigError.unknown(

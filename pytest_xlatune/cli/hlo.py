@@ -13,6 +13,8 @@ from pytest_xlatune.cli.parsers import (
     options_of,
 )
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.tasks.artifacts import dump_of
+from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
 
 
 def add_hlo(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +30,6 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
 
 
 def _hlo(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
-
     named = filter(None, [arguments.dump, arguments.other])
     programs, problems = read_programs([_dump(each, arguments) for each in named])
     return Output(
@@ -42,6 +42,4 @@ def _hlo(arguments: argparse.Namespace) -> Output:
 def _dump(said: str, arguments: argparse.Namespace) -> Path:
     if "/" in said or Path(said).exists():  # no name of recorded evidence: no ledger is read
         return Path(said)
-    from pytest_xlatune.tasks.artifacts import dump_of
-
     return dump_of(said, options_of(arguments).workdir)

@@ -7,15 +7,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, complain
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.report.exports import check_exports
+from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
+from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+from pytest_xlatune.tasks.import_table import import_table, read_table, slug
+from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
 _ACT = frozenset(
     {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
@@ -62,12 +65,6 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.catalog.context import deployed_context
-    from pytest_xlatune.model.cell import Cell, Parallelism
-    from pytest_xlatune.report.exports import check_exports
-    from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
-    from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-
     options = options_of(arguments)
     exports, absent = check_exports(options.export)
     complain(absent)
@@ -122,10 +119,6 @@ def _import(arguments: argparse.Namespace) -> Output:
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     """Yield the report of the ledger, and the names of its files once they are written."""
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-    from pytest_xlatune.tasks.publish import document_of, publish, read_known
-
     known = read_known(folder)
     yield document_of(known)
     written = publish(folder, options.reports, exports=options.export, known=known)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.log_tells import log_tells, tried
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
@@ -48,8 +50,6 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.document import brief, lines
-
     path: Path = arguments.file
     if path.exists():
         raise ConfigError(f"{path} exists; name a new file, nothing is overwritten")
@@ -60,8 +60,6 @@ def _init(arguments: argparse.Namespace) -> Output:
     ask = input if sys.stdin.isatty() else None
     told: dict[str, str] = {}
     if arguments.log is not None:
-        from pytest_xlatune.tasks.log_tells import log_tells
-
         told = log_tells(arguments.log)
         said = next((kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), "")
         told |= {"kind": said} if said else {}
@@ -70,8 +68,6 @@ def _init(arguments: argparse.Namespace) -> Output:
     printed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
-        from pytest_xlatune.tasks.log_tells import tried
-
         show(["one trial of the command runs now, 10 minutes at most ..."])
         seen = tried(found)
         found, printed = {**seen.told, **found}, seen.said

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_runs, refusal_of
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import Exit, LedgerError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.measured import folders_of
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +26,6 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def _jobs(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.ledger import LEDGER, Ledger
-    from pytest_xlatune.ledger.state import replay
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.measured import folders_of
-
     told: list[str] = []
     ended: list[str] = []
     problems: list[str] = []
@@ -37,8 +33,6 @@ def _jobs(arguments: argparse.Namespace) -> Output:
         try:
             own: list[str] = []
             if arguments.cancel:
-                from pytest_xlatune.campaign.jobs import cancel_unwaited
-
                 own = [
                     f"ended {each.executor} {each.job_id} {each.trial_id}"
                     for each in cancel_unwaited(folder)
@@ -46,8 +40,6 @@ def _jobs(arguments: argparse.Namespace) -> Output:
             ended += own
             state = replay(Ledger(folder / LEDGER).refresh())
             if not state.opened:
-                from pytest_xlatune.campaign.jobs import lost_runs, refusal_of
-
                 problems += [str(refusal_of(folder, lost))] if (lost := lost_runs(folder)) else []
         except LedgerError as error:  # the jobs of the other cells are ended all the same
             problems.append(str(error))

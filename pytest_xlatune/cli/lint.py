@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli.parsers import add_json, add_options, options_of, resolved_sweep
+from pytest_xlatune.catalog.context import deployed_context
+from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.prepare.lint import Linted
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.prepare.lint import Linted
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.known_settings import shown_value
+from pytest_xlatune.tasks.lint_profiles import changed_options, lint_sweep, lint_words
 
 SCHEMA = 1
 
@@ -69,10 +72,6 @@ def add_context(parser: argparse.ArgumentParser) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.catalog.context import deployed_context
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
-
     first, *more = arguments.what
     if arguments.python and arguments.jaxlib:
         raise ConfigError(
@@ -102,8 +101,6 @@ def _lint(arguments: argparse.Namespace) -> Output:
 
 
 def _objections(found: Linted, count: int) -> Iterator[str]:
-    from pytest_xlatune.model.text import counted
-
     yield from (f"{each.level}: {each}" for each in found.objections)
     yield from (f"unchecked: {each}" for each in found.unchecked)
     asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
@@ -113,10 +110,6 @@ def _objections(found: Linted, count: int) -> Iterator[str]:
 
 def _diff(arguments: argparse.Namespace) -> Output:
     """Show which options two texts of XLA_FLAGS set otherwise, by XLA's own word."""
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.known_settings import shown_value
-    from pytest_xlatune.tasks.lint_profiles import changed_options
-
     jaxlib, changed = changed_options(arguments.a, arguments.b, python=arguments.python or "")
     told = [
         f"{name}: {shown_value(now['a'])} -> {shown_value(now['b'])}"

@@ -6,22 +6,19 @@ It must not know what a command does.
 from __future__ import annotations
 
 import argparse
-import functools
+import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from pytest_xlatune import owned
-from pytest_xlatune.cli.show import complain, terminal_columns
+from pytest_xlatune.cli.show import complain
 from pytest_xlatune.model.errors import shown
-
-if TYPE_CHECKING:
-    from pytest_xlatune.sweep.groups import RunSettings
-    from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
+from pytest_xlatune.sweep.settings import resolve_options
 
 AGAINST = "--against"  # of `drill`
 TRIAL = (
@@ -61,8 +58,6 @@ class Commands(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
-        import difflib
-
         known: list[str] = []
         if (match := _WRONG_CHOICE.search(message)) is not None:
             known = re.findall(r"[\w-]+", match["known"])
@@ -85,21 +80,14 @@ def add_commands(
     """Add commands, one of which must be given: name -> line in the list, and head of its help."""
     # with its name given, argparse formats no usage to find it
     added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
-    formatter = of_terminal(argparse.HelpFormatter)
     return {
         name: added.add_parser(
             name,
             help=line.replace("%", "%%"),
             description=f"{line[0].upper()}{line[1:]}.",
-            formatter_class=formatter,
         )
         for name, line in lines.items()
     }
-
-
-def of_terminal(formatter: type[argparse.HelpFormatter]) -> Any:
-    """Return a formatter as wide as the terminal: it asks shutil itself, for each argument."""
-    return functools.partial(formatter, width=terminal_columns() - 2)
 
 
 # options of what runs, and of what writes reports
@@ -117,8 +105,6 @@ def add_options(
 
     Help shows those that are named by `only`, else those of every day, and where the others are.
     """
-    from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, is_daily
-
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
             said = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
@@ -172,40 +158,7 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
     Raises:
         ConfigError: one is misspelt or malformed.
     """
-    from pytest_xlatune.sweep.settings import resolve_options
-
     options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
     owned.trust_group(options.workdir if options.access == "group" else None)
     complain(filter(None, [options.said.passed_over]))
     return options
-
-
-def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
-    """Return the sweep that a file declares, resolved with options.
-
-    Raises:
-        ConfigError: there is no such sweep, or it does not fit the options.
-    """
-    from pytest_xlatune.sweep.declaration import load_sweep
-
-    return load_sweep(path).resolve(options.said, workdir=options.workdir)
-
-
-_THREADS = "OPENBLAS_NUM_THREADS"
-
-
-@contextmanager
-def without_threads() -> Iterator[None]:
-    """Load the file of a command; where that loads numpy, start no threads for linear algebra.
-
-    It would start one for each core, which costs more than to read a small capture, and no command
-    needs them. What the user says stands, and what the command starts later inherits nothing.
-    """
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]

@@ -9,9 +9,11 @@ from pytest_xlatune.cli.parsers import (
     OF_A_RUN,
     add_options,
     options_of,
-    resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.sweep_file import resolved_sweep
+from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
+from pytest_xlatune.tasks.plan import compiling, plan_of
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +32,6 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
-    from pytest_xlatune.tasks.plan import compiling, plan_of
-
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     if arguments.compile:

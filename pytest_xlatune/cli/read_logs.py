@@ -6,18 +6,28 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import add_all, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.logs.patterns import StepPattern, step_pattern
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.patterns import StepPattern
-    from pytest_xlatune.logs.standstill import Standstill
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.tasks.read_logs import Read
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.report.log_tables import rank_behind, steps_of_log, triage_of_log
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.tasks.read_logs import (
+    SCHEMA,
+    Read,
+    advised,
+    behind_of,
+    exit_of,
+    explained,
+    logs_of,
+    read_one,
+    slower_of,
+    standstill_json,
+)
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
@@ -60,17 +70,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
     """Return the step pattern of the command line, the environment or xlatune.toml."""
-    from pytest_xlatune.logs.patterns import step_pattern
-
     said = options_of(arguments).said.values.get("step_pattern")
     return step_pattern(said) if said else None
 
 
 def _steps(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.log_tables import steps_of_log
-    from pytest_xlatune.report.words import sentence
-    from pytest_xlatune.tasks.read_logs import slower_of
-
     read, problems = _read_all(arguments, has_ranks=True)
     pattern = pattern_of(arguments)
     documents = (
@@ -89,10 +93,6 @@ def _steps(arguments: argparse.Namespace) -> Output:
 
 
 def _triage(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.report.log_tables import rank_behind, triage_of_log
-    from pytest_xlatune.tasks.read_logs import advised, behind_of, exit_of, explained
-
     read, problems = _read_all(arguments)
     pattern = pattern_of(arguments)
     behind = [behind_of(each, pattern=pattern) for each in read]
@@ -119,8 +119,6 @@ def _triage(arguments: argparse.Namespace) -> Output:
 
 
 def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None) -> Json:
-    from pytest_xlatune.tasks.read_logs import SCHEMA, standstill_json
-
     logs = [each.to_json() for each in read]
     for log, found in zip(logs, behind or (), strict=behind is not None):
         log["behind"] = standstill_json(found)
@@ -131,8 +129,6 @@ def _read_all(
     arguments: argparse.Namespace, *, has_ranks: bool = False
 ) -> tuple[list[Read], tuple[str, ...]]:
     """Return the logs that can be read, and why each of the others cannot."""
-    from pytest_xlatune.tasks.read_logs import logs_of, read_one
-
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
     for path in arguments.logs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli.parsers import (
     OF_A_RUN,
@@ -14,13 +13,21 @@ from pytest_xlatune.cli.parsers import (
     add_json,
     add_options,
     options_of,
-    resolved_sweep,
 )
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.tasks.recipe import Applied, MeasuredRecipe
+from pytest_xlatune.report.document import brief, lines, plain
+from pytest_xlatune.tasks.recipe import (
+    Applied,
+    MeasuredRecipe,
+    applied,
+    differences,
+    lint_recipe,
+    recipe_of,
+    recipe_table,
+    recipes_below,
+)
 
 SCHEMA = 1
 
@@ -63,9 +70,6 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.document import brief
-    from pytest_xlatune.tasks.recipe import recipe_table, recipes_below
-
     found, problems = recipes_below(arguments.paths)
     return Output(
         documents=(brief("Recipes", recipe_table(found)),) if found else (),
@@ -77,9 +81,6 @@ def _list(arguments: argparse.Namespace) -> Output:
 
 
 def _apply(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.report.document import brief, lines, plain
-    from pytest_xlatune.tasks.recipe import applied, differences, lint_recipe, recipe_of
-
     recipe = recipe_of(arguments.file, cell=arguments.cell)
     options = options_of(arguments)
     resolved = None if arguments.to is None else resolved_sweep(arguments.to, options)

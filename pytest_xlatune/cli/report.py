@@ -7,17 +7,19 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.record import Json, read_json
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.report.exports import check_exports
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+from pytest_xlatune.tasks.measured import folders_of
+from pytest_xlatune.tasks.publish import document_of, json_of, publish, publish_index, read_known
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +51,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> Output:
-    from pytest_xlatune.tasks.measured import folders_of
-
     options = options_of(arguments)
     paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
     names = [each for each in arguments.sweeps if Path(each) not in paths]
@@ -60,8 +60,6 @@ def _report(arguments: argparse.Namespace) -> Output:
     if not arguments.json:
         documents = _documents(folders, options, problems, writes=not arguments.no_files)
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
-    from pytest_xlatune.tasks.publish import json_of, read_known
-
     values: list[Json] = []
     for folder in folders:
         with owned.show_only(), _told(problems):
@@ -75,8 +73,6 @@ def _report(arguments: argparse.Namespace) -> Output:
 
 def _is_ledger(path: Path) -> bool:
     """Whether a path, not the name of a sweep, is meant; it need not be there."""
-    from pytest_xlatune.ledger import LEDGER
-
     is_file = path.is_file() and path.suffix != ".py"  # that of a sweep is no ledger
     return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
@@ -85,14 +81,8 @@ def _documents(
     folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
 ) -> Iterator[Document]:
     """Yield the report of each ledger, and the names of its files once they are written."""
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-    from pytest_xlatune.tasks.publish import document_of, publish, publish_index, read_known
-
     exports: tuple[str, ...] = ()
     if options.export:
-        from pytest_xlatune.report.exports import check_exports
-
         exports, missing = check_exports(options.export)
         problems.extend(missing)
     is_old = False  # the index, which all of them share

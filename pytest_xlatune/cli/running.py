@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.cli.show import complain, show
-
-if TYPE_CHECKING:
-    from pytest_xlatune.sweep.groups import RunSettings
-    from pytest_xlatune.sweep.resolved import ResolvedSweep
-    from pytest_xlatune.tasks.runs import Runs
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.tasks import new_session_id
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live_page import LivePage
+from pytest_xlatune.tasks.runs import Runs
 
 
 @contextmanager
@@ -20,9 +21,6 @@ def trials_of(
     resolved: ResolvedSweep, options: RunSettings
 ) -> Iterator[tuple[Runs, Callable[[], None]]]:
     """Give what runs trials of a sweep, and what tells each as it lands; end its jobs behind it."""
-    from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.runs import Runs
-
     folder, session = options.workdir / resolved.folder, new_session_id()
     tick = ticks(folder, session, options.reports)
     with jobs_of(folder), Runs(options, session=session) as runs:
@@ -37,9 +35,6 @@ def ticks(
     The report in `reports` is written again now and then. `tell` gets the messages that a person
     who waits elsewhere is sent.
     """
-    from pytest_xlatune.tasks.live import Feed
-    from pytest_xlatune.tasks.live_page import LivePage
-
     feed = Feed(folder, session_id=session)
     page = LivePage(folder, reports, feed)
 
@@ -82,8 +77,6 @@ def say_interrupted(*, keep: bool = False) -> None:
 
 def end_jobs(folder: Path) -> None:
     """End the jobs of a cell that no process waits for; an interrupt leaves them running."""
-    from pytest_xlatune.campaign.jobs import cancel_unwaited
-
     try:
         ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
     except KeyboardInterrupt:

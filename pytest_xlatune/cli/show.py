@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
+from pytest_xlatune.model.record import Json, laid_out
 from pytest_xlatune.model.text import printable
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.record import Json
-    from pytest_xlatune.report.document import Document, Table
-
-
-_COLUMNS = 80  # where the output is no terminal
+from pytest_xlatune.report.document import Document, Table
+from pytest_xlatune.report.render import csv_text, terminal
+from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
 
 class Output(NamedTuple):
@@ -66,8 +64,6 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
         if output.json is not None:
             show_json(output.json())
     elif vars(arguments).get("csv", False) and output.rows is not None:
-        from pytest_xlatune.report.render import csv_text
-
         show([csv_text(output.rows()).removesuffix("\n")])
     else:
         for each in output.documents:
@@ -95,29 +91,19 @@ def show(lines: Iterable[str]) -> None:
 
 def show_json(document: Json) -> None:
     """Print one JSON document, as it stands in the files that a run writes."""
-    from pytest_xlatune.model.record import laid_out
-
     _say(laid_out(document, keeps_order=True).removesuffix("\n"))
 
 
 def show_document(document: Document) -> None:
     """Print a document as wide as the terminal; a blank line ends one that is not brief."""
-    from pytest_xlatune.report.render import terminal
-
     lines = terminal(document, width=terminal_columns())
     if lines:
         _say("\n".join(lines if document.brief else [*lines, ""]))
 
 
 def terminal_columns() -> int:
-    """Return how wide the terminal is, as shutil tells it, which loads three compressors."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return int(said)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _COLUMNS  # type: ignore[union-attr]
-    except (AttributeError, ValueError, OSError):  # none, closed, or a file
-        return _COLUMNS
+    """Return how wide the terminal is; 80 where the output is none."""
+    return shutil.get_terminal_size().columns
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
@@ -184,8 +170,6 @@ def check_page(path: Path | None) -> None:
     """
     if path is None:
         return
-    from pytest_xlatune.tasks.files import NO_JINJA, has_pages
-
     if not has_pages():
         raise ConfigError(NO_JINJA)
     if path.is_dir():
@@ -198,7 +182,7 @@ def _write_page(document: Document, path: Path, *, source: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    from pytest_xlatune.report.page import document_page, html
+    from pytest_xlatune.report.page import document_page, html  # with what only a page needs
 
     try:
         _write(path, html(document_page(document, source=source)))

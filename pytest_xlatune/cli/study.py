@@ -12,18 +12,26 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_xlatune.cli.parsers import add_options, options_of, resolved_sweep
+from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
 from pytest_xlatune.cli.show import Output, complain, show
+from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, of_command
+from pytest_xlatune.prepare.compilers import check_sweep
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.report.exports import check_exports
+from pytest_xlatune.report.lines import summary_message
 from pytest_xlatune.sweep.groups import SWITCHES, RunSettings, is_daily
 from pytest_xlatune.sweep.registry import KINDS, kind_names
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.document import Document
-    from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.settings import check_folders
+from pytest_xlatune.tasks import new_session_id
+from pytest_xlatune.tasks.answers import judged
+from pytest_xlatune.tasks.notify import Notifier, read_targets
+from pytest_xlatune.tasks.plan import plan_of
+from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
+from pytest_xlatune.tasks.runs import Runs
 
 _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest itself
     {"no-xlatune", "xlatune-rewrite", "xlatune-zh"}
@@ -56,14 +64,7 @@ def _study(arguments: argparse.Namespace) -> Output:
     resolved = resolved_sweep(arguments.sweep, options)
     _refuse_another(resolved.sweep.kind, arguments.kind, arguments.sweep)
     if arguments.xlatune_plan:
-        from pytest_xlatune.tasks.plan import plan_of
-
         return Output(documents=(plan_of(resolved, resolved.study(), workdir=options.workdir),))
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.report.exports import check_exports
-    from pytest_xlatune.sweep.settings import check_folders
-    from pytest_xlatune.tasks.notify import read_targets
-
     targets = read_targets(os.environ, options.notify_file)
     exports, missing = check_exports(options.export)
     complain(missing)
@@ -85,11 +86,6 @@ def _refuse_another(found: str, asked: str, path: Path) -> None:
 
 def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]) -> Output:
     """Run to the end and write the report, whatever ends the run."""
-    from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.answers import judged
-    from pytest_xlatune.tasks.notify import Notifier
-    from pytest_xlatune.tasks.runs import Runs
-
     folder = options.workdir / resolved.folder
     session, notifier = new_session_id(), Notifier(targets)
 
@@ -130,10 +126,6 @@ def _documents(
     folder: Path, options: RunSettings, tell: Callable[[str], None], *, ending: Sequence[str]
 ) -> Iterator[Document]:
     """Yield the report; write it, send its summary, and tell how the run ended."""
-    from pytest_xlatune.report.document import brief, lines
-    from pytest_xlatune.report.lines import summary_message
-    from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish, read_known
-
     known = read_known(folder)
     document = document_of(known)
     yield document

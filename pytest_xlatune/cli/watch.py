@@ -6,7 +6,9 @@ import argparse
 import contextlib
 import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,12 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.text import printable
+from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.tasks.watch import ScreenLine, Watcher, all_lines, screen_lines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from pytest_xlatune.tasks.watch import ScreenLine
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
@@ -40,16 +43,12 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def _watch(arguments: argparse.Namespace) -> Output:
     from rich.console import Console, Group
 
-    from pytest_xlatune.tasks.watch import Watcher, all_lines, screen_lines
-
     watcher = Watcher(options_of(arguments).workdir, names=arguments.cells)
     console = Console(highlight=False, emoji=False, markup=False)
     if arguments.once or not console.is_terminal:
         shown = _texts(all_lines(watcher.look(time.time()), console.width))
         for line in shown:
             line.truncate(console.width, overflow="ellipsis")
-        from pytest_xlatune.report.document import brief, lines
-
         return Output(documents=(brief("Cells", lines(*(line.plain for line in shown))),))
     from rich.live import Live
 
@@ -85,9 +84,6 @@ def _keys() -> Iterator[Callable[[float], str]]:
     if not sys.stdin.isatty():
         yield wait
         return
-    import termios
-    import tty
-
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

@@ -36,16 +36,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.record import dataclass
-
-if TYPE_CHECKING:  # a job's own process, which loads the payload below us, makes none of these
-    from pytest_xlatune.model.resources import Resources
-    from pytest_xlatune.model.result import Outcome, Submission
-    from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, Submission
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 OWN_JOBS = "xlt-"  # how the names of our jobs begin
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
 from pytest_xlatune.launchers.rotated import WORKERS
+from pytest_xlatune.logs.standstill import HangLook, Standstill, standstill
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
@@ -31,9 +31,6 @@ from pytest_xlatune.model.rotation import JOURNAL, RANK
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.standstill import Standstill
 
 HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
@@ -301,8 +298,6 @@ def read_standstill(
     `steps` are the last ones by rank. Unless `is_sure` that it stood still, as where its deadline
     ended it, its logs must have been quiet.
     """
-    from pytest_xlatune.logs.standstill import HangLook, standstill
-
     looks = []
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial

@@ -23,10 +23,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-TYPE_CHECKING = False  # that of `typing`, as in the payload
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 SIGNAL = 47  # as the hook has it: a real-time signal, which hardly any program uses
 SAMPLE_S = 1.0  # between two looks at the CPU time

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.folder import HELD
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
 EXECUTORS = EntryPointGroup(
@@ -92,8 +93,6 @@ def release(folder: Path, used: Iterable[str]) -> None:
     Raises:
         LedgerError: one of them cannot be loaded; ours start none.
     """
-    from pytest_xlatune.executors.folder import HELD
-
     if not any(folder.glob(HELD)):
         return
     for name in dict.fromkeys((*EXECUTORS.ours, *sorted(used))):

@@ -31,13 +31,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # that of `typing`, whose import would make each trial wait
-if TYPE_CHECKING:
-    from typing import Any
-
-    from pytest_xlatune import owned
-elif __name__.startswith("pytest_xlatune."):
+if TYPE_CHECKING or __name__.startswith("pytest_xlatune."):
     from pytest_xlatune import owned
 else:  # a script, on a node that can import nothing of ours
     _spec = importlib.util.spec_from_file_location("owned", Path(__file__).parents[1] / "owned.py")

@@ -25,6 +25,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
+from filelock import FileLock
+
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
@@ -631,8 +633,6 @@ class Ledger:
         with self._explained(what="locked"):
             owned.make_folder(self.path.parent)
             # a lock by mere existence would outlive a killed writer: never fall back to it
-            from filelock import FileLock  # who only reads needs none
-
             lock = FileLock(
                 owned.lock_path(self.path.with_name(self.path.name + ".lock")),
                 timeout=_LOCK_TIMEOUT_S,

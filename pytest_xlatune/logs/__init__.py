@@ -31,7 +31,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._shapes import Fronts, KeptSteps, Sieve, StepLines, StepRun, record
@@ -39,13 +38,11 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, 
 from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.logs.patterns import StepPattern, fitting
+from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import begun
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.ranks import RankReader
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading

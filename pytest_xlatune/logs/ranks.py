@@ -12,18 +12,16 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
 from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
-
-if TYPE_CHECKING:  # most logs are of jobs that went on
-    from pytest_xlatune.logs.standstill import Standstill, Work
 
 KEPT = 512  # steps of a rank
 _TAIL_BYTES = 1 << 18
@@ -215,8 +213,6 @@ class RankReader:
 
     def standstill(self) -> Standstill | None:
         """Say which rank is behind as far as the lines tell; None where they name none."""
-        from pytest_xlatune.logs.standstill import said_by_logs
-
         named: set[int] = set()
         said = ""
         goes_on = False
@@ -243,8 +239,6 @@ class RankReader:
         """Take what a line of torch's watchdog counts."""
         if not any(word in line for word in _OF_WATCHDOGS):
             return
-        from pytest_xlatune.logs.standstill import OF_ALL, Work
-
         text = line[:_LINE_BYTES].decode("utf-8", "replace")
         found = _WORK.search(text) or _TIMED_OUT.search(text)
         if found is None:

@@ -16,10 +16,10 @@ from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import METRICS, TGS, Metric
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, Record, dataclass, digest, used, written
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
@@ -27,9 +27,6 @@ from pytest_xlatune.model.redact import (
     secrets_of_command,
     without_secrets,
 )
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.profile import Profile
 
 
 class Axis(StrEnum):

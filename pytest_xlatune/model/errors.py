@@ -20,10 +20,14 @@ that was measured?
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import ClassVar
+
+from pytest_xlatune.model import redact
+from pytest_xlatune.model import text as texts
 
 
 class Exit(IntEnum):
@@ -95,17 +99,12 @@ def hide_secrets_of(environ: Mapping[str, str]) -> None:
 
 def shown(text: str) -> str:
     """Return a text as a person may see it: without the secrets that this process knows or sees."""
-    from pytest_xlatune.model import redact  # few processes make a message
-    from pytest_xlatune.model import text as texts
-
     environs = (_secrets_of(frozenset(each.items())) for each in _environs)
     return texts.printable(redact.hide_quoted(text, redact.kept_secrets().union(*environs)))
 
 
 @functools.lru_cache(maxsize=4)
 def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
-    from pytest_xlatune.model import redact
-
     return redact.secrets_of_environment(dict(environ))
 
 
@@ -138,8 +137,6 @@ class ConfigError(XlatuneError):
         >>> str(ConfigError.unknown("profile", "overlap2", valid=["overlap-2"], where="-k"))
         "unknown profile 'overlap2' in -k; did you mean 'overlap-2'? Known: overlap-2"
         """
-        import difflib
-
         names = sorted(valid)
         near = difflib.get_close_matches(found, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.redact import brief, hide, secrets_said
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 - others import it from here
@@ -245,7 +247,7 @@ class Record:
             LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type.
         """
         if not isinstance(data, dict):
-            raise LedgerError(f"{cls.__name__}: expected a mapping, found {_brief(data)}")
+            raise LedgerError(f"{cls.__name__}: expected a mapping, found {brief(data)}")
         fields = _field_rules(typing.cast("Any", cls))
         for name in sorted(data.keys() - fields.keys()):
             raise LedgerError(
@@ -311,12 +313,6 @@ def check_time(what: str, value: float | None) -> None:
     """
     if value is not None and (isinstance(value, bool) or not 0 <= value < _LAST_S):
         raise ConfigError(f"{what} is {value}, expected seconds since 1970")
-
-
-def _brief(value: object) -> str:
-    from pytest_xlatune.model.redact import brief  # of no use where all is well
-
-    return brief(value)
 
 
 def laid_out(value: Json, *, keeps_order: bool = False) -> str:
@@ -401,8 +397,6 @@ def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
 
 def digest(value: Json, *, length: int = 16) -> str:
     """Return the first `length` hexadecimal digits of SHA-256 over the canonical JSON."""
-    import hashlib  # OpenSSL is slow to load, and a command that reads needs no digest
-
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
 
 
@@ -457,7 +451,7 @@ def _by_rule(rule: _Rule, value: Json, *, where: str) -> object:
             return decode(kind, value, where)
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
         pass
-    raise LedgerError(f"{where}: expected {kind}, found {_brief(value)}")
+    raise LedgerError(f"{where}: expected {kind}, found {brief(value)}")
 
 
 @functools.cache
@@ -604,8 +598,6 @@ def _telling(made: Callable[..., None], name: str, what: str) -> Callable[..., N
 
 def told_without(error: ConfigError, *said: object) -> ConfigError:
     """Return an error about what a user said, without the secrets in it."""
-    from pytest_xlatune.model.redact import hide, secrets_said
-
     secrets = frozenset[str]().union(*map(secrets_said, said))
     return type(error)(hide(str(error), secrets))
 
@@ -668,6 +660,6 @@ def _fits(kind: Any, value: object) -> bool:
 
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error of a value of another kind: where it stands, its kind, the expected one."""
-    found = f"{where} is {_brief(value)} ({type(value).__name__})"
+    found = f"{where} is {brief(value)} ({type(value).__name__})"
     hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
     return ConfigError(f"{found}, expected {expected}{hint}")

@@ -1,55 +1,33 @@
-"""The pytest side: options, markers, collection, and what a test of a sweep is parametrised with.
+"""What every pytest run loads where the package is installed: options, help, markers.
 
-Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
-what runs, when, and with which verdict. All parameters are known when tests are collected, the same
-in every process: profiles, slots, finalists, tags. Nothing heavy is imported, and the controlling
-process' part is not registered, before a file imports the class of a sweep: every pytest run loads
-this module where the package is installed.
+Everything else is `collect`, and is loaded when a file has imported the class of a sweep, or where
+the command line, the environment or a settings file says something of ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
-import re
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Generator, Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 
-from pytest_xlatune.model.errors import ConfigError, help_lines, hide_secrets_of
-from pytest_xlatune.plugin import fixtures, hooks
-from pytest_xlatune.plugin.hooks import (
-    CONTROLLER,
-    IS_USAGE,
-    LEFT_OUT,
-    NO_TAG,
-    OPENING_KEY,
-    OPTIONS_KEY,
-    SESSION_KEY,
-    of_sweeps,
-    root_of,
-    sweep_of,
-)
+from pytest_xlatune.model.errors import ConfigError, help_lines
+from pytest_xlatune.plugin import hooks
 from pytest_xlatune.sweep.groups import (
     DAILY,
     EVERY,
     OPTIONS,
     SWITCHES,
-    RunSettings,
     is_daily,
 )
-from pytest_xlatune.sweep.registry import KINDS, ON_ARRIVAL, StudyKind, kind_names, markers
-from pytest_xlatune.sweep.settings import check_folders, resolve_options
+from pytest_xlatune.sweep.registry import KINDS, kind_names, markers
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-
-    from pytest_xlatune.model.profile import Profile
-    from pytest_xlatune.sweep.declaration import Sweep
-
-_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # tests of sweeps that a worker deselects
+COLLECT = "pytest_xlatune.plugin.collect"  # its module, and its name among the plugins
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -90,83 +68,66 @@ class _IniKeys:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, read all options at once, and take this process's role."""
+    """Register the markers of studies; load the rest where something of ours is said.
+
+    Where `pytest --markers` asks, those of other distributions are among them. Else one of them has
+    its markers from the line on that names it in a sweep file.
+    """
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
-    # a refused placeholder showed `--password` on the terminal and in junit
-    hide_secrets_of(os.environ)
-    no_exports: tuple[str, ...] = ()
     try:
-        _register_markers(config, everyone=config.option.markers)
-        options = resolve_options(
-            vars(config.option),
-            os.environ,
-            {each.key: config.getini(each.key) for each in OPTIONS},
-            root=root_of(config),
-        )
-        if options.export and not (options.is_off or is_worker(config)):
-            from pytest_xlatune.report.exports import check_exports
-
-            kept, no_exports = check_exports(options.export)
-            options = dataclasses.replace(options, export=kept)
-        config.stash[OPTIONS_KEY] = options
-        config.stash[OPENING_KEY] = []
-        # at once: later they would stand in front of fixtures of the project
-        config.pluginmanager.register(fixtures, "xlatune-fixtures")
-        # xdist's controller collects nothing, and tells its workers whose they are
-        is_distributing = config.getoption("dist", "no") != "no"
-        if is_distributing or options.export or options.notify_file:
-            _attend(config, no_exports=no_exports)
+        for name in kind_names() if config.option.markers else ():
+            KINDS[name]
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
-    if options.access == "group":
-        from pytest_xlatune import owned
-
-        config.add_cleanup(lambda: owned.trust_group(None))
-
-
-def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
-    """Register the controller, in the process that has the terminal.
-
-    Raises:
-        ConfigError: the targets of notifications cannot be read.
-    """
-    options, manager = config.stash[OPTIONS_KEY], config.pluginmanager
-    if manager.hasplugin(CONTROLLER) or is_worker(config) or options.is_off:
-        return
-    from pytest_xlatune.plugin.controller import Controller
-    from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.notify import Notifier, read_targets
-
-    notifier = Notifier(read_targets(os.environ, options.notify_file))
-    controller = Controller(config, options, new_session_id(), notifier, no_exports=no_exports)
-    manager.register(controller, CONTROLLER)
+    for name, text in markers().items():
+        config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+    if _is_said(config):
+        loaded(config)
 
 
-def _register_markers(config: pytest.Config, *, everyone: bool) -> None:
-    """Register the markers of studies; where `pytest --markers` asks, of other distributions' too.
-
-    Else one of them has its markers from the line on that names it in a sweep file.
-    """
-
-    def register(of: Mapping[str, str]) -> None:
-        for name, text in of.items():
-            config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
-
-    for name in kind_names() if everyone else ():
-        KINDS[name]
-    register(markers())
-
-    def arrived(kind: StudyKind) -> None:
-        register(kind.markers)
-
-    ON_ARRIVAL.append(arrived)
-    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
+def _is_said(config: pytest.Config) -> bool:
+    """Whether a place outside the sweep files speaks of sweeps; xdist's controller sees no file."""
+    root = hooks.root_of(config)
+    return (
+        config.getoption("dist", "no") != "no"
+        or any(vars(config.option)[name.replace("-", "_")] for name in SWITCHES)
+        or any(vars(config.option)[each.key] or config.getini(each.key) for each in OPTIONS)
+        or any(name.startswith("XLATUNE_") for name in os.environ)
+        or any(os.path.isfile(each / "xlatune.toml") for each in (root, *root.parents))  # noqa: PTH113 - false where we may not look
+    )
 
 
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
-    return hasattr(config, "workerinput")
+def loaded(config: pytest.Config) -> Any:
+    """Return the module `collect`, loaded and registered."""
+    if not config.pluginmanager.hasplugin(COLLECT):
+        config.pluginmanager.register(import_module(COLLECT), COLLECT)
+    return config.pluginmanager.getplugin(COLLECT)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item | pytest.Collector] | None:
+    """Load the rest behind the first import of a sweep's class; give standard tests."""
+    if hooks.SWEEPS not in sys.modules:
+        return None
+    found: list[pytest.Item | pytest.Collector] | None
+    found = loaded(collector.config).made_item(collector, name, obj)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Make one message of a fault in a sweep file or its inputs, in workers too."""
+    report = yield
+    call = vars(report).get("call")
+    error = getattr(getattr(call, "excinfo", None), "value", None)
+    if hooks.SWEEPS in sys.modules or isinstance(error, ConfigError):
+        loaded(collector.config).check_collected(collector, report, error)
+    return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -188,8 +149,6 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
 
 def _further_options() -> Iterator[str]:
     """Yield the options that help leaves out, as argparse would write them."""
-    import textwrap
-
     yield from ("", "further options (pytest-xlatune):")
     said = {f"{each.flag}={each.metavar}": each.help for each in OPTIONS}
     said |= {f"--{name}": text for name, (_, text) in SWITCHES.items()}
@@ -197,287 +156,3 @@ def _further_options() -> Iterator[str]:
         if not is_daily(flag.partition("=")[0]):
             yield f"  {flag}"
             yield from textwrap.wrap(text, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Name the settings file that was read, and one that was not."""
-    options = config.stash[OPTIONS_KEY]
-    if options.is_off:
-        return []
-    said = options.said
-    read = [f"xlatune: settings of {said.file}"] if said.file else []
-    return [*read, *([f"xlatune: {said.passed_over}"] if said.passed_over else [])]
-
-
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Show the plans, if that is what was asked for."""
-    if not config.option.xlatune_plan or SESSION_KEY not in config.stash:
-        return []
-    from pytest_xlatune.model.text import printable
-    from pytest_xlatune.report.render import terminal
-    from pytest_xlatune.tasks.plan import plan_of
-
-    options, studies = config.stash[OPTIONS_KEY], config.stash[SESSION_KEY].studies()
-    lines = [
-        line
-        for resolved, study in studies
-        for line in terminal(plan_of(resolved, study, workdir=options.workdir))
-    ]
-    lines += options.said.unread([resolved.sweep.name for resolved, _ in studies])
-    return [*map(printable, lines)]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(
-    collector: pytest.Module | pytest.Class, name: str, obj: object
-) -> list[pytest.Item | pytest.Collector] | None:
-    """Put the standard tests of a sweep into its module, where the file asks for them."""
-    if "pytest_xlatune.sweep.declaration" in sys.modules:
-        _attend(collector.config)
-    # a file that asks for them has imported their module
-    home = sys.modules.get("pytest_xlatune.plugin.standard")
-    if home is None or not isinstance(obj, home.StandardTests):
-        return None
-    module = collector.obj
-    line = f"{name} = standard_tests"
-    if isinstance(collector, pytest.Class):
-        raise ConfigError(f"{line}(...) stands in a class: move it to the module's top level")
-    own = sweep_of(module)
-    if own is None:
-        raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
-    if own is not obj.sweep:
-        raise ConfigError(
-            f"{line}(...) names another sweep than SWEEP, and a module has one sweep: move the "
-            f"other into a file of its own, or write {line}(SWEEP)"
-        )
-    found: list[pytest.Item | pytest.Collector] = []
-    for each, test in obj.tests.items():
-        if each in vars(module):  # the file's own test of this name
-            continue
-        test.__module__ = module.__name__
-        test.__name__ = test.__qualname__ = each
-        setattr(module, each, test)
-        made = collector.ihook.pytest_pycollect_makeitem(collector=collector, name=each, obj=test)
-        found += made if isinstance(made, list) else [made]
-    return found
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Make one message of a fault in a sweep file or its inputs, in workers too."""
-    report = yield
-    call = vars(report).get("call")
-    error = getattr(getattr(call, "excinfo", None), "value", None)
-    options = collector.config.stash[OPTIONS_KEY]
-    if report.passed and isinstance(collector, pytest.Module) and not options.is_off:
-        try:
-            _check_sweep(sweep_of(collector.obj), collector.config, options)
-        except ConfigError as found:
-            error = found
-    if isinstance(error, ConfigError):
-        _attend(collector.config)
-        report.outcome, report.result = "failed", []
-        report.longrepr = f"{collector.nodeid}: {error}"
-        vars(report)[IS_USAGE] = True
-    return report
-
-
-def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
-    """Find out whether the sweep of a module can run, before anything of it does."""
-    if sweep is None:
-        return
-    from pytest_xlatune.prepare.compilers import check_sweep
-
-    if not config.option.collectonly:
-        check_folders(
-            (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
-        )
-    resolved = sweep.resolve(options.said, workdir=options.workdir)
-    # "ranking only" once stood at the end of such a run, when its jobs were spent
-    if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
-        raise ConfigError(
-            f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
-            "take profiles out, or say --xlatune-yes to get no more than a ranking"
-        )
-    check_sweep(resolved)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise the fixtures that stand for one of several.
-
-    Raises:
-        ConfigError: a marker names a wave or a profile that the sweep does not have.
-    """
-    sweep = sweep_of(metafunc.module)
-    if sweep is None:
-        return
-    _check_markers(metafunc)
-    wanted, waves = set(metafunc.fixturenames), _waves_of(metafunc)
-    if "profile" in wanted:
-        profiles = _profiles_of(sweep, waves)
-        metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
-    if "derived" in wanted:
-        names = [name for name, _ in waves]
-        slots = sweep.slots(*names)
-        if not slots:
-            raise ConfigError(
-                f"{metafunc.function.__name__} takes `derived`, but sweep {sweep.name!r} derives "
-                f"nothing in {', '.join(names) or 'any wave'}; add a rule to the sweep: "
-                "derived=(Stacks(...), Around(...))"
-            )
-        _parametrize(metafunc, "derived", {each.name: each for each in slots})
-    if "arm" in wanted:
-        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
-        arms = study.arms(())
-        metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
-    if "finalist" in wanted:
-        said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
-        # planned, not found: xdist ends a run whose workers collect different tests
-        count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
-        _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
-    if "winner_elsewhere" in wanted:
-        tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
-        _parametrize(metafunc, "winner_elsewhere", tags or {"no-tag": NO_TAG})
-
-
-def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
-    metafunc.parametrize(name, list(by_id.values()), ids=list(by_id), indirect=True)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let `-m wave2` select the profiles of wave 2 alone, where one test is for several waves.
-
-    A test keeps the marker of its own profile's wave. Where the marker lists a profile of another
-    wave all of them stay.
-    """
-    if sweep_of(getattr(item, "module", None)) is None:
-        return
-    callspec = getattr(item, "callspec", None)
-    params = callspec.params if callspec is not None else {}
-    own = getattr(params.get("profile") or params.get("derived"), "wave", "")
-    if any(each.name == own for each in item.own_markers):
-        item.own_markers[:] = [
-            each for each in item.own_markers if each.name == own or not _is_wave(each)
-        ]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the sweeps if asked to; else see what the selected tests ask of each."""
-    options = config.stash[OPTIONS_KEY]
-    sweeping = {item: sweep for item in items if (sweep := sweep_of(getattr(item, "module", None)))}
-    if options.is_off and sweeping:
-        config.hook.pytest_deselected(items=list(sweeping))
-        items[:] = [item for item in items if item not in sweeping]
-    if options.is_off or not sweeping:
-        return
-    from pytest_xlatune.plugin.session import Session
-
-    session = Session(options, _session_id(config), config=config)
-    try:
-        session.select(sweeping)
-    except ConfigError as error:
-        raise pytest.UsageError(str(error)) from None
-    config.stash[SESSION_KEY] = session
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Say that this process waits for nothing any more, before the controller ends what runs."""
-    if SESSION_KEY in session.config.stash:
-        session.config.stash[SESSION_KEY].close()
-    if is_worker(session.config) and not session.items:
-        # pytest tells of what it deselects where it collects: in the workers
-        told: dict[str, object] = session.config.workeroutput  # type: ignore[attr-defined]
-        told[LEFT_OUT] = session.config.stash.get(_LEFT_OUT_KEY, [])
-
-
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note in an xdist worker which tests of sweeps it leaves out, for the controller's hint."""
-    if items and is_worker(items[0].config):
-        items[0].config.stash.setdefault(_LEFT_OUT_KEY, []).extend(of_sweeps(items))
-
-
-def _session_id(config: pytest.Config) -> str:
-    if is_worker(config):
-        return str(config.workerinput[CONTROLLER])  # type: ignore[attr-defined]
-    return str(config.pluginmanager.getplugin(CONTROLLER).session_id)
-
-
-# names of markers in an expression:  wave2 or (gate and not calibrate(jobs=4))
-_NAME = r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)"
-_OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Refuse a wave of `-m` that is misspelt: it would deselect every test in silence."""
-    asked = set(re.findall(_NAME, session.config.option.markexpr)) - _OPERATORS
-    if not asked:
-        return
-    import difflib
-
-    # `-m wave22` ran nothing, and said nothing
-    registered = _registered(session.config)
-    for name in sorted(asked - registered):
-        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
-        if set(near) & markers().keys() or re.match(r"wave\d", name):
-            error = ConfigError.unknown("marker", name, valid=markers(), where="-m")
-            raise pytest.UsageError(str(error))
-
-
-def _registered(config: pytest.Config) -> set[str]:
-    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
-    return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
-
-
-def _check_markers(metafunc: pytest.Metafunc) -> None:
-    """Refuse a marker that is nearly one of the registered: its test would be of every wave."""
-    import difflib
-
-    registered = _registered(metafunc.config)
-    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
-        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
-        if near or name.startswith("wave"):
-            where = f"{metafunc.function.__name__}, where the ini file does not register it"
-            raise ConfigError.unknown("marker", name, valid=registered, where=where)
-
-
-def _is_wave(marker: pytest.Mark) -> bool:
-    return marker.name.startswith("wave") and marker.name in markers()
-
-
-def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Return the test's wave markers, each with its `profiles` argument; None without one."""
-    found = []
-    for marker in metafunc.definition.iter_markers():
-        if not _is_wave(marker):
-            continue
-        valid = ["margin", "blocks"] if marker.name == "wave6" else ["profiles"]
-        unknown = [*sorted(marker.kwargs.keys() - set(valid)), *map(repr, marker.args)]
-        if unknown:
-            where = f"@pytest.mark.{marker.name}"
-            raise ConfigError.unknown("argument", unknown[0], valid=valid, where=where)
-        found.append((marker.name, marker.kwargs.get("profiles")))
-    return found
-
-
-def _profiles_of(
-    sweep: Sweep, waves: Iterable[tuple[str, tuple[str, ...] | None]]
-) -> list[Profile]:
-    """Return the profiles of wave markers, narrowed by their `profiles` argument.
-
-    The baseline may be among them: an evidence run may be of it too.
-    """
-    from pytest_xlatune.model.profile import BASELINE
-
-    found: list[Profile] = []
-    for name, ids in waves:
-        if ids is None:
-            found += sweep.wave_profiles(name)
-        else:
-            found += [BASELINE if each == BASELINE.id else sweep.find(each) for each in ids]
-    return found or list(sweep.profiles)

@@ -6,6 +6,7 @@ ledgers that the session's processes name in a file and never measures anything 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import html
 import json
@@ -17,14 +18,15 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from pytest_xlatune import owned
+from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.record import dataclass
-from pytest_xlatune.model.text import counted, printable
+from pytest_xlatune.model.text import counted, percent, printable
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     EXIT,
@@ -34,13 +36,15 @@ from pytest_xlatune.plugin.hooks import (
     of_sweeps,
     root_of,
 )
+from pytest_xlatune.report.leaderboard import state_line
+from pytest_xlatune.report.lines import summary_message
+from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
-
-if TYPE_CHECKING:
-    from pytest_xlatune.tasks.live import Feed
-    from pytest_xlatune.tasks.live_page import LivePage
-    from pytest_xlatune.tasks.publish import Known
+from pytest_xlatune.tasks.publish import Known, add_step_summary, document_of, known_now, publish
 
 _LOOK_S = 1.0
 _NAMES_CHARS = 300  # of the tests that one thing keeps from running
@@ -90,8 +94,6 @@ class Ends:
 
 def _in_short(said: Mapping[str, object]) -> str:
     """Return profile, verdict and change of a test, e.g. `overlap-2 FASTER +3.4 %`."""
-    from pytest_xlatune.model.text import percent
-
     words = str(said["xlatune.words"])
     delta = json.loads(str(said["xlatune"]))["delta"]  # as measured: rounded once, as everywhere
     change = "" if delta is None else percent(float(delta))
@@ -362,8 +364,6 @@ class Controller:
             if self._left_out and session is not None and not session.items:
                 _say(terminalreporter, f"xlatune: {self._hint()}")
             return  # and nothing was imported
-        from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-
         for folder in folders:
             try:
                 self._show_sweep(terminalreporter, folder)
@@ -391,10 +391,6 @@ class Controller:
         Raises:
             LedgerError: it cannot be read, or a report not be written.
         """
-        from pytest_xlatune.report.leaderboard import state_line
-        from pytest_xlatune.report.render import terminal
-        from pytest_xlatune.tasks.publish import add_step_summary, document_of, publish
-
         known = self._known(folder)
         document = document_of(known)
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
@@ -443,8 +439,6 @@ class Controller:
 
     def _hint(self) -> str:
         """Return what could have been meant where the command line selects no test of a sweep."""
-        import difflib
-
         option = self._config.option
         asked = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
         if self._options.is_off:
@@ -459,9 +453,6 @@ class Controller:
         return f"{how} selects none of {counted(len(self._left_out), 'test')}{meant} ({some})"
 
     def _finish(self, folder: Path) -> None:
-        from pytest_xlatune.campaign.jobs import cancel_unwaited
-        from pytest_xlatune.report.lines import summary_message
-
         if not self._options.keep_jobs:
             self._is_ending_jobs = True
             try:
@@ -486,8 +477,6 @@ class Controller:
 
     def _known(self, folder: Path) -> Known:
         """Return what a ledger says now, read again only where it has grown."""
-        from pytest_xlatune.tasks.publish import known_now
-
         page = self._pages.get(folder)
         known = known_now(folder, page.known if page is not None else None)
         if page is not None:
@@ -505,9 +494,6 @@ class Controller:
 
     def _new_lines(self) -> Iterator[str]:
         for folder in self._named_folders():
-            from pytest_xlatune.tasks.live import Feed
-            from pytest_xlatune.tasks.live_page import LivePage
-
             if folder not in self._feeds:
                 feed = self._feeds[folder] = Feed(folder, session_id=self.session_id)
                 self._pages[folder] = LivePage(folder, self._options.reports, feed)

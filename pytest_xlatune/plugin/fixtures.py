@@ -1,17 +1,24 @@
 """The fixtures of a sweep: each waits for its part of a conclusion, and says what it is.
 
-Thin on purpose: what runs, when, and with which verdict is decided in the layers below. Nothing
-heavy is imported before a sweep is collected. `pytest_xlatune.plugin` brings this module along.
+Thin on purpose: what runs, when, and with which verdict is decided in the layers below. `collect`
+registers this module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.resources import RetryPolicy
+from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     EXIT,
@@ -22,23 +29,18 @@ from pytest_xlatune.plugin.hooks import (
     SESSION_KEY,
     sweep_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
-
-    from pytest_xlatune.campaign import Campaign
-    from pytest_xlatune.model.cell import Cell
-    from pytest_xlatune.model.profile import Profile
-    from pytest_xlatune.model.resources import RetryPolicy
-    from pytest_xlatune.model.result import Conclusion
-    from pytest_xlatune.model.trial import Arm
-    from pytest_xlatune.prepare.preflight import Preflight
-    from pytest_xlatune.studies.tuning.derived import Slot
-    from pytest_xlatune.sweep.declaration import Sweep
-    from pytest_xlatune.sweep.earlier import Calibration
-    from pytest_xlatune.tasks.answers import Measured
-    from pytest_xlatune.tasks.artifacts import Recorded
+from pytest_xlatune.prepare.preflight import Preflight
+from pytest_xlatune.report.words import sentence
+from pytest_xlatune.studies import Aim
+from pytest_xlatune.studies.calibration import JOBS
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.studies.tuning.derived import Slot
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.earlier import Calibration
+from pytest_xlatune.tasks import answers as awaiting
+from pytest_xlatune.tasks.answers import Measured
+from pytest_xlatune.tasks.artifacts import Recorded
+from pytest_xlatune.tasks.runs import calibrate, record, study_of_profile
 
 MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()  # what a test was given
 TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()  # of pytest-timeout, while it runs
@@ -125,8 +127,6 @@ def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Mea
 
     A run that selects only a wave with a single baseline has no other.
     """
-    from pytest_xlatune.tasks import answers as awaiting
-
     return guarded(request, lambda tick: awaiting.baseline(campaign, tick))
 
 
@@ -143,9 +143,6 @@ def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
 @pytest.fixture
 def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
     """The noise of the cell, kept for the planning of its next sweeps."""
-    from pytest_xlatune.studies.calibration import JOBS
-    from pytest_xlatune.tasks.runs import calibrate
-
     _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
     marker = request.node.get_closest_marker("calibrate")
@@ -160,8 +157,6 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
 @pytest.fixture
 def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the K profiles that the screen sends to confirmation, after the last block."""
-    from pytest_xlatune.tasks import answers as awaiting
-
     number: int = request.param
     found = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
     if found is None:
@@ -172,8 +167,6 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the profiles that a wave derives from earlier ones, after its wave is over."""
-    from pytest_xlatune.tasks import answers as awaiting
-
     slot: Slot = request.param
     found = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
     if found is None:
@@ -184,8 +177,6 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks prove fastest, after the last of them; skips where none is."""
-    from pytest_xlatune.tasks import answers as awaiting
-
     found = guarded(request, lambda tick: awaiting.winner(campaign, tick))
     if found is None:
         pytest.skip("no profile is confirmed to be faster than the baseline")
@@ -195,9 +186,6 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
     """The winner in a gate on another of the model's configurations; skips where none is yet."""
-    from pytest_xlatune.studies.gate import Gate
-    from pytest_xlatune.tasks import answers as awaiting
-
     tag: str = request.param
     if tag == NO_TAG:
         pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
@@ -224,8 +212,6 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
     It gives where both lie and what they say; what was recorded before is not run again. The
     profile that the test is parametrised with is recorded before the test begins.
     """
-    from pytest_xlatune.tasks.runs import record, study_of_profile
-
     _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
     resolved = session.selection(sweep).sweep
@@ -245,12 +231,8 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
 @pytest.fixture
 def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion:
     """What a study other than tuning concludes, once its last trial is over."""
-    from pytest_xlatune.tasks import answers as awaiting
-
     found = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
     if found.record is not None:
-        from pytest_xlatune.report.words import sentence
-
         told = "; ".join(map(sentence, found.record.summary))
         request.node.user_properties.append(("xlatune.conclusion", told))
     return found
@@ -266,10 +248,6 @@ def measure(
     measured is an error of the test, not its failure. A profile that cannot run ends the test as
     xfailed, in a gate as failed.
     """
-    from pytest_xlatune.model.trial import Arm
-    from pytest_xlatune.studies import Aim
-    from pytest_xlatune.tasks import answers as awaiting
-
     declared = sweep.declared
     marked = request.node.get_closest_marker("gate") is not None
     aim = Aim.GATES if marked else sweep.traits.aim

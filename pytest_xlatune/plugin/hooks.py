@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.sweep.groups import RunSettings
 
+SWEEPS = "pytest_xlatune.sweep.declaration"  # a file that declares a sweep has imported it
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
 LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
@@ -44,8 +45,7 @@ def root_of(config: pytest.Config) -> Path:
 
 def sweep_of(module: object) -> Sweep | None:
     """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
-    # a file that declares a sweep has imported its class; no other file has to
-    home = sys.modules.get("pytest_xlatune.sweep.declaration")
+    home = sys.modules.get(SWEEPS)
     found = getattr(module, "SWEEP", None)
     return found if home is not None and isinstance(found, home.Sweep) else None
 

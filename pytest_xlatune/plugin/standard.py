@@ -12,26 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import dataclass
+from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.trial import Arm
+from pytest_xlatune.prepare.preflight import Preflight
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order
+from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.registry import KINDS
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.profile import Profile
-    from pytest_xlatune.model.result import Conclusion
-    from pytest_xlatune.model.trial import Arm
-    from pytest_xlatune.prepare.preflight import Preflight
-    from pytest_xlatune.sweep.declaration import Sweep
-    from pytest_xlatune.tasks.answers import Measured
-    from pytest_xlatune.tasks.artifacts import Recorded
+from pytest_xlatune.tasks.answers import Measured
+from pytest_xlatune.tasks.artifacts import Recorded
 
 _EVIDENCE_WAVE = "wave1_5"
 
@@ -59,8 +56,6 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
     Raises:
         ConfigError: it is no sweep.
     """
-    from pytest_xlatune.sweep.declaration import Sweep
-
     if not isinstance(sweep, Sweep):
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
     if sweep.declared is not None:

@@ -12,22 +12,23 @@ import base64
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import tpu_flags
 from pytest_xlatune.catalog.rules import check, did_you_mean
+from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
 from pytest_xlatune.model.channels import LIBTPU, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, dataclass, read_json
-
-if TYPE_CHECKING:
-    from pytest_xlatune.evidence.protobuf import Schema
-    from pytest_xlatune.prepare.preflight import Preflight
+from pytest_xlatune.prepare.preflight import Preflight
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
 _TIMEOUT_S = 120.0
@@ -153,8 +154,6 @@ class Target:
         Raises:
             ConfigError: there is no such interpreter, or no jaxlib that answers.
         """
-        from pytest_xlatune.evidence.protobuf import read_schema
-
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
         schema = read_schema(base64.b64decode(document["description"]))
@@ -170,10 +169,6 @@ class Target:
         return None if found is None else [each["said"] for each in found["answers"]]
 
     def _run(self, texts: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        import shutil
-        import subprocess
-        from tempfile import TemporaryDirectory
-
         path = shutil.which(self.python, path=self.environ.get("PATH"))
         if path is None:
             raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
@@ -200,8 +195,6 @@ class Target:
 
 
 def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
-    from pytest_xlatune.evidence.protobuf import read_options
-
     said: str = found["said"]
     if found["options"] is not None:
         return ParsedText(options=read_options(base64.b64decode(found["options"]), schema))
@@ -257,8 +250,6 @@ def look_at_flags(
         environ: of this process, for PATH and HOME.
         taken: ids of those that were measured: the trainer's own XLA took them, none is asked.
     """
-    from pytest_xlatune.prepare.preflight import Preflight
-
     flagged = {each.id for each in profiles if each.flags or LIBTPU in each.env}
     profiles = [each for each in profiles if each.id not in taken]
     if not profiles:
@@ -289,8 +280,6 @@ def look_at_flags(
 
 def _said(objections: Sequence[Objection]) -> Preflight:
     """Return what keeps a campaign from starting, and what it is told besides."""
-    from pytest_xlatune.prepare.preflight import Preflight
-
     stops = [
         each.level is Level.FAULT and (each.rule not in _DROPPED or each.profile == BASELINE_ID)
         for each in objections

@@ -18,18 +18,21 @@ validates against. Its interpreter is started once to find them, and runs nothin
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, runtime_checkable
 from typing import Protocol as Interface
+from typing import runtime_checkable
 
 from pytest_xlatune import owned
+from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -39,13 +42,11 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import dataclass, read_json
+from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
-
-if TYPE_CHECKING:
-    from pytest_xlatune.executors import Executor
-    from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.workers.maxtext_keys import BASE_KEY
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
 _KNOWN = "images.json"
@@ -87,8 +88,6 @@ def _sha256(path: Path, known: Path) -> str:
         kept = None
     if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
         return str(kept["sha256"])
-    import hashlib
-
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     # a process that comes at the same time writes the same
@@ -256,8 +255,6 @@ def _of_slices(cell: Cell) -> Iterator[Check]:
 
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
     """Run the checks of a launcher on this machine."""
-    import subprocess
-
     for command, wrong in checks:
         try:
             done = subprocess.run(
@@ -416,8 +413,6 @@ def look_at_keys(
         return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
-    from pytest_xlatune.workers.maxtext_keys import BASE_KEY
-
     found = ask(launcher, cell, environ=environ)
     if isinstance(found, str):
         return Preflight(notes=(f"{_UNCHECKED}: {found}",))
@@ -476,8 +471,6 @@ def _not_in_yml(
 
 def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
     """Return what the trainer's installation says of its keys, or why it could not be asked."""
-    import subprocess
-
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:
         return f"{launcher.interpreter} is not on this machine"

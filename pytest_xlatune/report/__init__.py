@@ -11,18 +11,15 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from datetime import datetime
+from statistics import fmean
 
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Record, dataclass
-
-if TYPE_CHECKING:  # a command that shows a document needs no value of a sweep
-    from datetime import datetime
-
-    from pytest_xlatune.model.cell import Cell
-    from pytest_xlatune.model.environment import RunRecord
-    from pytest_xlatune.model.profile import Profile
-    from pytest_xlatune.model.reason import Reason
-    from pytest_xlatune.model.result import Conclusion, Score, TrialResult
+from pytest_xlatune.model.result import Conclusion, Score, TrialResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +102,6 @@ class Subject:
 
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
-    from statistics import fmean
-
     def printed(of: Callable[[Score], float | None]) -> list[float]:
         return [value for each in scores if (value := of(each)) is not None]
 

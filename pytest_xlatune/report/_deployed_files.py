@@ -22,6 +22,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ruamel.yaml import YAML, MappingNode
+from ruamel.yaml.error import YAMLError
+
 from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
 from pytest_xlatune.model.record import dataclass
@@ -255,9 +258,6 @@ class Setting:
 
 def settings_of(text: str) -> tuple[Setting, ...] | None:
     """Return the keys at the top of a YAML text in its order; None where it is no YAML table."""
-    from ruamel.yaml import YAML, MappingNode
-    from ruamel.yaml.error import YAMLError
-
     try:
         root = YAML().compose(io.StringIO(text))
     except YAMLError:

@@ -9,6 +9,7 @@ shows the predicted change beside the measured one. Pure.
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -134,8 +135,6 @@ def layers_of(model_name: str) -> dict[str, str]:
 
 @functools.cache
 def _models() -> dict[str, dict[str, int]]:
-    import tomllib
-
     text = Path(__file__).with_name("layers.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 

@@ -9,6 +9,7 @@ verified. A line with a hidden secret is no context: it would not match.
 
 from __future__ import annotations
 
+import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -180,8 +181,6 @@ def diff(file: DeployedFile, after: str) -> str | None:
     """Return the unified diff of a file that became `after`; None where it cannot be written."""
     if not _PATH.fullmatch(file.path) or ".." in file.path.split("/"):
         return None
-    import difflib  # of a recipe over a file alone
-
     head = f"diff --git a/{file.path} b/{file.path}\n"
     if file.is_new:
         head += "new file mode 100644\n"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell, varied_fields
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.metric import Metric
 from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
@@ -26,12 +26,9 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.lines import figure, tally, words
+from pytest_xlatune.report.page_plots import PathPlot
+from pytest_xlatune.report.study_plots import RunsPlot, cells_plot, course_plot
 from pytest_xlatune.report.words import plainly
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.metric import Metric
-    from pytest_xlatune.report.page_plots import PathPlot
-    from pytest_xlatune.report.study_plots import RunsPlot
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -160,8 +157,6 @@ def history(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
 
 
 def _cells_plot(past: Sequence[PastStudy]) -> PathPlot | None:
-    from pytest_xlatune.report.study_plots import cells_plot
-
     return cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past])
 
 
@@ -244,8 +239,6 @@ def course(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
 
 
 def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> RunsPlot | None:
-    from pytest_xlatune.report.study_plots import course_plot
-
     figures = [
         (each.sweep, _when(each), value)
         for each in ordered

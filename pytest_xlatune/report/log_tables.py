@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.failure import Action, Finding
 from pytest_xlatune.model.metric import NoScore, Score, StepRecord, Steps
+from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
     Code,
@@ -27,10 +28,6 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.words import plainly
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.standstill import Standstill
-    from pytest_xlatune.model.result import Verdict
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")

@@ -14,11 +14,8 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -69,7 +66,6 @@ from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from jinja2.bccache import Bucket
 
 _JOBS = "Every job"
 _EVERY_S, _EVERY_STILL_S = 10.0, 60.0  # between two loads of a page, of one that stands still
@@ -420,24 +416,13 @@ def html(page: Page) -> str:
 
 @functools.cache
 def _template() -> Template:
-    from jinja2 import DictLoader, Environment, FileSystemBytecodeCache, StrictUndefined, compiler
+    from jinja2 import Environment, StrictUndefined
 
-    class Kept(FileSystemBytecodeCache):
-        def dump_bytecode(self, bucket: Bucket) -> None:
-            with suppress(OSError):  # the folder is of another user
-                super().dump_bytecode(bucket)
-
-    # compiled, it is kept beside compiled modules: to compile it takes half of a small report
-    folder = Path(importlib.util.cache_from_source(__file__)).parent
-    kept = Kept(str(folder), f"page_jinja.{sys.implementation.cache_tag}-%s.pyc")
-    made_by = f"{{# {compiler.__file__} {Path(compiler.__file__).stat().st_mtime_ns} #}}"
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        loader=DictLoader({"page": _file("page.jinja") + made_by}),  # another jinja2 makes its own
-        bytecode_cache=None if sys.dont_write_bytecode else kept,
-    )  # fmt: skip
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code, "rows": _rows}
-    return environment.get_template("page")
+    return environment.from_string(_file("page.jinja"))
 
 
 @functools.cache

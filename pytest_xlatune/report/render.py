@@ -5,7 +5,10 @@ All tables of the package that a person reads in a terminal are laid out here.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import textwrap
 from collections.abc import Iterator
 
 from pytest_xlatune.model.text import printable
@@ -86,9 +89,6 @@ def _markup(text: str) -> str:
 
 def csv_text(table: Table) -> str:
     """Return a table as CSV; a text with a comma, a quote or an end of line is quoted."""
-    import csv
-    import io
-
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([each.title for each in table.columns])
@@ -267,8 +267,6 @@ def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
     """Break a line between words; a word that is longer than a line stays whole."""
     if len(text) <= width and text.isprintable() and not text.endswith(" "):
         return [text] if text else []
-    import textwrap  # of no use where all fits
-
     return textwrap.wrap(
         text,
         max(width, len(indent) + 1),

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from statistics import fmean, median, variance
 
+import numpy as np
+
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.stats.design import t_quantile
 
@@ -64,8 +66,6 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
     arms = sorted(counts.keys() - {control})
     if not arms or not counts[control]:
         return None
-    import numpy as np
-
     blocks = list(dict.fromkeys(each.block for each in scores))
     column = {arm: at for at, arm in enumerate(arms)}
     row = {block: len(arms) + at for at, block in enumerate(blocks)}
@@ -132,8 +132,6 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     arms = sorted(counts.keys() - set(beside))
     if not beside or not arms:
         return None
-    import numpy as np
-
     blocks = list(dict.fromkeys(each.block for each in scores))
     column = {name: at for at, name in enumerate((*beside, *arms))}
     row = {block: len(column) + at for at, block in enumerate(blocks)}
@@ -423,8 +421,6 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     """
     if not any(each.is_baseline for each in jobs):
         return None
-    import numpy as np
-
     slots = list(dict.fromkeys(each.slot for each in jobs))
     centre = math.fsum(each.at for each in jobs) / len(jobs)
     is_profile = np.array([0.0 if each.is_baseline else 1.0 for each in jobs])

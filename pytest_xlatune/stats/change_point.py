@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_xlatune.model.record import dataclass
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 DF = 5.0  # of the errors
 SIZES = 19  # from 1 % to 10 %, or to what the ends say
@@ -91,8 +89,6 @@ def posterior(
         level: mean value before the change.
         level_error: its standard error.
     """
-    import numpy as np
-
     places = np.array([place for place, _ in scores])
     values = np.array([value for _, value in scores])
     at = np.asarray(positions)
@@ -115,7 +111,5 @@ def posterior(
 
 def _log_density(errors: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     """Return the log density of t errors, up to a constant."""
-    import numpy as np
-
     found: NDArray[np.float64] = -(DF + 1) / 2 * np.log1p((errors / sigma) ** 2 / DF)
     return found

@@ -12,6 +12,8 @@ from collections.abc import Hashable, Sequence
 from itertools import groupby, pairwise
 from statistics import fmean, stdev
 
+import numpy as np
+
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.result import Score, relative
@@ -324,8 +326,6 @@ def slot_noise(trials: Sequence[SlotTrial], *, slots: int) -> SlotNoise | None:
     known = sorted(trials, key=lambda each: each.slot)
     if [at for at, _ in groupby(known, key=lambda each: each.slot)] != list(range(slots)):
         return None
-    import numpy as np
-
     beside = np.array([_beside(each, known, slots) for each in known])
     starts = np.array([each.start_s for each in known])
     spread = float(starts.max() - starts.min()) or 1.0

@@ -14,6 +14,9 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
@@ -27,9 +30,6 @@ from pytest_xlatune.model.rotation_score import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     Matrix = NDArray[np.float64]
 
 Item = TypeVar("Item")
@@ -233,8 +233,6 @@ def fit_turns(
     beside = sum(map(is_baseline, names))
     if not beside:
         return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
-    import numpy as np
-
     design, ridge = _design(turns, names)
     speeds = np.array([-each.log_step_s for each in turns])
     centre = float(np.median(speeds))
@@ -270,8 +268,6 @@ def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix
 
     The copies of the baseline leave the same to their successors: they share that column.
     """
-    import numpy as np
-
     rounds = sorted({each.round for each in turns})[1:]
     before = sorted({BASELINE_ID if is_baseline(b) else b for each in turns if (b := each.before)})
     columns = {name: at for at, name in enumerate(names)}
@@ -294,8 +290,6 @@ def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix
 
 def _weighted(design: Matrix, values: Matrix, ridge: Matrix) -> tuple[Matrix, Matrix, float | None]:
     """Return effects, their covariance as of one turn, and the standard deviation of a turn."""
-    import numpy as np
-
     weights = np.ones(len(values))
     sd: float | None = None
     for _ in range(_WEIGHED):

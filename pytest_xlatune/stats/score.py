@@ -17,6 +17,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, islice
+from statistics import median
 from typing import TypeGuard, cast, overload
 
 from pytest_xlatune.model.cell import Protocol
@@ -32,7 +33,6 @@ from pytest_xlatune.model.metric import (
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import whole
-from pytest_xlatune.stats import median
 
 PROFILED_FIRST_STEP = 9
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped

@@ -16,13 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_xlatune.stats.rounds import shuffled
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 DEPLOYED = -1  # the place of a setting that a point leaves alone
 Point = tuple[int, ...]  # the place on its ladder of each setting, or DEPLOYED
@@ -84,8 +82,6 @@ def _promising(
 
     Means and deviations are in units of the kernel's own scale.
     """
-    import numpy as np
-
     own, values = list(told), np.array(list(told.values()))
     shapes = []
     alike = [_kernel(sizes, ordered, own, own, length) for length in _LENGTHS]
@@ -124,8 +120,6 @@ def _kernel(
     length: float,
 ) -> NDArray[np.float64]:
     """Return how alike points are: rows x columns."""
-    import numpy as np
-
     one, other = (np.array(each).reshape(len(each), len(sizes)) for each in (rows, columns))
     total, squares = np.zeros((2, len(rows), len(columns)))
     is_alike = np.ones((len(rows), len(columns)), dtype=bool)

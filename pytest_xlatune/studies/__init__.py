@@ -22,9 +22,7 @@ from pytest_xlatune.model.record import Json, Record, dataclass, wrong_kind
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
-
-if TYPE_CHECKING:
-    from pytest_xlatune.stats.rotations import JobWork
+from pytest_xlatune.stats.rotations import JobWork
 
 History = Sequence[TrialResult]
 Owner = TypeVar("Owner")

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
@@ -41,6 +41,7 @@ from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
 from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace, TurnLayout
 from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
@@ -51,9 +52,6 @@ from pytest_xlatune.stats.window import (
     first_half_excess,
 )
 from pytest_xlatune.studies import History
-
-if TYPE_CHECKING:
-    from pytest_xlatune.stats.rotations import JobPace, TurnLayout
 
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
@@ -841,8 +839,6 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
             steps_s.append(score.step_s)
     if not starts_s:
         return None
-    from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace
-
     start_s = fmean(starts_s)
     return JobPace(
         start_s=start_s,

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
@@ -38,6 +37,7 @@ from pytest_xlatune.stats.compare import (
     compare,
     straggler_p,
 )
+from pytest_xlatune.stats.rotations import Checked, DeployedCheck
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
@@ -52,9 +52,6 @@ from pytest_xlatune.studies import (
     Study,
 )
 from pytest_xlatune.studies.trials import Past, losses_of, median_loss, usable
-
-if TYPE_CHECKING:
-    from pytest_xlatune.stats.rotations import DeployedCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +222,6 @@ def as_checked(rotation: Comparison, found: DeployedCheck, jobs: Past, arm: str)
     Raises:
         KeyError: they have no score.
     """
-    from pytest_xlatune.stats.rotations import Checked
-
     checked = {
         Checked.AGREES: Why.CHECK_AGREES,
         Checked.UNTOLD: Why.CHECK_UNTOLD,

@@ -8,14 +8,19 @@ that come at the same time take turns by a lock file. This module starts git and
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+
+import filelock
 
 from pytest_xlatune import owned
 from pytest_xlatune.launchers import Launcher
@@ -24,9 +29,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import CheckoutError, ConfigError
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
-
-if TYPE_CHECKING:
-    import subprocess
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
 _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
@@ -225,8 +227,6 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     own = of_commits(launcher)
     if own is None:
         return
-    import filelock
-
     paths = {Path(own.checkout_of(cell)) for cell in cells}
     folder = next(iter(paths)).parent
     try:
@@ -289,9 +289,6 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
     """
     refuse_aliased(launcher, cell)
     own = of_commits(launcher)
-    import shutil
-    import subprocess  # both of a sweep of commits alone
-
     path = shutil.which(launcher.interpreter) if own is not None and launcher.interpreter else None
     if own is None or path is None:
         return
@@ -373,8 +370,6 @@ def _forget(repository: str, path: Path) -> None:
     _mark(path).unlink(missing_ok=True)
     _run(repository, "worktree", "remove", "--force", "--force", str(path))
     if path.exists():
-        import shutil
-
         shutil.rmtree(path)
     _run(repository, "worktree", "unlock", str(path))
 
@@ -428,8 +423,6 @@ def _added(checkout: str) -> tuple[str, ...]:
 
 def _commit_of_changes(repository: str) -> str:
     """Return a commit of the files as they are now, which no branch names; nothing is touched."""
-    from tempfile import TemporaryDirectory
-
     with TemporaryDirectory() as scratch:
         own = {"GIT_INDEX_FILE": f"{scratch}/index"}
         _git(repository, "read-tree", "HEAD", env=own)
@@ -444,8 +437,6 @@ def _no_commit(repository: str, commit: str, *, where: str, said: str) -> str:
     if "ambiguous" in said:
         return f"{text} alone: several begin so. Write more of the hash"
     names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
-    import difflib
-
     near = difflib.get_close_matches(commit, names, n=1)
     if near:
         return f"{text}; did you mean {near[0]!r}?"
@@ -467,8 +458,6 @@ def _git(repository: str, *words: str, env: dict[str, str] | None = None) -> str
 def _run(
     repository: str, *words: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    import subprocess
-
     # a hook of git that runs pytest hands its own repository down by these
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # nothing that a repository names is run

@@ -22,14 +22,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 from msgspec import field, structs
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
+from pytest_xlatune.executors.named import EXECUTORS
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
+from pytest_xlatune.logs.formats import formats
+from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
@@ -51,6 +55,7 @@ from pytest_xlatune.studies.tuning.derived import (
     by_kind,
     slots_of,
 )
+from pytest_xlatune.sweep.checkouts import code_of, commits_of, placed
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
@@ -143,8 +148,6 @@ class Sweep(SettingsGroup):
         check_kinds(self, what=what, named=_NAMED)
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
-        from pytest_xlatune.executors.named import EXECUTORS
-
         EXECUTORS.check(self.site.executor, where=f"{what}, site")
         check_kinds(self.cell.protocol, what=f"{what}, protocol")
         check_kinds(self.site.resources, what=f"{what}, resources")
@@ -505,8 +508,6 @@ class Sweep(SettingsGroup):
 def _check_formats() -> None:
     """Refuse a format of logs that cannot be loaded, before anything runs; ours can."""
     if LOG_FORMATS.has_strangers:
-        from pytest_xlatune.logs.formats import formats
-
         formats()
 
 
@@ -514,8 +515,6 @@ def _read_by(cell: CellSettings) -> Protocol:
     """Return the protocol with how the trainer prints a step, wherever that was said."""
     said = cell.step_pattern or cell.protocol.step_pattern
     if said:
-        from pytest_xlatune.logs.patterns import step_pattern
-
         step_pattern(said)  # refuses a text that is no pattern
     return replace(cell.protocol, step_pattern=said)
 
@@ -554,8 +553,6 @@ def _with_commits(
     """
     asked = sweep.declared
     if asked is not None and asked.commits is not None:
-        from pytest_xlatune.sweep.checkouts import commits_of
-
         placed_one, codes = commits_of(
             launcher,
             compared,
@@ -566,8 +563,6 @@ def _with_commits(
         return placed_one, next(iter(at_commits.values())), at_commits
     if not sweep.candidates and not isinstance(launcher, CheckoutLauncher):
         return launcher, cell, {}
-    from pytest_xlatune.sweep.checkouts import code_of, placed
-
     what = f"sweep {sweep.name!r}"
     if isinstance(launcher, CheckoutLauncher):
         launcher = placed(launcher)
@@ -671,8 +666,6 @@ def _picked(site: SiteSettings, said: UserOptions, where: str) -> tuple[str, ...
     A ledger keeps its slots, so each later session must have the same nodes, whichever are idle
     then. The file is one that `--xlatune-nodelist @NAME` reads too.
     """
-    import filelock
-
     folder = (said.root or Path()) / said.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:

@@ -13,22 +13,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_xlatune import owned
+from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger, LedgerEntry
+from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Record, dataclass, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
+from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
+from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import Noise, RotationNoise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
-
-if TYPE_CHECKING:
-    from pytest_xlatune.ledger import LedgerEntry
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
 SCHEMA = 1
@@ -128,8 +129,6 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger
-
     found = ""
     for entry in Ledger(folder / LEDGER).refresh():
         match entry.event:
@@ -153,9 +152,6 @@ def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ..
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
-    from pytest_xlatune.ledger.state import replay
-
     entries = []
     for entry in Ledger(folder / LEDGER).refresh():
         if session and isinstance(entry.event, CampaignOpened) and entry.event.session == session:
@@ -166,8 +162,6 @@ def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ..
 
 def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
     """Return the pace of a cell's jobs, of any study, in a ledger; None where none tells."""
-    from pytest_xlatune.ledger.state import replay
-
     found = (each.ended for each in replay(entries).trials.values())
     return pace_of(each for each in found if each and each.trial.cell_digest == cell.digest)
 
@@ -220,8 +214,6 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
             f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
             "name a leaderboard.json or gate.json"
         ) from None
-    from pytest_xlatune.report.leaderboard import shown_cell
-
     # a report hides secrets, and so does what it is compared with
     changed = _changed(before, shown_cell(cell), path)
     return f"{written}{changed}", _usable(trials, path)
@@ -234,8 +226,6 @@ def _document(path: Path) -> Any:
         OSError, ValueError, KeyError, TypeError: it is not there, or no report.
         LedgerError: another version wrote it.
     """
-    from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
-
     document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
     if document["schema"] != REPORT_SCHEMA:
         said = document["schema"]
@@ -267,8 +257,6 @@ def read_reference(path: Path, cell: Cell) -> float:
             f"the reference {path} is not the report of a finished check of nodes with a median "
             "in TGS; name another report, or say reference_tgs=..."
         )
-    from pytest_xlatune.report.leaderboard import shown_cell
-
     now = shown_cell(cell)
     differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))
     if differences:
@@ -280,9 +268,6 @@ def read_reference(path: Path, cell: Cell) -> float:
 
 
 def _of_ledger(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
-    from pytest_xlatune.ledger import LEDGER, Ledger
-    from pytest_xlatune.ledger.state import replay
-
     path = path / LEDGER if path.is_dir() else path
     try:
         state = replay(Ledger(path).refresh())

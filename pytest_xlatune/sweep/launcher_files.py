@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import Covered
 
 BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 

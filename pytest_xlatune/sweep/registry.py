@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -215,9 +216,7 @@ def study_of(name: str, declared: Json) -> Study:
     Raises:
         LedgerError: it is none that is known here.
     """
-    from pytest_xlatune.model.record import canonical
-
-    key = name, canonical(declared)
+    key = name, _text_of(declared)
     found = _IN_USE.get(key)
     if found is None:
         found = _IN_USE[key] = kind_of(name).cls.from_json(declared)
@@ -226,12 +225,14 @@ def study_of(name: str, declared: Json) -> Study:
 
 def is_in_use(study: Study) -> None:
     """Let `study_of` return this very study where its builtins say all of it."""
-    from pytest_xlatune.model.record import canonical
-
     declared = study.to_json()
     with contextlib.suppress(LedgerError):  # of a kind that no ledger can be read with
         if study_of(study.name, declared) == study:  # secrets of it are not written down
-            _IN_USE[study.name, canonical(declared)] = study
+            _IN_USE[study.name, _text_of(declared)] = study
+
+
+def _text_of(declared: Json) -> str:
+    return json.dumps(declared, sort_keys=True)
 
 
 def _named(path: str) -> Any:

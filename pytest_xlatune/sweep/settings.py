@@ -23,14 +23,18 @@ A secret has no place here: targets of notifications stand in a file of their ow
 
 from __future__ import annotations
 
+import difflib
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
+from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.sweep.groups import (
     FIELDS,
     FLAG,
@@ -88,8 +92,6 @@ def resolve_options(
         said = _together(file, above, root=root, sweeps=sweeps)
     run = said.over(RunSettings())
     if run.access == "group":
-        from pytest_xlatune import owned
-
         owned.trust_group(root / run.workdir)
     said = structs.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
     switched = {
@@ -111,9 +113,6 @@ def nodes_in(path: Path) -> tuple[str, ...]:
         ConfigError: a host list cannot be read.
         OSError, ValueError: the file cannot be.
     """
-    from pytest_xlatune import owned
-    from pytest_xlatune.model.hosts import expand
-
     lines = owned.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
     return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
 
@@ -171,8 +170,6 @@ def refuse_misspelt(environ: Mapping[str, str]) -> None:
     found = [name for name in environ if name.startswith(_PREFIX) and name not in known]
     if not found:
         return
-    import difflib
-
     names = [each.removeprefix(_PREFIX) for each in sorted(known)]
     for each in sorted(found):
         if difflib.get_close_matches(each.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
@@ -235,8 +232,6 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
     for path in (each / _FILE for each in _upward(root)):
         if not os.path.isfile(path):  # noqa: PTH113 - false where we may not look
             continue
-        from pytest_xlatune import owned
-
         if not (why := owned.not_ours(path)):
             return read_settings(path, root=root), passed_over
         passed_over = passed_over or f"{path} is not read: {why}; {prefix}config FILE reads it"
@@ -257,8 +252,6 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
     Raises:
         ConfigError: it cannot be read, is no TOML, or holds a name or a value that means nothing.
     """
-    import tomllib
-
     place = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -373,8 +366,6 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
         ConfigError: names the path, the file or folder in its way, and what to do; on the way to a
             work directory a folder in which another user could put one in the place of ours too.
     """
-    from pytest_xlatune import owned
-
     for option, path in folders:
         if not str(path).isprintable():
             raise ConfigError(

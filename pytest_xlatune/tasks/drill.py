@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace import Family, parse_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import (
@@ -18,14 +19,13 @@ from pytest_xlatune.evidence.trace.captures import (
     pgle_profile,
     read_window,
 )
+from pytest_xlatune.evidence.trace.collectives import Communication, Watch
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
 from pytest_xlatune.model.record import dataclass, read_json
 from pytest_xlatune.model.text import counted
-
-if TYPE_CHECKING:
-    from pytest_xlatune.evidence.hlo import Program
-    from pytest_xlatune.evidence.trace.collectives import Communication, Watch
+from pytest_xlatune.tasks.artifacts import captures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,6 @@ class Extras:
             return
         if variants > 1:
             raise ConfigError("--pgle writes one variant; give its captures alone")
-        from pytest_xlatune.model.profile import PGLE_SUFFIX
-
         if self.pgle.suffix != PGLE_SUFFIX:
             raise ConfigError(
                 f"--pgle {self.pgle}: XLA reads such a text by its ending; expected *{PGLE_SUFFIX}"
@@ -154,8 +152,6 @@ def drill_variants(
 def _captures(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], float | None]:
     if "/" in said or Path(said).exists():  # no name of recorded evidence: no ledger is read
         return [Path(said)], None
-    from pytest_xlatune.tasks.artifacts import captures_of
-
     return captures_of(said, workdir())
 
 
@@ -163,9 +159,6 @@ def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], li
     """Return the program of each variant, where one is named, and what looks at its collectives."""
     if not (asked.collectives or asked.programs):
         return (), []
-    from pytest_xlatune.evidence.hlo.dump import read_program
-    from pytest_xlatune.evidence.trace.collectives import Watch
-
     programs = [read_program(each) for each in asked.programs]
     return programs or [None] * variants, [Watch() for _ in range(variants)]
 
@@ -173,8 +166,6 @@ def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], li
 def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str]:
     """Write the profile for the scheduler, and tell of it."""
     if asked.pgle:
-        from pytest_xlatune.model.profile import PGLE
-
         try:
             asked.pgle.write_text(pgle_profile(found, program), encoding="utf-8")
         except OSError as error:

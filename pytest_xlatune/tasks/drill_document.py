@@ -7,9 +7,9 @@ but shares and places. Times are milliseconds per device per step unless a line 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, TimeRow
+from pytest_xlatune.evidence.trace.collectives import Communication
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
     compare_windows,
@@ -36,11 +36,8 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.page_plots import PARTS, BarOf, BarsPlot, bars_plot
 from pytest_xlatune.tasks.drill import Drilled
-
-if TYPE_CHECKING:
-    from pytest_xlatune.evidence.trace.collectives import Communication
-    from pytest_xlatune.report.page_plots import BarOf, BarsPlot
 
 SCHEMA = 1
 ALIKE = 0.01  # of the median device's compute: less is no straggler
@@ -423,8 +420,6 @@ def _plots(drills: Sequence[Drill], names: Sequence[str]) -> Iterator[Drawn]:
 
 
 def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    from pytest_xlatune.report.page_plots import PARTS, BarOf, bars_plot  # of a page alone
-
     bars = []
     for name, found in zip(names, drills, strict=True):
         at, shown = 0.0, []
@@ -443,8 +438,6 @@ def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
 
 
 def _bars_of_families(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    from pytest_xlatune.report.page_plots import BarOf, bars_plot
-
     spent = [{row.name: seconds(each, row.sum_ps) for row in each.families} for each in drills]
     kind = {row.name: str(row.kind) for each in drills for row in each.families}
     longest = {name: max(each.get(name, 0.0) for each in spent) for name in kind}
@@ -468,8 +461,6 @@ def _bars_of_families(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot
 
 
 def _bars_of_steps(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    from pytest_xlatune.report.page_plots import bars_plot
-
     bars, left = [], 0
     for name, found in zip(names, drills, strict=True):
         known = [each for each in found.gpus if 1 < len(found.steps) == len(each.begins_ps)]
@@ -489,8 +480,6 @@ def _bars_of_steps(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | 
 
 
 def _steps_of(gpu: Gpu, found: Drill, name: str) -> BarOf:
-    from pytest_xlatune.report.page_plots import BarOf
-
     shown = tuple(
         (
             "compute",

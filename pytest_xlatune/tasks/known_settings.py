@@ -15,6 +15,7 @@ from pytest_xlatune.catalog.entries import (
     load,
     probed_libtpu,
 )
+from pytest_xlatune.evidence.hlo.difference import Below, expectations
 from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.record import Json
@@ -38,8 +39,6 @@ def known_of(said: str) -> tuple[list[Json], list[str]]:
 
 def seen_in(entry: CatalogEntry) -> str:
     """Say where it can be seen that a setting acted."""
-    from pytest_xlatune.evidence.hlo.difference import Below, expectations
-
     if entry.channel:
         channel = CHANNELS[entry.channel]
         return f"{channel.reader}'s log: its arguments" if channel.says else "run time only"

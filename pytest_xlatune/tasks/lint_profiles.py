@@ -7,16 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
+from pytest_xlatune.prepare.compilers import shape_of
 from pytest_xlatune.prepare.lint import Linted, Target, lint
-
-if TYPE_CHECKING:
-    from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.sweep.deployed import context_of
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 
 def lint_words(
@@ -40,8 +40,6 @@ def lint_sweep(
     resolved: ResolvedSweep, said: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
     """Lint the profiles of a sweep in its own context, with `said` on top."""
-    from pytest_xlatune.sweep.deployed import context_of
-
     own = context_of(resolved.cell, resolved.sweep.launcher)
     context = dataclasses.replace(
         own,
@@ -59,9 +57,6 @@ def _linted(
     profiles: Sequence[Profile], context: Context, *, python: str, dump: Path | None
 ) -> Linted:
     if dump:
-        from pytest_xlatune.evidence.hlo.dump import read_program
-        from pytest_xlatune.prepare.compilers import shape_of
-
         context = dataclasses.replace(context, program=shape_of(read_program(dump)))
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.ledger import LEDGER, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.record import dataclass
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.history import PastStudy
-    from pytest_xlatune.tasks.publish import Known
+from pytest_xlatune.report.history import PastStudy, is_called
+from pytest_xlatune.tasks.publish import Known, named_in, read_known
+from pytest_xlatune.tasks.run_record import record_of_study
 
 _BEGIN_BYTES = 256
 _MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells
@@ -67,9 +65,6 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
     if not folders:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
     # who has no ledger waits for none of it
-    from pytest_xlatune.report.history import is_called
-    from pytest_xlatune.tasks.publish import named_in, read_known
-
     kept, copies = _without_copies(folders)
     past, problems, names = [], [], set[str]()
     for folder in kept:
@@ -88,9 +83,6 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
 
 
 def _past(folder: Path, known: Known) -> PastStudy:
-    from pytest_xlatune.report.history import PastStudy
-    from pytest_xlatune.tasks.run_record import record_of_study
-
     submitted = [
         attempt.submission
         for progress in known.state.trials.values()

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.executors import request_for
 from pytest_xlatune.ledger import LEDGER, Ledger, LedgerEntry, ProfileCompiled
@@ -24,6 +23,8 @@ from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.compile_check import Need, Step, derived
+from pytest_xlatune.prepare.compilers import compiler_for
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.bubble import bubbles
@@ -44,9 +45,6 @@ from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
-
-if TYPE_CHECKING:
-    from pytest_xlatune.prepare.compile_check import Need, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +108,6 @@ def foresee(
     check = resolved.compile_check
     if check is None:
         return None
-    from pytest_xlatune.prepare.compile_check import Step, derived
-    from pytest_xlatune.prepare.compilers import compiler_for
-
     state = replay(Ledger(folder / LEDGER).refresh())
     profiles = (*resolved.sweep.profiles, *derived(pending, resolved.sweep.profiles))
     selected = {each.profile.id for each in pending}

@@ -24,7 +24,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune import owned
 from pytest_xlatune.ledger import (
@@ -54,19 +53,32 @@ from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
 from pytest_xlatune.report import Slots, Subject
+from pytest_xlatune.report.bubble import bubbles
+from pytest_xlatune.report.covered import Covered, Elsewhere, extended, read_cells, write_cells
+from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
+from pytest_xlatune.report.exports import Exported, export_of, exported
+from pytest_xlatune.report.exports import texts as export_texts
+from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
 from pytest_xlatune.report.lines import stop_message
+from pytest_xlatune.report.page import Live, html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.study_documents import compiled
+from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.report.words import sentence
+from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
+from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.design import SWEEP_ALPHA
 from pytest_xlatune.studies import Aim, Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
+from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
+from pytest_xlatune.tasks.artifacts import explain
 from pytest_xlatune.tasks.files import INDEX, has_pages, read_ours, write_all
-
-if TYPE_CHECKING:  # `history` and `watch` read ledgers here and write nothing
-    from pytest_xlatune.report.covered import Covered, Elsewhere
-    from pytest_xlatune.report.exports import Exported
-    from pytest_xlatune.report.page import Live
+from pytest_xlatune.tasks.report_index import write_index
+from pytest_xlatune.tasks.run_record import record_of_study
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
@@ -78,8 +90,6 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
     Raises:
         LedgerError: a ledger beside it cannot be read.
     """
-    from pytest_xlatune.report.covered import Elsewhere
-
     sweep = folder.parent.name
     found: dict[str, tuple[float, Elsewhere]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
@@ -161,11 +171,6 @@ def add_to_document(
         LedgerError: the document's data cannot be read.
         OSError: its files cannot be written.
     """
-    from pytest_xlatune.report.covered import extended, read_cells, write_cells
-    from pytest_xlatune.report.deployment import patch_of
-    from pytest_xlatune.report.language import Language
-    from pytest_xlatune.report.tuning_document import tuning
-
     stem = reports / f"{covered.cell.model_tag}-tuning"
     data, chinese, patch = (
         stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
@@ -186,8 +191,6 @@ def add_to_document(
         patch.unlink(missing_ok=True)  # an earlier recipe may be gone
     write_all(texts)
     if has_pages():
-        from pytest_xlatune.report.page import html, tuning_page_of
-
         # last: whatever is wrong with a page, the document is there
         page = {
             stem.with_name(f"{stem.name}.html"): html(
@@ -206,10 +209,6 @@ def _with_changes(covered: Covered) -> Covered:
     """
     if not covered.earlier:
         return covered
-    from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
-    from pytest_xlatune.stats.compare import compare
-    from pytest_xlatune.stats.design import SWEEP_ALPHA
-
     now, found = covered.baseline_scores, []
     for each in covered.earlier:
         scores = [BlockScore(block=0, arm="then", value=value) for value in each.scores]
@@ -397,8 +396,6 @@ class Known:
     @cached_property
     def subject(self) -> Subject:
         """What a document of the cell is made of."""
-        from pytest_xlatune.tasks.run_record import record_of_study
-
         return Subject(
             patch=_patch_of_setting(self),
             conclusion=self.conclusion,
@@ -545,8 +542,6 @@ def document_of(known: Known) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
     kept = None
     if known.study.traits.about_cell:
-        from pytest_xlatune.sweep.earlier import read_calibration
-
         kept = read_calibration(known.folder, known.cell)
     document = known.kind.document_of(
         replace(
@@ -557,8 +552,6 @@ def document_of(known: Known) -> Document:
         )
     )
     if known.study.traits.compares_settings:
-        from pytest_xlatune.report.bubble import bubbles
-
         files, conclusion = known.files, known.conclusion
         shown_too = (
             was_compiled(known.state, known.profiles, known.history),
@@ -573,8 +566,6 @@ def _patch_of_setting(known: Known) -> str:
     setting = known.conclusion.facts.setting
     if not setting or not known.conclusion.complete:
         return ""
-    from pytest_xlatune.report.deployment import patch_of_setting
-
     return patch_of_setting(known.files, setting)
 
 
@@ -605,8 +596,6 @@ def was_compiled(
     needless = sum(each.profile in why for each in said)
     if not rows:
         return None
-    from pytest_xlatune.report.study_documents import compiled
-
     return compiled(rows, needless=needless, by=said[-1].by)
 
 
@@ -622,16 +611,11 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: Known) -> str:
     """Return the state of a cell as the text of one JSON document."""
-    from pytest_xlatune.report.leaderboard import leaderboard_json
-
     return hide_kept(leaderboard_json(known.subject))
 
 
 def covered_by(known: Known) -> Covered:
     """Return the cell's part of the tuning document, without secrets."""
-    from pytest_xlatune.report.covered import Covered
-    from pytest_xlatune.report.leaderboard import shown, shown_cell
-
     covered = Covered(
         sweep=known.sweep,
         cell_digest=known.cell.digest,
@@ -650,8 +634,6 @@ def covered_by(known: Known) -> Covered:
     )
     best = covered.best
     if best is not None and known.state.recorded:
-        from pytest_xlatune.tasks.artifacts import explain
-
         covered = replace(covered, explanation=explain(known.state, known.folder, best.arm))
     if best is not None:
         recipe = next((each for each in known.profiles if each.id == best.arm), None)
@@ -693,16 +675,12 @@ def page_text(
     With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
     the sweep stands. `home` is the address of an index.
     """
-    from pytest_xlatune.report.page import html, page_of
-
     page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
     return html(mapped(replace(page, live=live, home=home), hide_kept))
 
 
 def _stands(known: Known) -> Live | None:
     """Return since when a sweep that is not over stands still, as its ledger tells it."""
-    from pytest_xlatune.report.page import Live
-
     at_s = known.at_s
     return None if known.conclusion.complete else Live(written_s=at_s, alive_s=at_s, event_s=at_s)
 
@@ -716,8 +694,6 @@ def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
 
 
 def _write_index(reports: Path) -> Path:
-    from pytest_xlatune.tasks.report_index import write_index
-
     return write_index(reports)
 
 
@@ -796,9 +772,6 @@ def publish(
         write_all(texts)
         written = tuple(texts)
         if exports:
-            from pytest_xlatune.report.exports import exported
-            from pytest_xlatune.report.exports import texts as export_texts
-
             report = exported(
                 texts[stem.with_name(f"{stem.name}.json")],
                 sweep=known.sweep,
@@ -812,8 +785,6 @@ def publish(
             written += tuple(more)
         covered = covered_by(known) if known.study.traits.is_deployed else None
         if covered is not None:
-            from pytest_xlatune.sweep.launcher_files import with_recipes
-
             made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}
             write_all(patched)
@@ -837,8 +808,6 @@ def _given(
     Raises:
         LedgerError: one does not take it, or a file cannot be written.
     """
-    from pytest_xlatune.report.exports import export_of
-
     written: tuple[Path, ...] = ()
     problems = []
     for export in filter(None, map(export_of, exports)):

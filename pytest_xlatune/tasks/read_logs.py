@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport, patterns
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
+from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -30,10 +31,8 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
-
-if TYPE_CHECKING:
-    from pytest_xlatune.logs.standstill import Standstill
 
 RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 
@@ -496,8 +495,6 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     told = max(read.report.origins, len(_logs_by_rank(read.path)))
     if told == 1:  # as of most logs: what compares ranks is slow to load
         return ()
-    from pytest_xlatune.stats.stragglers import LEAST_RANKS
-
     if told < LEAST_RANKS:
         return ()
     reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
@@ -506,8 +503,6 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
 
 def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Reason, ...]:
     """Say which ranks take longer, or that none does; () of too few ranks or steps."""
-    from pytest_xlatune.stats.stragglers import watched
-
     found = watched(seconds_of(ranks), first_step=first_step)
     if found is None:
         return ()
@@ -536,8 +531,6 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     told = None if reader is None else reader.standstill()
     if not is_seen or reader is None:
         return _hidden(told)
-    from pytest_xlatune.executors.folder import read_standstill
-
     last = {rank: each.last_step for rank, each in reader.ranks.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}
     seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
@@ -580,8 +573,6 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     told = end_of(report)
     if path.name != RANK_0:
         return told
-    from pytest_xlatune.executors.folder import read_outcomes
-
     ranks = read_outcomes(path.parent)
     failed = [each for each in ranks.values() if each.state is not State.COMPLETED]
     first = min(failed, key=lambda each: each.end_s or math.inf) if failed else ranks.get(0)

@@ -17,6 +17,8 @@ from statistics import fmean
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
 from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
 from pytest_xlatune.model.profile import (
@@ -33,8 +35,11 @@ from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report.covered import Covered, read_cells
+from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.workers.probe_environment import node_facts
 
@@ -283,9 +288,6 @@ def lint_recipe(
     Without a sweep the settings stand on the recipe's own deployed ones, and this interpreter's XLA
     is asked. One that cannot be asked is told.
     """
-    from pytest_xlatune.prepare.lint import Target, lint
-    from pytest_xlatune.sweep.deployed import context_of
-
     if resolved is None:
         env = recipe.cell.cell.environment
         flags = parse_flags(env.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
@@ -329,9 +331,6 @@ def differences(
 
 
 def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
-    from pytest_xlatune.ledger import LEDGER, Ledger
-    from pytest_xlatune.ledger.state import replay
-
     ledger = workdir / resolved.folder / LEDGER
     state = replay(Ledger(ledger).refresh()) if ledger.exists() else None
     nodes = state.environments.get(resolved.cell.digest, ()) if state is not None else ()
@@ -413,9 +412,6 @@ def applied(
     Raises:
         ConfigError: one of the files is there already, or the recipe's own is not in its pack.
     """
-    from pytest_xlatune.report.deployment import patch_of
-    from pytest_xlatune.sweep.deployed import deployed_files
-
     recipe, brought = _brought(recipe, sweep_file)
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)

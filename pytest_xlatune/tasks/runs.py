@@ -39,10 +39,13 @@ from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.compile_check import CellStep, Step
+from pytest_xlatune.prepare.compilers import compiler_for
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
@@ -57,6 +60,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
+from pytest_xlatune.tasks.publish import read_known
 
 Recover = Callable[[Decision, tuple[str, ...]], bool]
 
@@ -317,9 +321,6 @@ def _compile_step(
     policy = study.policy
     if check is None or not (policy.compiles_first or policy.compiled_stage):
         return None
-    from pytest_xlatune.prepare.compile_check import CellStep, Step
-    from pytest_xlatune.prepare.compilers import compiler_for
-
     if policy.compiled_stage:
         cells = CellStep(
             partial(compiler_for, resolved, check),
@@ -381,8 +382,6 @@ _PARTS = ("slots", "slot_nodes", "rotations")
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:
     """Return the document of a calibration."""
-    from pytest_xlatune.report.study_documents import calibration
-
     return calibration(
         Subject(
             conclusion=campaign.conclude(),
@@ -418,8 +417,6 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
 
     What waves derived from the ledger's results is found by its id too. `folder` is the ledger's.
     """
-    from pytest_xlatune.tasks.publish import read_known
-
     try:
         known = read_known(folder)
     except LedgerError:  # nothing was measured yet

@@ -8,7 +8,13 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from pytest_xlatune.executors.named import class_named, one_of_ours
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
@@ -128,13 +134,6 @@ def gate_files(
     Raises:
         ConfigError: an argument is malformed, the folder is no repository, or a file is there.
     """
-    from pytest_xlatune.executors.named import class_named, one_of_ours
-    from pytest_xlatune.launchers.command import CommandLauncher
-    from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.studies.gate import Gate
-    from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
-
     try:
         argv = tuple(shlex.split(command))
     except ValueError as error:

@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import did_you_mean, objections
+from pytest_xlatune.executors.named import one_of_ours
+from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.model.profile import Flag, Profile, parse_flags
 from pytest_xlatune.model.record import dataclass
-
-if TYPE_CHECKING:
-    from pytest_xlatune.model.profile import Flag
+from pytest_xlatune.model.redact import is_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +175,6 @@ def _check(name: str, said: str) -> None:
     """
     if not said:
         return
-    from pytest_xlatune.model.cell import Parallelism, check_model_tag
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.model.profile import parse_flags
-
     match name:
         case "kind" if said not in KINDS:
             raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
@@ -218,8 +218,6 @@ def read_command(command: str) -> Command:
     Raises:
         ConfigError: it has no {steps}, wants a shell, or names a script that is not here.
     """
-    from pytest_xlatune.model.redact import is_secret
-
     where = f"--command {command!r}"
     try:
         words = shlex.split(command)
@@ -352,11 +350,6 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     Raises:
         ConfigError: a name, the parallelism, the nodes or a flag is malformed.
     """
-    from pytest_xlatune.executors.named import one_of_ours
-    from pytest_xlatune.model.cell import Parallelism
-    from pytest_xlatune.model.hosts import expand
-    from pytest_xlatune.model.profile import parse_flags
-
     slug = re.sub(r"[^a-z0-9]", "-", name.lower()).strip("-") or "sweep"
     Parallelism.parse(found["parallelism"])
     nodes = expand(found["nodelist"]) if found["nodelist"] else ()
@@ -483,11 +476,6 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 
 def about_flags(found: Mapping[str, str]) -> Iterator[str]:
     """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
-    from pytest_xlatune.catalog.context import Context, Level
-    from pytest_xlatune.catalog.entries import history
-    from pytest_xlatune.catalog.rules import did_you_mean, objections
-    from pytest_xlatune.model.profile import Profile, parse_flags
-
     known = history().flags
     for name, flag in _profiles(parse_flags(found["flags"])).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")

@@ -297,6 +297,18 @@ def test_a_mistyped_command_or_option_names_the_nearest(
     assert f"did you mean {near}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["hlo .", "steps one/0.log", "drill h.trace.json", "jobs"])
+def test_a_misspelt_variable_is_told_by_every_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
+    assert main(command.split()) == 2
+    said = capsys.readouterr()
+    assert "XLATUNE_WORKDIRR" in said.err
+    assert "XLATUNE_WORKDIR" in said.err.replace("XLATUNE_WORKDIRR", "")
+    assert not said.out
+
+
 def test_a_wrong_command_line_shows_the_usage_that_helps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

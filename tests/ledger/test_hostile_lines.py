@@ -14,7 +14,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LedgerEntry, _entry, _line
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model import redact
+from pytest_xlatune.model import record, redact
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
@@ -138,7 +138,7 @@ def test_each_record_is_refused_with_one_kind_of_error(
     shown = redact.brief(value)
     # what a message shows of this one value is found once: it is looked through to its depth
     monkeypatch.setattr(
-        redact,
+        record,
         "brief",
         lambda each, *most, brief=redact.brief: shown if each is value else brief(each, *most),
     )

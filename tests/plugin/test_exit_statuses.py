@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import jobs_of, main
+from pytest_xlatune.cli import main
+from pytest_xlatune.cli.running import jobs_of
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import Ends
@@ -244,7 +245,7 @@ def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
     def interrupted(folder: Path) -> tuple[()]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pytest_xlatune.campaign.jobs.cancel_unwaited", interrupted)
+    monkeypatch.setattr("pytest_xlatune.cli.running.cancel_unwaited", interrupted)
     with pytest.raises(KeyboardInterrupt), jobs_of(tmp_path):
         raise KeyboardInterrupt
     said = capsys.readouterr()

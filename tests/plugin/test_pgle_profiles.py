@@ -104,7 +104,7 @@ def test_the_file_of_an_evidence_run_wins_and_travels_with_the_recipe(
 
     # in its new place: the file beside the patch, and the flag names it there
     monkeypatch.chdir(guided.path)
-    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint_recipe", lambda *_: ([], [], "0.10.2"))
+    monkeypatch.setattr("pytest_xlatune.cli.recipe.lint_recipe", lambda *_: ([], [], "0.10.2"))
     asked = ["recipe", "apply", str(tuning), "--to", "test_sweep.py", "--elsewhere"]
     assert main(asked) == 0
     brought = guided.path / "test_sweep_recipe.pbtxt"

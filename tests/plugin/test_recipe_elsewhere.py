@@ -17,7 +17,7 @@ def test_the_gate_of_a_recipe_passes_where_it_holds_and_fails_where_it_does_noth
 ) -> None:
     folder.run().assert_outcomes(passed=5, xfailed=1)
     monkeypatch.chdir(folder.path)
-    monkeypatch.setattr("pytest_xlatune.prepare.lint.lint", lambda *_: Linted())
+    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint", lambda *_: Linted())
     apply = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
     assert main([*apply, "--workdir", ".xlatune"]) == 0
     gate = Path("test_sweep_recipe.py")

@@ -263,6 +263,47 @@ def test_the_page_of_the_architecture_names_every_package() -> None:
     assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
 
 
+# (file, module) of each import inside a function; `workers` have rules of their own
+INSIDE = {
+    # slow to import, or of an extra
+    ("cli/watch.py", "rich.text"),
+    ("cli/watch.py", "rich.console"),
+    ("cli/watch.py", "rich.live"),
+    ("executors/slurm/_script.py", "submitit"),
+    ("stats/noise.py", "scipy"),
+    ("report/page.py", "jinja2"),
+    ("report/page.py", "markupsafe"),
+    ("tasks/notify.py", "apprise"),
+    ("guests/mlflow/__init__.py", "mlflow"),
+    ("guests/mlflow/__init__.py", "mlflow.entities"),
+    ("guests/wandb/__init__.py", "wandb"),
+    ("cli/show.py", "pytest_xlatune.report.page"),  # where a page is asked for
+    # what every pytest run loads imports these where they are asked for
+    ("guests/cvs/options.py", "pytest_xlatune"),
+    ("guests/cvs/options.py", "pytest_xlatune.guests.cvs"),
+    ("sweep/groups.py", "pytest_xlatune.executors.named"),
+    ("sweep/groups.py", "pytest_xlatune.logs.patterns"),
+    ("sweep/groups.py", "pytest_xlatune.model.cell"),
+    # programs of a node, which find us only in a process of ours
+    ("executors/payload.py", "ctypes"),
+    ("executors/payload.py", "hashlib"),
+    ("executors/slurm/driver.py", "pytest_xlatune.executors"),
+}
+
+
+def test_imports_stand_at_the_top() -> None:
+    found = set()
+    for path in MODULES:
+        for function in nodes_of(path):
+            if package_of(path) != "workers" and isinstance(function, ast.FunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Import):
+                        found |= {(said(path), alias.name) for alias in node.names}
+                    elif isinstance(node, ast.ImportFrom):
+                        found.add((said(path), str(node.module)))
+    assert found == INSIDE
+
+
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
     theirs = ("scipy", "numpy", "submitit", "ruamel", "filelock", "tabulate", "jinja2", "gettext")
     heavy = (
@@ -272,6 +313,8 @@ def test_loading_the_plugin_loads_nothing_heavy() -> None:
         "pytest_xlatune.executors",
         "pytest_xlatune.cli",
         "pytest_xlatune.report",  # cost each run of pytest 50 ms
+        "pytest_xlatune.model.record",
+        "pytest_xlatune.sweep.settings",
         "pytest_xlatune.guests.cvs.items",
     )
     code = (

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.text import points
 from tests.helpers.pages import read
 from tests.helpers.tell_options import TELL_OPTIONS
 
@@ -171,7 +172,7 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
     told = json.loads((prepared / "reports/mine/leaderboard.json").read_text(encoding="utf-8"))
     assert page.forest.keys() == {"backend-optimization-level-0", "multi-thread-eigen-false"}
     for each in told["conclusion"]["verdicts"]:
-        assert page.forest[each["arm"]]["delta"] == f"{100 * each['delta']:+.1f}"
+        assert page.forest[each["arm"]]["delta"] == points(each["delta"])
     winner = told["conclusion"]["verdicts"][0]
     assert (winner["arm"], winner["kind"]) == ("backend-optimization-level-0", "FASTER")
 

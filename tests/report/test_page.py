@@ -7,15 +7,13 @@ import hashlib
 import importlib.util
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from jinja2 import Environment
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
@@ -38,7 +36,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report import Subject, page
+from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.covered import EvidenceFact
 from pytest_xlatune.report.document import Document, Table, Text, columns, section
@@ -454,33 +452,6 @@ def _quoting(secret: str) -> Script:
     return script
 
 
-@pytest.mark.parametrize(
-    "is_kept", [pytest.param(True, id="kept"), pytest.param(False, id="in a folder of others")]
-)
-def test_the_compiled_page_is_kept_beside_compiled_modules(
-    is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    kept = tmp_path if is_kept else tmp_path / "nosuch"
-    monkeypatch.setattr(importlib.util, "cache_from_source", lambda _: str(kept / "page.pyc"))
-    compiled = []
-
-    def compiling(self: Environment, *args: Any, **said: Any) -> Any:
-        compiled.append(args)
-        return plain(self, *args, **said)
-
-    plain = Environment.compile
-    monkeypatch.setattr(Environment, "compile", compiling)
-    made, texts = page_of(leaderboard(FINISHED), FINISHED), []
-    for _ in range(2):
-        page._template.cache_clear()
-        texts.append(html(made))
-    page._template.cache_clear()
-    assert len(compiled) == (1 if is_kept else 2)
-    assert len([*tmp_path.iterdir()]) == is_kept
-    assert texts[0] == texts[1]
-
-
 def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -538,7 +509,7 @@ def test_a_fault_of_the_page_costs_no_report(
     def broken(_: object) -> str:
         raise ImportError("half installed")
 
-    monkeypatch.setattr("pytest_xlatune.report.page.html", broken)
+    monkeypatch.setattr("pytest_xlatune.tasks.publish.html", broken)
     with pytest.raises(ImportError):
         publish(made.setup.folder, tmp_path / "reports")
     left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}

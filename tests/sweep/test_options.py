@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +104,3 @@ def test_an_unknown_keyword_is_told_where_it_belongs(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         group(**said)
-
-
-def test_a_declaration_loads_no_campaign() -> None:
-    code = "import sys, pytest_xlatune.sweep.declaration; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[1] for name in done.stdout.split() if "pytest_xlatune." in name}
-    assert "sweep" in loaded
-    assert not loaded & {"campaign", "executors", "ledger", "prepare", "tasks", "plugin"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,17 +218,6 @@ def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
     (root / "xlatune.toml").write_bytes(b"model = \xff\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(root)
-
-
-def test_no_parser_is_loaded_where_there_is_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setitem(sys.modules, "tomllib", None)
-    assert resolve(tmp_path).said.file == ""
-    (tmp_path / "xlatune.toml").write_text("")
-    with pytest.raises(ImportError, match="tomllib"):
-        resolve(tmp_path)
 
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:

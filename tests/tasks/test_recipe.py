@@ -51,7 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__py*"))
     (tmp_path / "pytest.ini").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pytest_xlatune.prepare.lint.lint", lambda *_: Linted(jaxlib="0.10.3"))
+    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint", lambda *_: Linted(jaxlib="0.10.3"))
     monkeypatch.setattr("pytest_xlatune.tasks.recipe.node_facts", dict)
     return tmp_path
 

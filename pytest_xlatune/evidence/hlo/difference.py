@@ -17,6 +17,7 @@ profile the baseline, or another profile, under another name.
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -268,8 +269,6 @@ class Proof(Record):
 @functools.cache
 def expectations() -> dict[str, Expectation]:
     """Return what each flag changes when it acts, by name; reads `seen_in.toml` once."""
-    import tomllib
-
     text = Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8")
     found: dict[str, Expectation] = {}
     for row in tomllib.loads(text)["seen"]:

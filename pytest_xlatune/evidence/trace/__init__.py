@@ -142,12 +142,6 @@ def narrow(column: Ints) -> Ints:
     return kept if (kept == column).all() else column
 
 
-def distinct(values: Ints) -> Ints:
-    """Return each value once, in order, as `np.unique` does, which loads numpy.ma for it."""
-    ordered = np.sort(values)
-    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
-
-
 def joined(parts: list[Events]) -> Events:
     """Return the events of all parts, one after the other."""
     none = np.zeros(0, np.int64)

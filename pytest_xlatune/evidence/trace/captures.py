@@ -17,20 +17,21 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_xlatune.evidence import absent, unreadable
+from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
+from pytest_xlatune.evidence.trace.xplane import read_paths, read_xplane_file
 from pytest_xlatune.model.errors import ConfigError, ParseError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.evidence.hlo import Program
 
 XPLANE = ".xplane.pb"
 JSON = (".trace.json.gz", ".trace.json")
@@ -84,11 +85,7 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
 def _read_one(path: str) -> Trace | ParseError:
     try:
         if path.endswith(JSON):
-            from pytest_xlatune.evidence.trace._chrome import read_trace_json
-
             return read_trace_json(Path(path).read_bytes(), path)
-        from pytest_xlatune.evidence.trace.xplane import read_xplane_file
-
         return read_xplane_file(path)
     except OSError as error:
         return ParseError(unreadable(path, error))
@@ -118,9 +115,6 @@ def _forks() -> bool:
 
 def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Read captures in processes, a few ahead of who takes them in their order."""
-    from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-    from multiprocessing import get_context
-
     count = min(len(paths), _cores(), _MOST_PROCESSES)
     ahead: deque[Future[tuple[Trace | ParseError, list[list[int]]]]] = deque()
     with ProcessPoolExecutor(count, get_context("fork"), _end_with_parent) as pool:
@@ -141,7 +135,6 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
 
 def _end_with_parent() -> None:
     """End this process when the command is killed: it would wait for work for ever."""
-    from multiprocessing import parent_process
 
     def wait() -> None:
         if (parent := parent_process()) is not None:
@@ -220,8 +213,6 @@ def operation_paths(paths: Sequence[Path]) -> dict[str, str]:
 
     A capture that cannot be read has none; a trace.json holds no HLO.
     """
-    from pytest_xlatune.evidence.trace.xplane import read_paths
-
     found: dict[str, str] = {}
     for capture in choose_captures(file for path in paths for file in _files(path)):
         if capture.endswith(XPLANE):

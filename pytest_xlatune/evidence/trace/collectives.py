@@ -31,19 +31,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind, distinct
+from pytest_xlatune.evidence.hlo import Collective, Program
+from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Record, dataclass
-
-if TYPE_CHECKING:
-    from pytest_xlatune.evidence.hlo import Collective, Program
-    from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
-    from pytest_xlatune.model.result import Shares
+from pytest_xlatune.model.result import Shares
 
 _COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
 
@@ -238,7 +235,7 @@ class Watch:
         op, name = found.events.op[mine], found.events.name[mine]
         label = np.where(op == ABSENT, name, op)
         device = found.source, int(found.device.rpartition(":")[2]), found.device
-        for each in distinct(label):
+        for each in np.unique(label):
             here = np.flatnonzero(label == each)
             here = here[np.lexsort((found.events.start_ps[mine[here]], found.step[mine[here]]))]
             key = _without_done(found.names[int(each)])
@@ -487,8 +484,6 @@ _KERNELS = {
 
 def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
     """Return what a trace and a dump tell; either may be missing, None where both are."""
-    from pytest_xlatune.model.result import Shares  # of a ledger, which `drill` does not read
-
     kinds = None if program is None else _kinds(program)
     span = 0 if found is None else found.total.span_ps
     if found is None or span <= 0:

@@ -42,7 +42,6 @@ from pytest_xlatune.evidence.trace import (
     Stream,
     Trace,
     at_a_cap,
-    distinct,
     joined,
     launches,
     narrow,
@@ -638,7 +637,7 @@ class _XplaneReader:
                 for columns in decode(line, wanted, texts.intern):
                     self._markers(line, columns)
                     ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
-                    for device in distinct(ordinal[(ordinal != ABSENT) & operation]):
+                    for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
                         mine = columns.where((ordinal == device) & operation)
                         events = self._events(line.timestamp_ns, mine, names, texts)
                         found.setdefault(int(device), []).append(events)

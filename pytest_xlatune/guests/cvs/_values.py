@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.redact import without_secrets
 
 Path = tuple[str | int, ...]
 
@@ -247,8 +248,6 @@ class CvsFile:
 
     def to_json(self) -> dict[str, Json]:
         """Return the document of `xlatune cvs show --json`."""
-        from pytest_xlatune.model.redact import without_secrets
-
         return {
             "schema": 1,
             "generation": self.generation,

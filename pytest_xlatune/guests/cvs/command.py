@@ -6,7 +6,6 @@ import argparse
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune.cli import (
     OF_A_SESSION,
@@ -14,17 +13,30 @@ from pytest_xlatune.cli import (
     add_json,
     add_options,
     complain,
-    jobs_of,
     options_of,
     show,
     show_json,
     write_files,
 )
+from pytest_xlatune.cli.running import jobs_of
+from pytest_xlatune.guests.cvs.files import (
+    CvsGiven,
+    dropped_of,
+    given_of,
+    given_values,
+    read_cvs_file,
+    text_of,
+    thresholds_of,
+)
+from pytest_xlatune.guests.cvs.reading import CvsFile
+from pytest_xlatune.guests.cvs.written import least_values, with_least_values
 from pytest_xlatune.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pytest_xlatune.guests.cvs.files import CvsGiven
-    from pytest_xlatune.guests.cvs.reading import CvsFile
+from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.prepare.compilers import check_sweep
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.tasks import new_session_id
+from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.runs import Runs, calibrate
 
 _WIDTH = 100
 _LINES = {
@@ -100,8 +112,6 @@ def _add_given(parser: argparse.ArgumentParser, *, has_nodes: bool = True) -> No
 
 
 def _given(arguments: argparse.Namespace) -> CvsGiven:
-    from pytest_xlatune.guests.cvs.files import CvsGiven, given_values
-
     if arguments.nodes is not None and arguments.nodes < 1:
         raise ConfigError(f"--nodes {arguments.nodes}: expected 1 or more")
     return CvsGiven(
@@ -110,8 +120,6 @@ def _given(arguments: argparse.Namespace) -> CvsGiven:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from pytest_xlatune.guests.cvs.files import read_cvs_file
-
     given, documents, problems, status = _given(arguments), [], [], 0
     for path in arguments.files:
         try:
@@ -131,20 +139,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     """Run the jobs of each cell, and write the thresholds that they show."""
-    from pytest_xlatune.guests.cvs.files import (
-        given_of,
-        given_values,
-        read_cvs_file,
-        text_of,
-        thresholds_of,
-    )
-    from pytest_xlatune.guests.cvs.written import least_values, with_least_values
-    from pytest_xlatune.prepare.compilers import check_sweep
-    from pytest_xlatune.sweep.declaration import Sweep
-    from pytest_xlatune.tasks import new_session_id
-    from pytest_xlatune.tasks.live import Feed
-    from pytest_xlatune.tasks.runs import Runs, calibrate
-
     path, new = arguments.file, arguments.output
     if new.exists():
         raise ConfigError(f"{new} exists: name another file, or move it away")
@@ -226,9 +220,6 @@ def _facts(found: CvsFile) -> Iterator[str]:
         )
         for metric, each in cell.thresholds.items():
             yield f"    {metric}: {each.words}"
-    from pytest_xlatune.guests.cvs.files import dropped_of
-    from pytest_xlatune.model.redact import without_secrets
-
     for runtime in (found.container.runtime, "apptainer"):
         if dropped := dropped_of(found, runtime):
             yield from _wrapped(f"  not taken by {runtime}: {' '.join(dropped)}")

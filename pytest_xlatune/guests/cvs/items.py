@@ -9,26 +9,40 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
+from pytest_xlatune.guests.cvs.files import (
+    demands_of,
+    dropped_of,
+    efficiency_factor,
+    given_of,
+    given_values,
+    read_cvs_file,
+)
+from pytest_xlatune.guests.cvs.logs import (
+    ERRORS,
+    log_demands,
+    log_verdict,
+    sights,
+    sights_verdict,
+    steps_by_job,
+)
+from pytest_xlatune.guests.cvs.reading import SLOPE, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, our_word
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
 from pytest_xlatune.plugin.hooks import OPTIONS_KEY
 from pytest_xlatune.report.words import sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_xlatune.campaign import Campaign
-    from pytest_xlatune.guests.cvs.reading import CvsCell, CvsFile
-    from pytest_xlatune.guests.cvs.thresholds import Demand
-    from pytest_xlatune.tasks.answers import Measured
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.tasks.answers import Measured
 
 _PROPERTY = "cvs"
 DROPPED_KEY: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -70,17 +84,6 @@ class CvsConfiguration(pytest.File):
         Raises:
             ConfigError: it is no CVS file, something is open, the nodes are not known.
         """
-        from pytest_xlatune.guests.cvs.files import (
-            demands_of,
-            dropped_of,
-            given_of,
-            given_values,
-            read_cvs_file,
-        )
-        from pytest_xlatune.guests.cvs.logs import ERRORS, log_demands
-        from pytest_xlatune.guests.cvs.thresholds import JOBS, Thresholds
-        from pytest_xlatune.sweep.declaration import Sweep
-
         option = self.config.option
         said = self.config.stash[OPTIONS_KEY].said.values
         nodelist = said.get("nodelist") or ()
@@ -165,9 +168,6 @@ def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> No
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    from pytest_xlatune.guests.cvs.files import efficiency_factor
-    from pytest_xlatune.guests.cvs.thresholds import our_word
-
     file: CvsFile
     cell: CvsCell
     demands: tuple[Demand, ...]
@@ -201,18 +201,6 @@ def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -
             is not kept, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    from pytest_xlatune.guests.cvs.logs import (
-        ERRORS,
-        log_demands,
-        log_verdict,
-        sights,
-        sights_verdict,
-        steps_by_job,
-    )
-    from pytest_xlatune.guests.cvs.reading import SLOPE
-    from pytest_xlatune.guests.cvs.thresholds import our_word
-    from pytest_xlatune.tasks.answers import Measured
-
     file: CvsFile
     cell: CvsCell
     file, cell, _ = request.module.CVS

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_xlatune.guests.cvs.files import CvsGiven, declared_of, read_cvs_file
+from pytest_xlatune.guests.cvs.written import patched_cvs
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.sweep.launcher_files import LauncherFile
-
-if TYPE_CHECKING:
-    from pytest_xlatune.report.covered import Covered
 
 
 class CvsLauncherFile(LauncherFile):
@@ -54,6 +53,4 @@ class CvsLauncherFile(LauncherFile):
     def with_recipe(self, source: DeployedFile, covered: Covered) -> dict[str, str]:
         """Return the file with the recipe of its cell in it, under a name of its own."""
         # only a report needs it
-        from pytest_xlatune.guests.cvs.written import patched_cvs
-
         return patched_cvs(source, covered)

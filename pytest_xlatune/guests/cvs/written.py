@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.reading import (
     PREFIX,
     TFLOPS,
@@ -34,9 +34,6 @@ from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound
 from pytest_xlatune.studies.calibration import scored
 from pytest_xlatune.studies.trials import usable
-
-if TYPE_CHECKING:
-    from pytest_xlatune.campaign import Campaign
 
 _REMARK = "_xlatune_recipe"  # each generation drops keys that begin with "_"
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pytest_xlatune.cli import complain, show, show_json
+from pytest_xlatune.cli import add_json, complain, show, show_json
 from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport, TpuState
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
+from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json, dataclass
@@ -21,6 +22,23 @@ from pytest_xlatune.tasks.files import STDIN, chunks_of
 
 _ROWS = 12  # of a table of states
 _HOSTS = 6  # of a row
+
+
+def add_megascale(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
+    )
+    parser.add_argument(
+        "--check-env",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="check this host's settings, or those that the script printed into FILE; `script` "
+        "prints that script",
+    )
+    add_json(parser)
+    parser.set_defaults(run=run_megascale)
 
 
 def run_megascale(arguments: argparse.Namespace) -> int:
@@ -55,10 +73,6 @@ def run_megascale(arguments: argparse.Namespace) -> int:
 
 
 def _check_environment(said: str) -> int:
-    import os
-
-    from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
-
     if said == "script":
         show(script().splitlines())
         return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -298,8 +299,6 @@ def known_lines() -> tuple[KnownLine, ...]:
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
-    import tomllib
-
     rows: list[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))[name]
     return rows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from pytest_xlatune.model.record import dataclass
@@ -58,8 +59,6 @@ def script() -> str:
 
 def of_this_host(environ: Mapping[str, str]) -> dict[str, str]:
     """Read the same as the script, of this host and this interpreter."""
-    from importlib import metadata
-
     found = {name: _text(Path(path)) for name, path in FILES.items()}
     for folder in sorted(Path("/sys/class/net").glob("*")):
         found[f"mtu.{folder.name}"] = _text(folder / "mtu")

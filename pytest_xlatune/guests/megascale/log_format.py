@@ -8,13 +8,12 @@ nothing more. What a digest is decides `digests`, which is loaded where there ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from pytest_xlatune.guests.megascale.command import report_lines
+from pytest_xlatune.guests.megascale.digest import Digest
+from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
 from pytest_xlatune.model.failure import MEGASCALE, FailureClass, Finding
-
-if TYPE_CHECKING:
-    from pytest_xlatune.guests.megascale.digest import Digest
 
 # one of them stands in each line that can begin a digest, or that a worker prints before one
 _OPENING = (
@@ -46,8 +45,6 @@ class MegascaleFormat(LogFormat):
 
 class _Digests(BlockReader):
     def __init__(self) -> None:
-        from pytest_xlatune.guests.megascale.digests import MegascaleReader
-
         self._reader = MegascaleReader()
 
     @property
@@ -70,8 +67,6 @@ class _Digests(BlockReader):
 
 class _WholeLog(WholeReader):
     def __init__(self) -> None:
-        from pytest_xlatune.guests.megascale.digests import MegascaleReader
-
         self._reader = MegascaleReader()
 
     def feed(self, chunk: bytes) -> None:
@@ -81,8 +76,6 @@ class _WholeLog(WholeReader):
         self._reader.close()
 
     def lines(self, path: str) -> Iterable[str]:
-        from pytest_xlatune.guests.megascale.command import report_lines
-
         return report_lines(path, self._reader.report())
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune.cli import show, show_json
+from pytest_xlatune.cli import add_json, show, show_json
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.guests.megascale.network import (
     PS_OF_US,
@@ -20,13 +20,41 @@ from pytest_xlatune.guests.megascale.network import (
     read_traffic,
     series_of,
 )
-from pytest_xlatune.guests.megascale.network.symptoms import Judgement, judge
+from pytest_xlatune.guests.megascale.network.symptoms import LINK_GBIT_S, Judgement, judge
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.report import plots as plots_of
 
 SCHEMA = 1
 _ROWS = 10
 _SLOWEST = 3  # of a table by label or host
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "traces",
+        nargs="+",
+        type=Path,
+        metavar="TRACE",
+        help="xplane.pb files of one window, one per host, or the folder that holds them",
+    )
+    parser.add_argument(
+        "--link",
+        type=float,
+        default=LINK_GBIT_S,
+        metavar="GBIT_S",
+        help="rate of a host's link in Gbit/s (100)",
+    )
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        metavar="FOLDER",
+        help="write latency.svg, throughput.svg and pairs.svg there: latency of the messages and "
+        "throughput over time, and how slow each pair is",
+    )
+    add_json(parser)
+    parser.set_defaults(run=run_network)
 
 
 def run_network(arguments: argparse.Namespace) -> int:
@@ -51,8 +79,6 @@ def run_network(arguments: argparse.Namespace) -> int:
 
 
 def _write_plots(folder: Path, network: NetworkTraffic, series: Series) -> None:
-    from pytest_xlatune.report import plots as plots_of
-
     after = "ms after the least time stamp of a line"
     plots = {
         "latency": plots_of.over_time(

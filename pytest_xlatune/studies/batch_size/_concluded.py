@@ -22,6 +22,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
 from pytest_xlatune.stats.design import MIN_DF
+from pytest_xlatune.studies.batch_size._lane import Lane
 from pytest_xlatune.studies.staged import FAILS, Words
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
@@ -39,7 +40,6 @@ from pytest_xlatune.studies.verdicts import (
 
 if TYPE_CHECKING:
     from pytest_xlatune.studies.batch_size import BatchWalk
-    from pytest_xlatune.studies.batch_size._lane import Lane
 
 KIND = "batch"
 _BEST = Reason(Why.THE_BEST)

@@ -19,6 +19,7 @@ from dataclasses import field, replace
 from functools import cached_property
 
 from pytest_xlatune.catalog.context import Shape
+from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.profile import Key, Profile, settings_of
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.record import dataclass
@@ -423,8 +424,6 @@ class Waves:
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
         known = self.sweep.objections.setdefault(kinds, {})
-
-        from pytest_xlatune.catalog.rules import why_not
 
         def why(profile: Profile) -> Reason | None:
             key = f"{profile.id} {profile.settings_text}"

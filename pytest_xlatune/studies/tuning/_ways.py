@@ -26,11 +26,11 @@ from pytest_xlatune.stats.rotations import (
     TurnLayout,
     plan_rotations,
 )
+from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import CHECK, STUDY
 from pytest_xlatune.studies.tuning.derived import Singles
 
 if TYPE_CHECKING:
-    from pytest_xlatune.studies import History
     from pytest_xlatune.studies.tuning import TuningStudy
     from pytest_xlatune.studies.tuning._plan import TuningPlan
 

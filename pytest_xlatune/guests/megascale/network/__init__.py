@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.protobuf import Ints
-from pytest_xlatune.evidence.trace import ABSENT, distinct
+from pytest_xlatune.evidence.trace import ABSENT
 from pytest_xlatune.guests.megascale.network._reading import Amount, Messages, Traffic, read_traffic
 from pytest_xlatune.guests.megascale.network._transfers import (
     Counters,
@@ -249,7 +249,7 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
     sizes, counts = np.unique(valid.size, return_counts=True)
     rates = valid.size / latency * 0.008
     window_ps = int(end.max() - start.min())
-    known = distinct(valid.label)
+    known = np.unique(valid.label)
     by_label = _latencies(np.searchsorted(known, valid.label), latency)
     return replace(
         found,

@@ -1,0 +1,378 @@
+"""The sweeps of a session: settings, plans, and what a test of a sweep is parametrised with.
+
+Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
+what runs, when, and with which verdict. All parameters are known when tests are collected, the same
+in every process: profiles, slots, finalists, tags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+
+from pytest_xlatune import owned
+from pytest_xlatune.model.errors import ConfigError, hide_secrets_of
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.text import printable
+from pytest_xlatune.plugin import fixtures
+from pytest_xlatune.plugin.controller import Controller
+from pytest_xlatune.plugin.hooks import (
+    CONTROLLER,
+    IS_USAGE,
+    LEFT_OUT,
+    NO_TAG,
+    OPENING_KEY,
+    OPTIONS_KEY,
+    SESSION_KEY,
+    of_sweeps,
+    root_of,
+    sweep_of,
+)
+from pytest_xlatune.plugin.session import Session
+from pytest_xlatune.plugin.standard import StandardTests
+from pytest_xlatune.prepare.compilers import check_sweep
+from pytest_xlatune.report.exports import check_exports
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import OPTIONS, RunSettings
+from pytest_xlatune.sweep.registry import ON_ARRIVAL, StudyKind, markers
+from pytest_xlatune.sweep.settings import check_folders, resolve_options
+from pytest_xlatune.tasks import new_session_id
+from pytest_xlatune.tasks.notify import Notifier, read_targets
+from pytest_xlatune.tasks.plan import plan_of
+
+_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # tests of sweeps that a worker deselects
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read all options at once, and take this process's role; called when this is loaded."""
+    # a refused placeholder showed `--password` on the terminal and in junit
+    hide_secrets_of(os.environ)
+    no_exports: tuple[str, ...] = ()
+    try:
+        _register_arrivals(config)
+        options = resolve_options(
+            vars(config.option),
+            os.environ,
+            {each.key: config.getini(each.key) for each in OPTIONS},
+            root=root_of(config),
+        )
+        if options.export and not (options.is_off or is_worker(config)):
+            kept, no_exports = check_exports(options.export)
+            options = dataclasses.replace(options, export=kept)
+        config.stash[OPTIONS_KEY] = options
+        config.stash[OPENING_KEY] = []
+        _register_fixtures(config)
+        # xdist's controller collects nothing, and tells its workers whose they are
+        is_distributing = config.getoption("dist", "no") != "no"
+        if is_distributing or options.export or options.notify_file:
+            _attend(config, no_exports=no_exports)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+    if options.access == "group":
+        config.add_cleanup(lambda: owned.trust_group(None))
+
+
+def _register_fixtures(config: pytest.Config) -> None:
+    """Register the fixtures as if they had been there from the start.
+
+    Those that another plugin has registered before, a project's own among them, stand in front.
+    """
+    config.pluginmanager.register(fixtures, "xlatune-fixtures")
+    manager = config.pluginmanager.getplugin("funcmanage")
+    if manager is not None:  # a session has begun
+        for found in manager._arg2fixturedefs.values():  # noqa: SLF001 - pytest gives no other way
+            found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
+
+
+def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
+    """Register the controller, in the process that has the terminal.
+
+    Raises:
+        ConfigError: the targets of notifications cannot be read.
+    """
+    options, manager = config.stash[OPTIONS_KEY], config.pluginmanager
+    if manager.hasplugin(CONTROLLER) or is_worker(config) or options.is_off:
+        return
+    notifier = Notifier(read_targets(os.environ, options.notify_file))
+    controller = Controller(config, options, new_session_id(), notifier, no_exports=no_exports)
+    manager.register(controller, CONTROLLER)
+
+
+def _register_arrivals(config: pytest.Config) -> None:
+    """Register the markers of a study of another distribution when a sweep file names it."""
+
+    def arrived(kind: StudyKind) -> None:
+        for name, text in kind.markers.items():
+            config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
+
+    ON_ARRIVAL.append(arrived)
+    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is an xdist worker."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name the settings file that was read, and one that was not."""
+    options = config.stash[OPTIONS_KEY]
+    if options.is_off:
+        return []
+    said = options.said
+    read = [f"xlatune: settings of {said.file}"] if said.file else []
+    return [*read, *([f"xlatune: {said.passed_over}"] if said.passed_over else [])]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Show the plans, if that is what was asked for."""
+    if not config.option.xlatune_plan or SESSION_KEY not in config.stash:
+        return []
+    options, studies = config.stash[OPTIONS_KEY], config.stash[SESSION_KEY].studies()
+    lines = [
+        line
+        for resolved, study in studies
+        for line in terminal(plan_of(resolved, study, workdir=options.workdir))
+    ]
+    lines += options.said.unread([resolved.sweep.name for resolved, _ in studies])
+    return [*map(printable, lines)]
+
+
+def made_item(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item | pytest.Collector] | None:
+    """Put the standard tests of a sweep into its module, where the file asks for them."""
+    _attend(collector.config)
+    if not isinstance(obj, StandardTests):
+        return None
+    module = collector.obj
+    line = f"{name} = standard_tests"
+    if isinstance(collector, pytest.Class):
+        raise ConfigError(f"{line}(...) stands in a class: move it to the module's top level")
+    own = sweep_of(module)
+    if own is None:
+        raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
+    if own is not obj.sweep:
+        raise ConfigError(
+            f"{line}(...) names another sweep than SWEEP, and a module has one sweep: move the "
+            f"other into a file of its own, or write {line}(SWEEP)"
+        )
+    found: list[pytest.Item | pytest.Collector] = []
+    for each, test in obj.tests.items():
+        if each in vars(module):  # the file's own test of this name
+            continue
+        test.__module__ = module.__name__
+        test.__name__ = test.__qualname__ = each
+        setattr(module, each, test)
+        made = collector.ihook.pytest_pycollect_makeitem(collector=collector, name=each, obj=test)
+        found += made if isinstance(made, list) else [made]
+    return found
+
+
+def check_collected(
+    collector: pytest.Collector, report: pytest.CollectReport, error: BaseException | None
+) -> None:
+    """Let a fault in a sweep file or its inputs be one message; `error` ended its collection."""
+    options = collector.config.stash[OPTIONS_KEY]
+    if report.passed and isinstance(collector, pytest.Module) and not options.is_off:
+        try:
+            _check_sweep(sweep_of(collector.obj), collector.config, options)
+        except ConfigError as found:
+            error = found
+    if isinstance(error, ConfigError):
+        _attend(collector.config)
+        report.outcome, report.result = "failed", []
+        report.longrepr = f"{collector.nodeid}: {error}"
+        vars(report)[IS_USAGE] = True
+
+
+def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
+    """Find out whether the sweep of a module can run, before anything of it does."""
+    if sweep is None:
+        return
+    _check_asked_waves(config)
+    if not config.option.collectonly:
+        check_folders(
+            (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
+        )
+    resolved = sweep.resolve(options.said, workdir=options.workdir)
+    # "ranking only" once stood at the end of such a run, when its jobs were spent
+    if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
+        raise ConfigError(
+            f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
+            "take profiles out, or say --xlatune-yes to get no more than a ranking"
+        )
+    check_sweep(resolved)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise the fixtures that stand for one of several.
+
+    Raises:
+        ConfigError: a marker names a wave or a profile that the sweep does not have.
+    """
+    sweep = sweep_of(metafunc.module)
+    if sweep is None:
+        return
+    _check_markers(metafunc)
+    wanted, waves = set(metafunc.fixturenames), _waves_of(metafunc)
+    if "profile" in wanted:
+        profiles = _profiles_of(sweep, waves)
+        metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
+    if "derived" in wanted:
+        names = [name for name, _ in waves]
+        slots = sweep.slots(*names)
+        if not slots:
+            raise ConfigError(
+                f"{metafunc.function.__name__} takes `derived`, but sweep {sweep.name!r} derives "
+                f"nothing in {', '.join(names) or 'any wave'}; add a rule to the sweep: "
+                "derived=(Stacks(...), Around(...))"
+            )
+        _parametrize(metafunc, "derived", {each.name: each for each in slots})
+    if "arm" in wanted:
+        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
+        arms = study.arms(())
+        metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
+    if "finalist" in wanted:
+        said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
+        # planned, not found: xdist ends a run whose workers collect different tests
+        count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
+        _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
+    if "winner_elsewhere" in wanted:
+        tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
+        _parametrize(metafunc, "winner_elsewhere", tags or {"no-tag": NO_TAG})
+
+
+def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
+    metafunc.parametrize(name, list(by_id.values()), ids=list(by_id), indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `-m wave2` select the profiles of wave 2 alone, where one test is for several waves.
+
+    A test keeps the marker of its own profile's wave. Where the marker lists a profile of another
+    wave all of them stay.
+    """
+    if sweep_of(getattr(item, "module", None)) is None:
+        return
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    own = getattr(params.get("profile") or params.get("derived"), "wave", "")
+    if any(each.name == own for each in item.own_markers):
+        item.own_markers[:] = [
+            each for each in item.own_markers if each.name == own or not _is_wave(each)
+        ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the sweeps if asked to; else see what the selected tests ask of each."""
+    options = config.stash[OPTIONS_KEY]
+    sweeping = {item: sweep for item in items if (sweep := sweep_of(getattr(item, "module", None)))}
+    if options.is_off and sweeping:
+        config.hook.pytest_deselected(items=list(sweeping))
+        items[:] = [item for item in items if item not in sweeping]
+    if options.is_off or not sweeping:
+        return
+    session = Session(options, _session_id(config), config=config)
+    try:
+        session.select(sweeping)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SESSION_KEY] = session
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say that this process waits for nothing any more, before the controller ends what runs."""
+    if SESSION_KEY in session.config.stash:
+        session.config.stash[SESSION_KEY].close()
+    if is_worker(session.config) and not session.items:
+        # pytest tells of what it deselects where it collects: in the workers
+        told: dict[str, object] = session.config.workeroutput  # type: ignore[attr-defined]
+        told[LEFT_OUT] = session.config.stash.get(_LEFT_OUT_KEY, [])
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note in an xdist worker which tests of sweeps it leaves out, for the controller's hint."""
+    if items and is_worker(items[0].config):
+        items[0].config.stash.setdefault(_LEFT_OUT_KEY, []).extend(of_sweeps(items))
+
+
+def _session_id(config: pytest.Config) -> str:
+    if is_worker(config):
+        return str(config.workerinput[CONTROLLER])  # type: ignore[attr-defined]
+    return str(config.pluginmanager.getplugin(CONTROLLER).session_id)
+
+
+# names of markers in an expression:  wave2 or (gate and not calibrate(jobs=4))
+_NAME = r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)"
+_OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
+
+
+def _check_asked_waves(config: pytest.Config) -> None:
+    """Refuse a wave of `-m` that is misspelt: it would deselect every test in silence."""
+    asked = set(re.findall(_NAME, config.option.markexpr)) - _OPERATORS
+    # `-m wave22` ran nothing, and said nothing
+    registered = _registered(config)
+    for name in sorted(asked - registered):
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if set(near) & markers().keys() or re.match(r"wave\d", name):
+            raise ConfigError.unknown("marker", name, valid=markers(), where="-m")
+
+
+def _registered(config: pytest.Config) -> set[str]:
+    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
+    return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+
+
+def _check_markers(metafunc: pytest.Metafunc) -> None:
+    """Refuse a marker that is nearly one of the registered: its test would be of every wave."""
+    registered = _registered(metafunc.config)
+    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if near or name.startswith("wave"):
+            where = f"{metafunc.function.__name__}, where the ini file does not register it"
+            raise ConfigError.unknown("marker", name, valid=registered, where=where)
+
+
+def _is_wave(marker: pytest.Mark) -> bool:
+    return marker.name.startswith("wave") and marker.name in markers()
+
+
+def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
+    """Return the test's wave markers, each with its `profiles` argument; None without one."""
+    found = []
+    for marker in metafunc.definition.iter_markers():
+        if not _is_wave(marker):
+            continue
+        valid = ["margin", "blocks"] if marker.name == "wave6" else ["profiles"]
+        unknown = [*sorted(marker.kwargs.keys() - set(valid)), *map(repr, marker.args)]
+        if unknown:
+            where = f"@pytest.mark.{marker.name}"
+            raise ConfigError.unknown("argument", unknown[0], valid=valid, where=where)
+        found.append((marker.name, marker.kwargs.get("profiles")))
+    return found
+
+
+def _profiles_of(
+    sweep: Sweep, waves: Iterable[tuple[str, tuple[str, ...] | None]]
+) -> list[Profile]:
+    """Return the profiles of wave markers, narrowed by their `profiles` argument.
+
+    The baseline may be among them: an evidence run may be of it too.
+    """
+    found: list[Profile] = []
+    for name, ids in waves:
+        if ids is None:
+            found += sweep.wave_profiles(name)
+        else:
+            found += [BASELINE if each == BASELINE.id else sweep.find(each) for each in ids]
+    return found or list(sweep.profiles)

@@ -55,7 +55,7 @@ from pytest_xlatune.stats.rotations import (
 )
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns
 from pytest_xlatune.stats.search import DEPLOYED, Point, ask, points_of
-from pytest_xlatune.studies.tuning.derived import Search, entering
+from pytest_xlatune.studies.derived import Search, entering
 
 PART = "rotations"  # of the page
 SEARCH_PART = "search"

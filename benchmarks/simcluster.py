@@ -39,8 +39,8 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 
 _HANG = Finding(cls=FailureClass.HANG_MID_TRAINING, action=Action.RETRY, text="nothing since")
 BASE_STEP_S = 28.8

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
         ceiling_by_log,
     )
     from pytest_xlatune.studies.commit_check import Commits, Load
-    from pytest_xlatune.studies.gate import Gate, candidate
-    from pytest_xlatune.studies.network_check import Network
-    from pytest_xlatune.studies.node_check import Nodes
-    from pytest_xlatune.studies.tuning.derived import (
+    from pytest_xlatune.studies.derived import (
         Around,
         Crossed,
         Search,
@@ -49,6 +46,9 @@ if TYPE_CHECKING:
         Stacks,
         doubled,
     )
+    from pytest_xlatune.studies.gate import Gate, candidate
+    from pytest_xlatune.studies.network_check import Network
+    from pytest_xlatune.studies.node_check import Nodes
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
     from pytest_xlatune.sweep.deployed import NoEnv, deployed_env
     from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, Limits, SiteSettings
@@ -80,7 +80,7 @@ _NAMES_IN = {
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
     "studies.node_check": ("Nodes",),
-    "studies.tuning.derived": (
+    "studies.derived": (
         "Around",
         "Crossed",
         "Search",

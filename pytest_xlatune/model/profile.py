@@ -441,6 +441,11 @@ def settings_of(profile: Profile) -> dict[Key, str]:
     return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
 
 
+def is_part(part: Mapping[Key, str], whole: Mapping[Key, str]) -> bool:
+    """Whether settings are some of others, but not all, and not none."""
+    return bool(part) and part.items() < whole.items()
+
+
 class Effective:
     """What profiles come to on top of the deployed settings: equal keys are repeats."""
 

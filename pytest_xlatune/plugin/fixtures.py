@@ -33,8 +33,8 @@ from pytest_xlatune.prepare.preflight import Preflight
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.calibration import JOBS
+from pytest_xlatune.studies.derived import Slot
 from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.studies.tuning.derived import Slot
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import Calibration
 from pytest_xlatune.tasks import answers as awaiting

@@ -71,6 +71,11 @@ class Segment:
     wave: str
     trials: tuple[Trial, ...]
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether it runs: the baselines of a wave that stayed empty never do."""
+        return not all(trial.is_baseline for trial in self.trials)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:

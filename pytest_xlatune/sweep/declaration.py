@@ -43,9 +43,7 @@ from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
-from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.studies.trials import STUDY, wave_order
-from pytest_xlatune.studies.tuning.derived import (
+from pytest_xlatune.studies.derived import (
     Around,
     Crossed,
     Search,
@@ -55,6 +53,8 @@ from pytest_xlatune.studies.tuning.derived import (
     by_kind,
     slots_of,
 )
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.studies.trials import STUDY, wave_order
 from pytest_xlatune.sweep.checkouts import code_of, commits_of, placed
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.earlier import recorded_jaxlib

@@ -27,9 +27,9 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
+from pytest_xlatune.studies.derived import Singles, by_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotateWay, RotationRule, TuningStudy, way_begun
-from pytest_xlatune.studies.tuning.derived import Singles, by_kind
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference

@@ -30,7 +30,7 @@ from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question, Study
-from pytest_xlatune.studies.tuning.derived import Slot
+from pytest_xlatune.studies.derived import Slot
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
 

@@ -15,8 +15,8 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import NotRun, Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Singles, Stacks
 from tests.helpers.scripted import ScriptedExecutor, campaign, log, run
 
 SINGLES = (

@@ -7,7 +7,7 @@ import pytest
 from pytest_xlatune.catalog.candidates import ladders_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.studies.tuning.derived import Around, Leader
+from pytest_xlatune.studies.derived import Around, Leader
 
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 

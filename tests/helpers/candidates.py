@@ -19,9 +19,9 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Singles
 from tests.helpers.answers import measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, cluster
 

@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning._ways import RotationRule
+from pytest_xlatune.studies.ways import RotationRule
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers import scripted
 from tests.helpers.pages import read

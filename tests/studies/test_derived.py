@@ -18,9 +18,9 @@ from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, profiles_in
+from pytest_xlatune.studies.derived import Around, Leader, Stacks
+from pytest_xlatune.studies.filling import falls_short
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning._filling import falls_short
-from pytest_xlatune.studies.tuning.derived import Around, Leader, Stacks
 from tests.helpers.answers import measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, effect, of_wave
 

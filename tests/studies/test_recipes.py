@@ -24,8 +24,9 @@ from pytest_xlatune.report.language import ENGLISH, Language, Say
 from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remarks
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
+from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
+from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Crossed, Leader, Stacks, entering
 from tests.helpers.answers import measured, noise
 from tests.helpers.knobs import CELL
 
@@ -275,5 +276,5 @@ def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
     kept = whole.slots_of([*lucky, measured(stack, 6.95)])
     assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
     assert any(
-        "confirmed to gain nothing: b" in sentence(each) for each in whole.walked(lucky).waves.told
+        "confirmed to gain nothing: b" in sentence(each) for each in whole.decided(lucky).arms.told
     )

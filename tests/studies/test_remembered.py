@@ -11,13 +11,10 @@ import pytest
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.studies import Ask, Question, gate, imported
+from pytest_xlatune.studies import Ask, Question, engine, gate, imported, tuning
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.imported import ImportedStudy
-from pytest_xlatune.studies.tuning import _stages
-from pytest_xlatune.studies.tuning._conclude import TuningWalk
-from pytest_xlatune.studies.tuning._plan import TuningPlan
-from pytest_xlatune.studies.tuning._stages import Confirmation
+from pytest_xlatune.studies.tuning_plan import TuningPlan
 from tests.helpers.answers import cluster, drive, measured, study
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -44,8 +41,8 @@ def counted(
 def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     history = drive(study(), cluster({"p7": 0.05}))
     calls = counted(monkeypatch, TuningPlan, "read")
-    walks = counted(monkeypatch, TuningWalk, "walk", "conclusion")
-    blocks = counted(monkeypatch, Confirmation, "walk")
+    decisions = counted(monkeypatch, tuning, "decide", "conclusion")
+    blocks = counted(monkeypatch, engine, "confirm")
     asked = study()
     for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
         for at in range(25):
@@ -53,28 +50,28 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
             asked.answer(list(history), question)  # a list of its own, as of another process
     assert asked.propose(history) == ()
     assert calls["read"] == 1
-    assert walks == {"walk": 1, "conclusion": 1}
-    assert blocks == {"walk": 1}, "to propose and to conclude"
-    looks = counted(monkeypatch, _stages, "is_by")
+    assert decisions == {"decide": 1, "conclusion": 1}
+    assert blocks == {"confirm": 1}, "to propose and to conclude"
+    looks = counted(monkeypatch, tuning, "is_by")
     for at in range(25):
         asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
-    assert (calls["read"], walks["conclusion"]) == (2, 2), "and once without the blocks"
+    assert (calls["read"], decisions["conclusion"]) == (2, 2), "and once without the blocks"
     assert looks["is_by"] <= len(history), "each trial is looked at once, not once for each test"
 
 
-def test_the_whole_history_is_walked_once_however_many_waves_are_asked_of(
+def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waves = [f"wave{number}" for number in range(1, 7)]
     declared = [profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves]
     history = drive(study(profiles=tuple(declared)), cluster({}))
     asked = study(profiles=tuple(declared))
-    walks = counted(monkeypatch, TuningWalk, "walk")
+    decisions = counted(monkeypatch, tuning, "decide")
     for wave in waves:
         for _ in range(2):
             question = Question(about=Ask.SCREENED, name=f"p-{wave}", wave=wave)
             assert asked.answer(history, question).verdict is not None
-    assert walks["walk"] == 1 + len(waves), "and once up to the end of each wave"
+    assert decisions["decide"] == 1 + len(waves), "and once up to the end of each wave"
 
 
 def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
 from pytest_xlatune.report.words import sentence
+from pytest_xlatune.studies.derived import Around, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import Around, Stacks
 from tests.helpers.candidates import (
     CANDIDATES,
     PIPELINE,
@@ -57,7 +57,7 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
         BASELINE.id,
         "ag-1g",
     }
-    assert sentence(sweep.walked([evidence()]).waves.told[-1]) == (
+    assert sentence(sweep.decided([evidence()]).arms.told[-1]) == (
         f"wave2: left out: rs-1g (--{RS}={GIB} does nothing to this program: it has no "
         "reduce-scatter)"
     )
@@ -80,7 +80,7 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
     assert sweep.slots_of(done)["stack-1"].id == "ag-1g+channels"
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
     assert not sweep.slots_of([*done, gathers])
-    (said,) = sweep.walked([*done, gathers]).waves.told
+    (said,) = sweep.decided([*done, gathers]).arms.told
     assert sentence(said).startswith(
         "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
     )

@@ -20,10 +20,10 @@ from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.search import ask, count_of, points_of
 from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.derived import Search, Stacks, doubled
 from pytest_xlatune.studies.trials import TURNS
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning._ways import Ways
-from pytest_xlatune.studies.tuning.derived import Search, Stacks, doubled
+from pytest_xlatune.studies.ways import Ways
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
 from pytest_xlatune.sweep.settings import resolve_options
@@ -164,7 +164,7 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
         tried = {*more["without"]}
         return tuple(each for each in reversed([*points_of(sizes)]) if each not in tried)[:count]
 
-    monkeypatch.setattr("pytest_xlatune.studies.tuning.derived._asked", otherwise)
+    monkeypatch.setattr("pytest_xlatune.studies.derived._asked", otherwise)
     other = searching(0, seed=sweep.seed)
     assert [each.id for each in other.propose(running)] == [each.id for each in first]
     done += [run(each) for each in first]

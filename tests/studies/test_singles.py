@@ -18,8 +18,8 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import profiles_in
+from pytest_xlatune.studies.derived import NO_AIM, Stacks, placed
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning.derived import NO_AIM, Stacks, placed
 from tests.helpers.candidates import (
     AIMS,
     CANDIDATES,
@@ -156,7 +156,7 @@ def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
 def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
     assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.propose(())}
-    (first, _) = ahead.walked(()).waves.told
+    (first, _) = ahead.decided(()).arms.told
     assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 

@@ -232,7 +232,7 @@ def test_a_budget_below_the_first_stage_is_refused_with_the_one_to_ask_for() -> 
 
 
 @pytest.mark.parametrize(
-    "kind", ["tuning", "nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
+    "kind", ["nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
 )
 def test_a_study_of_stages_stands_on_the_frame(kind: str) -> None:
     cls = toy.ToyStudy if kind == "toy" else KINDS[kind].cls

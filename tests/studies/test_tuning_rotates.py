@@ -27,10 +27,10 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace, JobWork
 from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS, pace_of
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, RotationRule, Ways, both_plans
-from pytest_xlatune.studies.tuning.derived import Stacks
+from pytest_xlatune.studies.ways import FIRST_STEPS, RotationRule, Ways, both_plans
 from tests.helpers.answers import CELL, drive, knobs, study, verdict
 from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
 

@@ -37,8 +37,8 @@ from pytest_xlatune.stats.design import (
     screen_slots,
     t_quantile,
 )
+from pytest_xlatune.studies.derived import DerivedRule, Stacks
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
-from pytest_xlatune.studies.tuning.derived import DerivedRule, Stacks
 
 # by these a slot is known to take no trial any more
 _DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}

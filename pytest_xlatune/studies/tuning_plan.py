@@ -36,7 +36,19 @@ from pytest_xlatune.stats.design import (
     unused,
 )
 from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
+from pytest_xlatune.studies.derived import (
+    Around,
+    Crossed,
+    DerivedRule,
+    Search,
+    Singles,
+    Slot,
+    Stacks,
+    by_kind,
+    slots_of,
+)
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
+from pytest_xlatune.studies.slots import check_slots, outlined
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -48,20 +60,8 @@ from pytest_xlatune.studies.trials import (
     wave_baselines,
     wave_order,
 )
-from pytest_xlatune.studies.tuning._slots import check_slots, outlined
-from pytest_xlatune.studies.tuning._ways import RotationRule, Ways, ways_of
-from pytest_xlatune.studies.tuning.derived import (
-    Around,
-    Crossed,
-    DerivedRule,
-    Search,
-    Singles,
-    Slot,
-    Stacks,
-    by_kind,
-    slots_of,
-)
 from pytest_xlatune.studies.verdicts import Losses, OneCell
+from pytest_xlatune.studies.ways import RotationRule, Ways, ways_of
 
 # of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
@@ -444,11 +444,6 @@ class TuningPlan(OneCell):
         """Whether an arm ran wherever it was screened, and trained to the loss of the baseline."""
         is_dropped = any(each.status is TrialStatus.DROPPED for each in past.screens_of(arm))
         return not is_dropped and not self.losses.reason(past, arm)
-
-
-def has_profiles(queue: Segment) -> bool:
-    """Whether a queue runs: the baselines of a wave that stayed empty never do."""
-    return not all(trial.is_baseline for trial in queue.trials)
 
 
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:

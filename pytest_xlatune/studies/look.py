@@ -1,4 +1,4 @@
-"""The blocks of a tuning sweep, and the look at them when all that decide are complete.
+"""The blocks of a sweep in its history, and the look at them when all that decide are complete.
 
 The layout stands in the design of every confirming trial, so that neither a restart nor a larger
 budget can refill the alpha that was spent on it. Writes no verdict.
@@ -61,16 +61,20 @@ def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
     return tuple(sorted(found - {BASELINE_ID}))
 
 
-def design(past: Past, plan: Plan, *, arms: int) -> ConfirmDesign:
-    """Return the design of the deciding blocks: as begun, else as planned for so many arms."""
-    widths = tuple(min(each, arms) for each in plan.widths)
+def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
+    """Return the design of the deciding blocks: as begun, else as planned for so many arms.
+
+    It stands in every confirming trial, so that neither a restart nor a larger budget can refill
+    the alpha that was spent on it.
+    """
+    widths = tuple(min(each, arms) for each in layout.widths)
     is_narrowing = len(set(widths)) > 1
     return begun(past) or ConfirmDesign(
         arms=arms,
-        blocks=plan.blocks,
-        baselines=plan.block_baselines,
+        blocks=layout.blocks,
+        baselines=layout.block_baselines,
         widths=widths if is_narrowing else (),
-        pair=plan.pair,
+        pair=layout.pair,
     )
 
 

@@ -20,26 +20,14 @@ from functools import cached_property
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
-from pytest_xlatune.model.profile import Key, Profile, settings_of
+from pytest_xlatune.model.profile import Key, Profile, is_part, settings_of
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.search import DEPLOYED, Point
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
-from pytest_xlatune.studies.tuning._filling import (
-    Filled,
-    choose,
-    evidence_of,
-    kinds_of,
-    short_of,
-    without_gain,
-)
-from pytest_xlatune.studies.tuning._plan import TuningPlan, has_profiles
-from pytest_xlatune.studies.tuning._screen import screen
-from pytest_xlatune.studies.tuning._slots import Slots
-from pytest_xlatune.studies.tuning.derived import (
+from pytest_xlatune.studies.derived import (
     Around,
     Crossed,
     DerivedRule,
@@ -47,9 +35,20 @@ from pytest_xlatune.studies.tuning.derived import (
     Search,
     Singles,
     Stacks,
-    is_part,
     left_out,
 )
+from pytest_xlatune.studies.filling import (
+    Filled,
+    choose,
+    evidence_of,
+    kinds_of,
+    short_of,
+    without_gain,
+)
+from pytest_xlatune.studies.screen import screen
+from pytest_xlatune.studies.slots import Slots
+from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
+from pytest_xlatune.studies.tuning_plan import TuningPlan
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
 
@@ -126,6 +125,11 @@ class Waves:
     def read_evidence(self) -> EvidenceResult | None:
         """What an evidence run of the baseline says; None before one did."""
         return evidence_of(self.history, self.sweep.evidence_trial)
+
+    @cached_property
+    def queued(self) -> tuple[Trial, ...]:
+        """The trials of all waves; the baselines of one that stayed empty are never run."""
+        return tuple(t for each in self.queues if each.has_profiles for t in each.trials)
 
     @property
     def plannable(self) -> tuple[Segment, ...]:
@@ -334,8 +338,9 @@ class Waves:
         own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
         if not own:
             return {}
-        queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        standings = screen(self.sweep.read(own, declared), filter(has_profiles, queues)).standings
+        own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        queues = [each for each in own_queues if each.has_profiles]
+        standings = screen(self.sweep.read(own, declared), queues).standings
         return {
             point: round(standing.estimate, 9)
             for name, standing in standings.items()
@@ -387,8 +392,9 @@ class Waves:
         """Return the settings of the stacks that ran and fell short of their parts, by id."""
         declared = {each.id: each for each in (*pool, *kept)}
         own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
-        queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        standings = screen(self.sweep.read(own, declared), filter(has_profiles, queues)).standings
+        own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        queues = [each for each in own_queues if each.has_profiles]
+        standings = screen(self.sweep.read(own, declared), queues).standings
         return short_of(kept, pool, {name: each.estimate for name, each in standings.items()})
 
     def _useless(self, rule: DerivedRule) -> Mapping[str, Mapping[Key, str]]:
@@ -447,7 +453,7 @@ class Waves:
         sweep = self.sweep
         own = [each for each in self.history if _is_before(rule.wave, each.trial)]
         past = sweep.read(own, {each.id: each for each in pool})
-        queues = [*filter(has_profiles, sweep.queues(self._all, before=rule.wave))]
+        queues = [e for e in sweep.queues(self._all, before=rule.wave) if e.has_profiles]
         if not all(past.is_final(trial) for each in queues for trial in each.trials):
             return None
         ranked = screen(past, queues)

@@ -23,6 +23,7 @@ from pytest_xlatune.stats.blocks import (
     is_apart,
     main_group,
 )
+from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_shift, twice
 from pytest_xlatune.studies.trials import (
     AGAIN,
     Past,
@@ -32,7 +33,6 @@ from pytest_xlatune.studies.trials import (
     start_of,
     usable,
 )
-from pytest_xlatune.studies.tuning._slots import ANOTHER_SESSION, second_shift, twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,21 +13,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, settings_of
+from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, is_part, settings_of
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import Past
-from pytest_xlatune.studies.tuning._blocks import begun, frozen_arms, is_spare, look_at
-from pytest_xlatune.studies.tuning.derived import (
+from pytest_xlatune.studies.derived import (
     Placed,
     Singles,
     choices,
-    is_part,
     placed,
 )
+from pytest_xlatune.studies.look import begun, frozen_arms, is_spare, look_at
+from pytest_xlatune.studies.trials import Past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

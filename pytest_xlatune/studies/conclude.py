@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
@@ -36,6 +36,11 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
+from pytest_xlatune.studies.engine import BOUND, FAR, BlocksSoFar, SweepDecision, best_of, frozen
+from pytest_xlatune.studies.look import Look, begun, design_of, is_spare
+from pytest_xlatune.studies.parts import is_out, largest, recipe
+from pytest_xlatune.studies.screen import Screened
+from pytest_xlatune.studies.slots import notes_on_slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -45,12 +50,7 @@ from pytest_xlatune.studies.trials import (
     unlike_warmup,
     usable,
 )
-from pytest_xlatune.studies.tuning._blocks import Look, begun, is_spare
-from pytest_xlatune.studies.tuning._plan import DEFAULT_SIGMA
-from pytest_xlatune.studies.tuning._recipe import is_out, largest, recipe
-from pytest_xlatune.studies.tuning._screen import Screened
-from pytest_xlatune.studies.tuning._slots import notes_on_slots
-from pytest_xlatune.studies.tuning._stages import BOUND, FAR, Confirmation, SweepWalk
+from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
     as_winner,
@@ -70,24 +70,16 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 
-class TuningWalk(SweepWalk):
-    """A sweep as far as it came, and what follows from it."""
-
-    def conclusion(self) -> Conclusion:
-        """Return the verdicts, confirmed ones first, each group by delta."""
-        return conclusion(self)
-
-
-def verdict(walk: SweepWalk, profile_id: str) -> Verdict | None:
+def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     """Return the verdict on a profile; None where it is neither selected nor measured.
 
     Its figures and the settings that blocks show to act follow from all verdicts: `verdicts`.
     """
-    past = walk.past
+    past = decision.past
     screened = past.screens_of(profile_id)
     in_blocks = past.confirms_of(profile_id)
     confirmed = [each for each in in_blocks if not is_spare(each.trial)]
-    if not screened and not in_blocks and profile_id not in walk.waves.candidates:
+    if not screened and not in_blocks and profile_id not in decision.arms.candidates:
         return None
     everything = (*screened, *in_blocks)
     base = troubled(
@@ -95,7 +87,7 @@ def verdict(walk: SweepWalk, profile_id: str) -> Verdict | None:
             arm=profile_id,
             kind=VerdictKind.INVALID,
             job_ids=job_ids_of(everything),
-            reasons=_repeat_reason(walk, profile_id),
+            reasons=_repeat_reason(decision, profile_id),
             lost=lost_runs(confirmed),
         ),
         everything,
@@ -106,18 +98,18 @@ def verdict(walk: SweepWalk, profile_id: str) -> Verdict | None:
         why = dropped[0].reason or CANNOT_RUN
         not_run = dropped[0].not_run
         return replace(base, can_run=False, not_run=not_run, reasons=(why, *base.reasons))
-    differs = walk.study.losses.reason(past, profile_id)
+    differs = decision.plan.losses.reason(past, profile_id)
     if differs:
         return replace(measured(base, everything), reasons=(differs, *base.reasons))
-    if profile_id in walk.kept and confirmed and walk.look is not None:
-        return _confirmed(walk, walk.look, base, confirmed, in_blocks)
+    if profile_id in decision.kept and confirmed and decision.look is not None:
+        return _confirmed(decision, decision.look, base, confirmed, in_blocks)
     is_spared = any(usable(each) for each in in_blocks) and not confirmed
-    if is_spared or (profile_id in walk.finalists and profile_id not in walk.kept):
-        return _cut(walk, base, everything)
-    return _screened(walk, base, screened)
+    if is_spared or (profile_id in decision.finalists and profile_id not in decision.kept):
+        return _cut(decision, base, everything)
+    return _screened(decision, base, screened)
 
 
-def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     scored = [each for each in trials if usable(each) is not None]
     final = [each for each in trials if each.status.is_final]
     if not scored and final:
@@ -125,17 +117,17 @@ def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> 
     if not scored:
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
-    standing = walk.ranking.standings.get(base.arm)
+    standing = decision.ranks.standings.get(base.arm)
     if standing is None:
         found = [Reason(Why.NO_BASELINE_BESIDE)]
     else:
         found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
-    is_likely_slower = _is_likely_slower(walk, standing, scored) and len(scored) == 1
+    is_likely_slower = _is_likely_slower(decision, standing, scored) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
-    if walk.confirmation and base.arm in walk.finalists:
-        found.append(_progress(walk.past, walk.confirmation, base.arm))
+    if decision.blocks and base.arm in decision.finalists:
+        found.append(_progress(decision.past, decision.blocks, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
@@ -147,7 +139,7 @@ def _screened(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> 
 
 
 def _is_likely_slower(
-    walk: SweepWalk, standing: Screened | None, scored: Sequence[TrialResult]
+    decision: SweepDecision, standing: Screened | None, scored: Sequence[TrialResult]
 ) -> bool:
     """Whether runs lie so far below their baselines that noise hardly explains it.
 
@@ -155,9 +147,9 @@ def _is_likely_slower(
     """
     if standing is None:
         return False
-    fit = walk.look.fit if walk.look else None
+    fit = decision.look.fit if decision.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(seen, walk.noise.known or DEFAULT_SIGMA)
+    sigma = max(seen, decision.noise.known or DEFAULT_SIGMA)
     error = math.hypot(sigma * math.sqrt(standing.variance), _error_of_turns(scored))
     return standing.estimate < -FAR * error
 
@@ -170,21 +162,21 @@ def _error_of_turns(scored: Sequence[TrialResult]) -> float:
     return math.hypot(*errors) / max(len(scored), 1)
 
 
-def _progress(past: Past, confirmation: Confirmation, profile_id: str) -> Reason:
-    own = [trial for trial in confirmation.planned if trial.profile.id == profile_id]
+def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Reason:
+    own = [trial for trial in blocks.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
-    total = max(len(confirmation.widths), len(own))
+    total = max(blocks.design.blocks, len(own))
     return Reason(Why.FINALIST_SO_FAR, done=done, total=total)
 
 
-def _cut(walk: SweepWalk, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict on a finalist that the later blocks left out: it ranks, no more."""
     scored = [each for each in trials if usable(each) is not None]
     if not scored:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     known = measured(base, scored)
-    mean = _mean(walk, base.arm)
-    is_likely_slower = _is_likely_slower(walk, mean, scored)
+    mean = _mean(decision, base.arm)
+    is_likely_slower = _is_likely_slower(decision, mean, scored)
     found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
@@ -201,10 +193,10 @@ def _ranks_only(times: int) -> Reason:
     return Reason(kinds[times]) if times in kinds else Reason(Why.RANKS_TIMES, times=times)
 
 
-def _mean(walk: SweepWalk, arm: str) -> Screened | None:
+def _mean(decision: SweepDecision, arm: str) -> Screened | None:
     """Return an arm over screen and all blocks; None where neither tells."""
-    fit = fitted(walk.past.scored_in_blocks())
-    standing = walk.ranking.standings.get(arm)
+    fit = fitted(decision.past.scored_in_blocks())
+    standing = decision.ranks.standings.get(arm)
     found = fit.arms.get(arm) if fit is not None else None
     parts = [(standing.estimate, standing.variance)] if standing else []
     parts += [(found.estimate, found.variance)] if found else []
@@ -218,7 +210,7 @@ _VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone
 
 
 def _confirmed(
-    walk: SweepWalk,
+    decision: SweepDecision,
     look: Look,
     base: Verdict,
     trials: Sequence[TrialResult],
@@ -234,10 +226,10 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     kind = look.kinds[base.arm]
-    told = _in_all_blocks(walk, base.arm, comparison, in_blocks) or comparison
+    told = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
     if told is not comparison:
         base = measured(base, in_blocks)
-    past = walk.past
+    past = decision.past
     baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
     straggling = straggler_veto(
         comparison,
@@ -265,14 +257,14 @@ def _confirmed(
 
 
 def _in_all_blocks(
-    walk: SweepWalk, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
+    decision: SweepDecision, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
 ) -> Comparison | None:
     """Return an arm's figures from all blocks; None where it stands in no spare one.
 
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
     spare = sum(is_spare(each.trial) for each in in_blocks if usable(each))
-    found = compared(fitted(walk.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
+    found = compared(fitted(decision.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
     method = Reason(Why.WITH_SPARE_BLOCKS, method=decided.method, blocks=spare)
@@ -292,8 +284,8 @@ def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, floa
     return Reason(Why.CANNOT_TELL, low=low, high=high, mde80=relative(comparison.mde80))
 
 
-def _repeat_reason(walk: SweepWalk, profile_id: str) -> tuple[Reason, ...]:
-    owner = walk.waves.repeats.get(profile_id)
+def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Reason, ...]:
+    owner = decision.arms.repeats.get(profile_id)
     if owner is None:
         return ()
     return (Reason(Why.AA_TRIAL if owner == BASELINE_ID else Why.REPEAT, owner=owner),)
@@ -307,46 +299,46 @@ _CONFIRMED = (
 )
 
 
-def _verdicts(walk: SweepWalk, level: Verdict) -> Iterator[Verdict]:
+def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts, their figures at the level of the reference."""
-    for name in walk.waves.profiles:
-        found = verdict(walk, name)
+    for name in decision.arms.profiles:
+        found = verdict(decision, name)
         if found is not None:
             yield beside(found, level)
 
 
-def conclusion(walk: SweepWalk) -> Conclusion:
+def conclusion(decision: SweepDecision) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group by delta."""
-    level = reference(walk.past)
-    shown = list(_verdicts(walk, level))
-    fit = walk.look.fit if walk.look else None
+    level = reference(decision.past)
+    shown = list(_verdicts(decision, level))
+    fit = decision.look.fit if decision.look else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
-        sigma = walk.ranking.sigma
-    found, widest = _bound(walk, shown) or (None, "")
+        sigma = decision.ranks.sigma
+    found, widest = _bound(decision, shown) or (None, "")
     bound = found if found is None or math.isfinite(found) else None
-    window = walk.past.window
+    window = decision.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=place_of)),
         reference=level,
         record=TuningRecord(
-            finalists=walk.finalists,
+            finalists=decision.finalists,
             bound=bound,
-            mde80=_mde80(walk),
-            from_start80=_from_start80(walk),
+            mde80=_mde80(decision),
+            from_start80=_from_start80(decision),
             sigma=sigma,
             recipe=recipe(
-                profiles=walk.waves.profiles,
+                profiles=decision.arms.profiles,
                 verdicts=shown,
-                cells=walk.past.scored_in_blocks(),
+                cells=decision.past.scored_in_blocks(),
                 fit=fit,
             ),
         ),
-        alpha=walk.confirmation.alpha_spent if walk.confirmation else 0.0,
-        complete=walk.is_over,
+        alpha=decision.plan.alpha if decision.blocks and begun(decision.past) else 0.0,
+        complete=not decision.due,
         first_step=window.moved_to,
-        notes=tuple(_notes(walk, shown, bound, widest)),
+        notes=tuple(_notes(decision, shown, bound, widest)),
     )
 
 
@@ -358,70 +350,76 @@ def place_of(verdict: Verdict) -> tuple[int, float]:
     return group, math.inf if verdict.delta is None else -verdict.delta
 
 
-def _bound(walk: SweepWalk, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
+def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
-    if not walk.is_screened or (walk.finalists and walk.confirmation and not walk.look):
+    if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
         return None
-    fit = fitted(walk.past.scored_in_blocks()) if walk.look else None
-    found = largest(walk.ranking, fit, verdicts, arms=walk.waves.candidates, kept=walk.kept)
+    fit = fitted(decision.past.scored_in_blocks()) if decision.look else None
+    found = largest(
+        decision.ranks, fit, verdicts, arms=decision.arms.candidates, kept=decision.kept
+    )
     if found is None:
         return None
     high, widest = found
     return (relative(high) if math.isfinite(high) else math.inf), widest
 
 
-def _mde80(walk: SweepWalk) -> float | None:
+def _mde80(decision: SweepDecision) -> float | None:
     """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
-    if walk.look is not None:
-        compared_arms = walk.look.comparisons.values()
+    if decision.look is not None:
+        compared_arms = decision.look.comparisons.values()
         found = [each.mde80 for each in compared_arms if isinstance(each, Comparison)]
         return relative(max(found)) if found else None
-    return walk.layout.mde80(walk.noise.value) if isinstance(walk.layout, Plan) else None
+    return (
+        decision.layout.mde80(decision.noise.value) if isinstance(decision.layout, Plan) else None
+    )
 
 
-def _from_start80(walk: SweepWalk) -> float | None:
+def _from_start80(decision: SweepDecision) -> float | None:
     """Return what the whole sweep finds, selection included, at the noise as measured or planned.
 
     None where it only ranks, and where nothing that was screened can be found.
     """
-    known = begun(walk.past)
-    if not isinstance(walk.layout, Plan) or not walk.waves.profiles:
+    known = begun(decision.past)
+    if not isinstance(decision.layout, Plan) or not decision.arms.profiles:
         return None
-    if walk.look is None or known is None:
-        return walk.layout.from_start80(walk.noise.value)
-    finalist, fit = _mde80(walk), walk.look.fit
+    if decision.look is None or known is None:
+        return decision.layout.from_start80(decision.noise.value)
+    finalist, fit = _mde80(decision), decision.look.fit
     if finalist is None or fit is None:
         return None
     widths = known.widths or (known.arms,) * known.blocks
-    screened = max(len(walk.ranking.standings), widths[0])
-    again = sum(key.stage == AGAIN for key in walk.past.screen)
+    screened = max(len(decision.ranks.standings), widths[0])
+    again = sum(key.stage == AGAIN for key in decision.past.screen)
     found = selected80(screened, widths, known.baselines, again=again)
     return max(relative(found * fit.sigma), finalist)
 
 
 def _notes(
-    walk: SweepWalk, verdicts: Sequence[Verdict], bound: float | None, widest: str
+    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[Reason]:
-    notes = [*_late_notes(walk)]  # first: it is news of a profile that a user just added
-    if not walk.waves.profiles:
-        seen, noise = walk.ranking.sigma, walk.noise
+    notes = [*_late_notes(decision)]  # first: it is news of a profile that a user just added
+    if not decision.arms.profiles:
+        seen, noise = decision.ranks.sigma, decision.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
-    elif isinstance(walk.layout, Refusal):
-        notes.append(Reason(Why.RANKING_ONLY, why=walk.layout.why))
-    elif walk.look is None:
+    elif isinstance(decision.layout, Refusal):
+        notes.append(Reason(Why.RANKING_ONLY, why=decision.layout.why))
+    elif decision.look is None:
         notes.append(
             Reason(
                 Why.PLAN_FINDS,
-                noise=walk.noise.told,
-                jobs=walk.layout.jobs,
-                start=walk.layout.from_start80(walk.noise.value),
-                finalist=walk.layout.mde80(walk.noise.value),
+                noise=decision.noise.told,
+                jobs=decision.layout.jobs,
+                start=decision.layout.from_start80(decision.noise.value),
+                finalist=decision.layout.mde80(decision.noise.value),
             )
         )
     may_win = {
-        each.arm for each in verdicts if each.wins and not walk.waves.profiles[each.arm].is_control
+        each.arm
+        for each in verdicts
+        if each.wins and not decision.arms.profiles[each.arm].is_control
     }
-    look = walk.look
+    look = decision.look
     if look is not None:
         notes += [
             Reason(Why.STOP_RULE, arm=each, change=relative(found.estimate), excluded=STOP_FLOOR)
@@ -434,7 +432,7 @@ def _notes(
             low, high = map(relative, control.ci95)
             notes.append(Reason(Why.AA_CONTROL, low=low, high=high))
     if bound is not None:
-        reaches = Why.BOUND_REACHES if walk.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
+        reaches = Why.BOUND_REACHES if decision.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
         notes.append(
             Reason(Why.BOUNDED, bound=bound, limit=BOUND)
             if bound < BOUND
@@ -443,20 +441,20 @@ def _notes(
         unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
         if unseen:
             notes.append(Reason(Why.NOT_BOUNDED, arms=unseen))
-        spare = {key.block for key, each in walk.past.confirm.items() if is_spare(each.trial)}
+        spare = {key.block for key, each in decision.past.confirm.items() if is_spare(each.trial)}
         if spare:
             notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
     elif widest:
         notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
-    notes += _noise_notes(walk, verdicts)
-    notes += _window_notes(walk)
-    if walk.ranking.baselines == 1 and walk.ranking.standings:
+    notes += _noise_notes(decision, verdicts)
+    notes += _window_notes(decision)
+    if decision.ranks.baselines == 1 and decision.ranks.standings:
         notes.append(Reason(Why.SINGLE_BASELINE))
-    notes += _history_notes(walk)
-    notes += walk.waves.told
-    notes += _slot_notes(walk)
-    notes += walk.undecided_pair
-    absent = len(walk.waves.profiles) - len(verdicts)
+    notes += _history_notes(decision)
+    notes += decision.arms.told
+    notes += _slot_notes(decision)
+    notes += _undecided_pair(decision)
+    absent = len(decision.arms.profiles) - len(verdicts)
     if absent:
         notes.append(Reason(Why.NEITHER_SELECTED, profiles=absent))
     return notes
@@ -481,41 +479,70 @@ def _tie(look: Look) -> Iterator[Reason]:
 TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
 
 
-def _noise_notes(walk: SweepWalk, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
+def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
     """Yield where settings that do nothing moved by more than the effects that are looked for."""
-    idle = {each.id for each in walk.waves.profiles.values() if each.is_control}
-    idle |= {name for name, owner in walk.waves.repeats.items() if owner == BASELINE_ID}
+    idle = {each.id for each in decision.arms.profiles.values() if each.is_control}
+    idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
     moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
     if max(moved, default=0.0) >= TOO_NOISY:
         yield Reason(Why.MACHINE_TOO_NOISY, moved=max(moved))
 
 
-def _window_notes(walk: SweepWalk) -> Iterator[Reason]:
+def _window_notes(decision: SweepDecision) -> Iterator[Reason]:
     """Yield where steady state begins, and which profiles warm up unlike the baseline."""
-    window = walk.past.window
+    window = decision.past.window
     if window.note:
         yield window.note
-    if walk.look is not None:
-        unlike = [each for each in walk.look.unlike if each != ALIAS.id]
+    if decision.look is not None:
+        unlike = [each for each in decision.look.unlike if each != ALIAS.id]
         if unlike:
             yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
 
 
-def _slot_notes(walk: SweepWalk) -> Iterator[Reason]:
+def _slot_notes(decision: SweepDecision) -> Iterator[Reason]:
     """Yield which node slots are slower than the others, and which died."""
-    if walk.slots is not None and walk.is_screened:
-        yield from notes_on_slots(walk.past, walk.slots, walk.study.nodes)
+    if decision.slots is not None and decision.is_screened:
+        yield from notes_on_slots(decision.past, decision.slots, decision.plan.nodes)
 
 
-def _late_notes(walk: SweepWalk) -> Iterator[Reason]:
-    """Yield which profiles came too late for the confirmation."""
-    if walk.late:
-        yield Reason(Why.CAME_TOO_LATE, arms=walk.late)
+def _late_notes(decision: SweepDecision) -> Iterator[Reason]:
+    """Yield which profiles came too late for the blocks: they would be finalists by now."""
+    own, layout = frozen(decision), decision.layout
+    if not own or isinstance(layout, Refusal):
+        return
+    size = design_of(decision.past, layout, arms=0).arms
+    if len(own) < size:
+        return  # still being planned, and filled up
+    if decision.again:  # it would have run a second time
+        ranked = best_of(
+            decision,
+            decision.first,
+            most=max(layout.again, len(decision.again)),
+            always=decision.again,
+        )
+        late = [each for each in ranked if each not in decision.again]
+    else:
+        late = [each for each in best_of(decision, decision.ranks, most=size) if each not in own]
+    if late:
+        yield Reason(Why.CAME_TOO_LATE, arms=tuple(late))
 
 
-def _history_notes(walk: SweepWalk) -> Iterator[Reason]:
+def _undecided_pair(decision: SweepDecision) -> Iterator[Reason]:
+    """Yield what it would cost to decide the pair of wave 1, where the blocks do not."""
+    layout, past = decision.layout, decision.past
+    is_ranked = decision.plan.no_env is not None and NO_ENV_ID in decision.ranks.standings
+    if not is_ranked or isinstance(layout, Refusal) or decision.paired:
+        return
+    decided = any(not is_spare(each.trial) for each in past.confirms_of(NO_ENV_ID))
+    if decided or NO_ENV_ID in {each.id for each in decision.entered}:
+        return
+    kind = Why.PAIR_NEEDS_SWEEP if past.confirm else Why.PAIR_UNDECIDED
+    yield Reason(kind, arm=NO_ENV_ID, jobs=layout.blocks)
+
+
+def _history_notes(decision: SweepDecision) -> Iterator[Reason]:
     """Yield what of the history is not compared, or no longer decided, and why."""
-    past = walk.past
+    past = decision.past
     if past.epochs > 1:
         yield Reason(Why.EPOCHS, epochs=past.epochs)
     if past.undeclared:

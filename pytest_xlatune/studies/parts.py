@@ -1,4 +1,4 @@
-"""Which confirmed arm is recommended, and what a sweep rules out.
+"""Sets of settings: those that go to blocks together, the recommended one, those ruled out.
 
 The recipe is the smallest set of settings that is shown to be needed.
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from pytest_xlatune.model.profile import BASELINE_ID, Key, Profile, settings_of
+from pytest_xlatune.model.profile import BASELINE_ID, Key, Profile, is_part, settings_of
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     Comparison,
@@ -32,13 +32,51 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
 from pytest_xlatune.stats.compare import noise_of
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile
+from pytest_xlatune.studies.screen import Ranking
 from pytest_xlatune.studies.trials import ScoredTrial
-from pytest_xlatune.studies.tuning._screen import Ranking
-from pytest_xlatune.studies.tuning.derived import is_part
 from pytest_xlatune.studies.verdicts import compared
 
 ALPHA = 0.05  # one-sided, over the parts of one set
 _OWN = 3  # blocks from which the differences' own spread counts
+
+
+_CHAIN = 3  # arms that a stack and its parts take before the next in rank has its turn
+
+
+def entering(
+    ranked: Sequence[str],
+    size: int,
+    *,
+    profiles: Mapping[str, Profile],
+    frozen: Sequence[str] = (),
+) -> list[str]:
+    """Return which of the ranked profiles go to the next blocks, at most `size`, best first.
+
+    A stack goes with its best part, and this with its own, down to a single setting as far as there
+    are places: only beside its parts can be shown what it needs. One that has no place for a part
+    stays out. Those that are `frozen` go in any case.
+    """
+    settings = {each: settings_of(profiles[each]) for each in ranked}
+
+    def family(whole: str) -> list[str]:
+        """Return a set, its best part, the best part of that, and so on; then its other parts."""
+        own = settings[whole]
+        # a single setting, which has no parts, is compared with none of the others
+        parts = [each for each in ranked if is_part(settings[each], own)] if len(own) > 1 else []
+        return list(dict.fromkeys([whole, *(family(parts[0]) if parts else ()), *parts]))
+
+    chosen = dict.fromkeys(each for each in ranked if each in frozen)
+    for each in ranked:
+        free = size - len(chosen)
+        if free < 1:
+            break
+        if each in chosen:
+            continue
+        chain = family(each)
+        own = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
+        if len(chain) == 1 or any(is_part(settings[one], settings[each]) for one in chosen | own):
+            chosen |= own
+    return [each for each in ranked if each in chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

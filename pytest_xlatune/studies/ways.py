@@ -27,12 +27,11 @@ from pytest_xlatune.stats.rotations import (
     plan_rotations,
 )
 from pytest_xlatune.studies import History
+from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.trials import CHECK, STUDY
-from pytest_xlatune.studies.tuning.derived import Singles
 
 if TYPE_CHECKING:
-    from pytest_xlatune.studies.tuning import TuningStudy
-    from pytest_xlatune.studies.tuning._plan import TuningPlan
+    from pytest_xlatune.studies.tuning_plan import TuningPlan
 
 
 FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
@@ -293,7 +292,7 @@ def goes_on(sweep: TuningPlan) -> tuple[Reason, ...]:
 
 
 def outline_of_ways(
-    sweep: TuningStudy, ways: Ways, jobs: TuningStudy | None, history: History
+    sweep: TuningPlan, ways: Ways, jobs: TuningPlan | None, history: History
 ) -> tuple[Reason, ...]:
     """Return what a plan says of a sweep that rotates: who, in how many rotations, what they see.
 

@@ -31,6 +31,7 @@ from pytest_xlatune.model.profile import (
     Key,
     Profile,
     check_unique,
+    is_part,
     merge_flags,
     settings_of,
 )
@@ -794,50 +795,6 @@ def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, .
         )
         for rule in rules
     }
-
-
-def is_part(part: Mapping[Key, str], whole: Mapping[Key, str]) -> bool:
-    """Whether settings are some of others, but not all, and not none."""
-    return bool(part) and part.items() < whole.items()
-
-
-_CHAIN = 3  # arms that a stack and its parts take before the next in rank has its turn
-
-
-def entering(
-    ranked: Sequence[str],
-    size: int,
-    *,
-    profiles: Mapping[str, Profile],
-    frozen: Sequence[str] = (),
-) -> list[str]:
-    """Return which of the ranked profiles go to the next blocks, at most `size`, best first.
-
-    A stack goes with its best part, and this with its own, down to a single setting as far as there
-    are places: only beside its parts can be shown what it needs. One that has no place for a part
-    stays out. Those that are `frozen` go in any case.
-    """
-    settings = {each: settings_of(profiles[each]) for each in ranked}
-
-    def family(whole: str) -> list[str]:
-        """Return a set, its best part, the best part of that, and so on; then its other parts."""
-        own = settings[whole]
-        # a single setting, which has no parts, is compared with none of the others
-        parts = [each for each in ranked if is_part(settings[each], own)] if len(own) > 1 else []
-        return list(dict.fromkeys([whole, *(family(parts[0]) if parts else ()), *parts]))
-
-    chosen = dict.fromkeys(each for each in ranked if each in frozen)
-    for each in ranked:
-        free = size - len(chosen)
-        if free < 1:
-            break
-        if each in chosen:
-            continue
-        chain = family(each)
-        own = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
-        if len(chain) == 1 or any(is_part(settings[one], settings[each]) for one in chosen | own):
-            chosen |= own
-    return [each for each in ranked if each in chosen]
 
 
 def _is_candidate(profile: Profile) -> bool:

@@ -1,26 +1,27 @@
-"""A tuning sweep whose profiles take turns: a look, rotations, the check of the deployed form.
+"""Which of these profiles makes the cell faster: screen once, confirm on fresh blocks, conclude.
 
-What a rotation measured is laid out as if each program had been a job of its own, in which the
-baseline's speed was the same in every rotation: what a rotation had in common is gone. So screen,
-narrowing, waves, recipe and verdicts are those of any sweep (`_stages`, `_conclude`), with other
-widths. What wins there is FASTER once ordinary jobs, as it would be deployed, do not contradict it.
-
-Profiles that cannot rotate are a sweep of jobs beside, with its own part of the alpha. Where the
-look or the first rotation shows that the trainer cannot rotate, all are jobs: no alpha is spent by
-then. One that was cancelled, or lost to the site, stops the sweep and is tried again.
+Every profile is measured once, in random order among spread baselines; that ranks. On many node
+slots the best run a second time. The best few enter a block with baselines inside, the best of
+these go on to further blocks, each in a random order of its own; only those that stay to the end
+get a verdict. Pure and deterministic: every process with the same study and history proposes and
+concludes the same. This module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.record import Json, dataclass
 from pytest_xlatune.model.result import (
+    MIN_TRIALS,
     Comparison,
     Conclusion,
     Recipe,
@@ -34,7 +35,8 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.rotation_score import copies, is_baseline
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
+from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.rotations import (
     Checked,
     JobWork,
@@ -44,9 +46,15 @@ from pytest_xlatune.stats.rotations import (
     check_jobs,
     job_noise,
 )
-from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question
+from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question, remembered
+from pytest_xlatune.studies.conclude import conclusion, place_of
+from pytest_xlatune.studies.engine import SweepDecision, decide
+from pytest_xlatune.studies.filling import kinds_of
+from pytest_xlatune.studies.parts import recipe
+from pytest_xlatune.studies.slots import Slots, derived_runs, rounds_of_blocks, rounds_of_screen
 from pytest_xlatune.studies.staged import Walk
 from pytest_xlatune.studies.trials import (
+    AGAIN,
     ALIAS,
     CHECK,
     CONFIRM,
@@ -60,15 +68,15 @@ from pytest_xlatune.studies.trials import (
     rotation_of,
     turns_score,
     usable,
+    wave_order,
     why_not_turned,
 )
-from pytest_xlatune.studies.tuning._conclude import place_of
-from pytest_xlatune.studies.tuning._recipe import recipe
-from pytest_xlatune.studies.tuning._ways import FIRST_STEPS, Ways
+from pytest_xlatune.studies.tuning_plan import TuningPlan, outline
 from pytest_xlatune.studies.verdicts import (
     as_checked,
     beside,
     best,
+    deployed,
     job_ids_of,
     named,
     reference,
@@ -77,9 +85,312 @@ from pytest_xlatune.studies.verdicts import (
     values_of,
     with_effect,
 )
+from pytest_xlatune.studies.waves import Waves
+from pytest_xlatune.studies.ways import (
+    FIRST_STEPS,
+    RotateWay,
+    RotationRule,
+    Ways,
+    begun_ways,
+    goes_on,
+    outline_of_ways,
+    why_none_rotates,
+)
 
-if TYPE_CHECKING:
-    from pytest_xlatune.studies.tuning import TuningStudy
+__all__ = ["RotateWay", "RotationRule", "TuningStudy", "way_begun"]
+
+
+_EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
+
+
+def is_by(wave: str, trial: Trial) -> bool:
+    """Whether a trial outside blocks belongs to a wave, or to one before, which it may read.
+
+    Second runs belong to none; "" is the last.
+    """
+    stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
+    is_of_wave = not trial.block and stage != AGAIN
+    return is_of_wave and (not wave or wave_order(stage) <= wave_order(wave))
+
+
+def way_begun(study: TuningStudy, history: History) -> RotateWay | None:
+    """Return the way that the trials of a ledger went; None where none of them tells."""
+    return begun_ways(study, history).way
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningStudy(TuningPlan):
+    """A sweep of profiles over one cell."""
+
+    @remembered
+    def decided(self, history: History) -> SweepDecision:
+        """Return what follows from a history, of a sweep of jobs."""
+        standing, slots = history, None
+        if self.slots:
+            slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
+            standing = slots.standing
+        arms = Waves(self, standing, slots)
+        return decide(self, arms, self.read(standing, arms.profiles), slots)
+
+    def propose(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials to run next, in order."""
+        return self.turned(history).pending if self.rotates else self.decided(history).due
+
+    def left(self, history: History) -> int:
+        """Return how many trials are likely still to come, those not planned yet included."""
+        return self.turned(history).left if self.rotates else self.decided(history).left
+
+    @remembered
+    def conclude(self, history: History) -> Conclusion:
+        """Return what follows from the results so far."""
+        if self.rotates:
+            return self.turned(history).conclusion()
+        return conclusion(self.decided(history))
+
+    @remembered
+    def turned(self, history: History) -> RotatedSweep:
+        """Return the walk of a sweep that rotates."""
+        return RotatedSweep(self, self.ways, history).go()  # type: ignore[arg-type]
+
+    @property
+    def rotates(self) -> bool:
+        """Whether profiles of it take turns in one job."""
+        return not isinstance(self.ways, Refusal)
+
+    def arms(self, history: History) -> tuple[Arm, ...]:
+        """Return the baseline, the declared profiles, and those that waves derived."""
+        if self.rotates:
+            turned = self.turned(history).arms.values()
+            return (deployed(self.cell), *(deployed(self.cell, each) for each in turned))
+        profiles = self.decided(history).arms.profiles.values()
+        return (deployed(self.cell), *(deployed(self.cell, each) for each in profiles))
+
+    def slots_of(self, history: History) -> Mapping[str, Profile]:
+        """Return the profile of each slot of a derived wave that is filled, by the slot's name."""
+        if self.rotates:
+            return self.turned(history).slots
+        return self.decided(history).arms.slots
+
+    def whole(self) -> TuningStudy:
+        """Return the study of all profiles, confirmation included."""
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> TuningStudy:
+        names = {each.id for each in self.profiles}
+        is_all = self.selected is None or (not self.rules and names <= self.selected)
+        if is_all and self.confirm:
+            return self
+        return replace(self, selected=None, confirm=True)
+
+    def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
+        """Return the study with the noise, and the way of its profiles, that its session began."""
+        own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
+        noise["rotation"] = declared.get("rotation")
+        if own | noise == own:
+            return self
+        # a declaration is kept without its secrets: all but the noise stays our own
+        before = self.from_json(own | noise)
+        return replace(self, sigma_prior=before.sigma_prior, rotation=before.rotation)
+
+    def goes_on(self) -> tuple[Reason, ...]:
+        """Say that profiles go the way that an earlier session began."""
+        return goes_on(self)
+
+    def other_way(self, history: History) -> Reason | None:
+        """Return how much is measured of the profiles in the other way, with their alpha spent."""
+        begun = begun_ways(self, history)
+        if not begun.forbids(RotateWay.ROTATIONS if self.rotates else RotateWay.JOBS):
+            return None
+        jobs = self.whole().at_most(history)
+        if self.rotates:
+            return Reason(Why.BEGUN_AS_JOBS, profiles=len(begun.jobs), jobs=jobs)
+        return Reason(Why.BEGUN_IN_ROTATIONS, rotations=begun.rotations, jobs=jobs)
+
+    def foreseen(self, history: History) -> TuningStudy:
+        """Return what this study becomes where an evidence run that it awaits says nothing."""
+        if self.rotates or self.decided(history).arms.evidence is None:
+            return self
+        rules = (each for each in self.singles if each.candidates)  # what needs no trace
+        singles = tuple(replace(each, evidence=False, pgle=False) for each in rules)
+        return replace(self, singles=singles)
+
+    def ahead(self, history: History) -> tuple[Trial, ...]:
+        """Return the trials that are proposed, and those that can be named and wait for others.
+
+        Those behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
+        declares in a wave behind a derived one wait for that.
+        """
+        if self.rotates:
+            return self.turned(history).ahead
+        foreseen = self.foreseen(history)
+        decision = foreseen.decided(history)
+        own = (*self.propose(history), *decision.due, *foreseen.waiting(decision))
+        return tuple({each.id: each for each in own}.values())
+
+    def outline(self, history: History) -> tuple[Reason, ...]:
+        """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
+        if not isinstance(self.ways, Refusal):
+            return outline_of_ways(self, self.ways, self.turned(history).jobs, history)
+        return (*why_none_rotates(self), *self._outline(history))
+
+    def _outline(self, history: History) -> tuple[Reason, ...]:
+        return outline(
+            self,
+            screened=sum(trial.is_screened for trial in self.ahead(history)),
+            filled=self.foreseen(history).decided(history).arms.told,
+            kinds=kinds_of(self.decided(history).arms.read_evidence),
+        )
+
+    def answer(self, history: History, question: Question) -> Answer:
+        """Return what a waiting test asks, the same in the run that measures and in every later.
+
+        The verdicts of a wave are those of the screen, taken when the wave is over; those of the
+        confirmation are taken when everything is over.
+        """
+        if self.rotates:
+            asked = self.whole() if question.about is Ask.PROVEN else self
+            return asked.turned(history).answer(question)
+        if question.about is Ask.PROVEN:
+            whole = self.whole()
+            return best(whole.conclude(history), whole.arms(history))
+        if self._lacks(history, question):
+            return NOT_YET
+        match question.about:
+            case Ask.REFERENCE:
+                wave = self._reference_wave(history)
+                found = told(self._screened(history, wave, BASELINE_ID))
+            case Ask.SCREENED:
+                found = told(self._screened(history, question.wave, question.name))
+            case Ask.SLOT:
+                filled = self.slots_of(history).get(question.name)
+                found = named(filled.id if filled else "", self.arms(history))
+            case Ask.RANKED:
+                arms = self.arms(history)
+                entered = self.conclude(history).tuning.finalists
+                # by the sweep file: a rank may change with the next trial, and a test's name stays
+                pair = {NO_ENV_ID} if self.pair == "on" else set()
+                own = [each.id for each in arms if each.id in {*entered} - pair][question.number :]
+                found = named(own[0] if own else "", arms)
+            case Ask.BEST:
+                found = best(self.conclude(history), self.arms(history))
+            case _:
+                found = told(self.conclude(history).verdict(question.name))
+        return found
+
+    def _lacks(self, history: History, question: Question) -> bool:
+        """Whether trials are still to come that the answer rests on."""
+        pending = self.propose(history)
+        if question.about is Ask.REFERENCE:
+            wave = self._reference_wave(history)
+            return not wave or any(is_by(wave, trial) for trial in pending)
+        if question.about in (Ask.SCREENED, Ask.SLOT):
+            return any(is_by(question.wave, trial) for trial in pending)
+        return bool(pending)
+
+    def _reference_wave(self, history: History) -> str:
+        """Return the wave of this run up to which two baselines are planned, or its last one.
+
+        A small wave has one of its own. "" while an evidence run, or results, have to open it.
+        """
+        waves = self.decided(history).arms
+        found = [queue.wave for queue in waves.selected]
+        if not found:
+            return "" if waves.opens else waves.queues[0].wave
+        planned = accumulate(self.baselines.get(wave, 1) for wave in found)
+        enough = next((w for w, n in zip(found, planned, strict=True) if n >= MIN_TRIALS), "")
+        return enough or ("" if waves.opens else found[-1])
+
+    def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
+        """Return the verdict from what was measured once, up to the end of a wave or of all."""
+        until = self.conclude(self._until(history, wave)).verdict(arm)
+        # the line of the screen goes through all waves: a later one moves what a report says, and
+        # so do second runs
+        is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
+        is_last = is_last and not (isinstance(self.layout, Plan) and self.layout.again)
+        if until is None or is_last or not until.n:
+            return until
+        return replace(until, up_to=wave)
+
+    def _until(self, history: History, wave: str) -> tuple[TrialResult, ...]:
+        """Return what was measured once, up to the end of a wave; "" is the last."""
+        parts = self._parts(history)
+        if wave not in parts:
+            parts[wave] = tuple(each for each in history if is_by(wave, each.trial))
+        return parts[wave]
+
+    @remembered
+    def _parts(self, history: History) -> dict[str, tuple[TrialResult, ...]]:
+        del history
+        return {}
+
+    def waiting(self, decision: SweepDecision) -> tuple[Trial, ...]:
+        """Return the trials of declared profiles whose wave is behind one that is still open."""
+        arms = decision.arms
+        own = {each.id for each in self.profiles} & arms.candidates
+        return tuple(
+            trial
+            for queue in arms.queues[len(arms.plannable) :]
+            if any(each.arm in own for each in queue.trials)
+            for trial in queue.trials
+            if (trial.is_baseline or trial.arm in own) and not decision.past.is_final(trial)
+        )
+
+    def at_most(self, history: History) -> int:
+        """Return how many trials may still come: what the budget has left, where blocks are added.
+
+        No block is added any more once every one is over and none was proposed.
+        """
+        if self.rotates:
+            turned = self.turned(history)
+            jobs = turned.jobs
+            own = turned.left - (jobs.left(turned.beside) if jobs is not None else 0)
+            return own + (jobs.at_most(turned.beside) if jobs is not None else 0)
+        decision = self.decided(history)
+        is_fixed = not (self.confirm and self.may_spare) or isinstance(self.layout, Refusal)
+        if is_fixed or not decision.left:
+            return decision.left
+        blocks = decision.blocks if decision.is_ranked else None
+        if blocks is not None and not blocks.may_grow:
+            return decision.left
+        past = decision.past
+        spent = sum(
+            each.status.is_final and each.not_run is None
+            for each in (*past.screen.values(), *past.confirm.values())
+        )
+        has_run = decision.arms.evidence is not None
+        return max(decision.left, self.budget - spent + has_run)
+
+    def why_more(self, history: History) -> Reason | None:
+        """Return which spare block is planned, and for which profiles."""
+        if self.rotates:
+            turned = self.turned(history)
+            return None if turned.jobs is None else turned.jobs.why_more(turned.beside)
+        decision = self.decided(history)
+        blocks = decision.blocks if self.confirm and decision.is_ranked else None
+        return blocks.added if blocks is not None else None
+
+    def work(self, history: History) -> JobWork | None:
+        """Return what the trials to come have to do, where rotations are among them."""
+        return self.turned(history).load if self.rotates else None
+
+    def rounds(self, history: History) -> int:
+        """Return how many of the trials that are left follow one another; others run beside."""
+        if self.rotates:
+            return self.turned(history).left
+        layout, slots, decision = self.layout, len(self.cells), self.decided(history)
+        loads = Counter(each.cell_digest for each in decision.due)
+        longest, later = max(loads.values(), default=0), decision.later
+        if not later:
+            return longest
+        if isinstance(layout, Refusal) or any(each.block for each in decision.due):
+            return longest + math.ceil(later / slots)
+        begun = {each.stage for each in (*decision.due, *(each.trial for each in history))}
+        runs = derived_runs([rule for rule in self.rules if rule.wave not in begun])
+        runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
+        of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
+        return longest + rounds_of_screen(runs, layout, slots) + of_blocks
+
 
 # of a sweep of jobs: what they plan, and what they see
 _OF_JOBS = frozenset(
@@ -355,7 +666,7 @@ class RotatedSweep(Walk["TuningStudy"]):
     def noise(self) -> OrdinaryNoise | None:
         """The noise of an ordinary job, as the levels of rotations and their programs show it."""
         scores = [score for each in self.rotations if (score := turns_score(each))]
-        look = self.rotated.walked(self.laid_out).look
+        look = self.rotated.decided(self.laid_out).look
         return job_noise(scores, look.fit if look is not None else None)
 
     def _checked(self, verdict: Verdict) -> Verdict:
@@ -399,7 +710,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         Raises:
             ValueError: the arm is none.
         """
-        look = self.rotated.walked(self.laid_out).look
+        look = self.rotated.decided(self.laid_out).look
         found = look.comparisons.get(arm) if look is not None else None
         if not isinstance(found, Comparison):
             raise ValueError(f"{arm} won no rotation")  # noqa: TRY004 - of a state, not a type
@@ -421,9 +732,9 @@ class RotatedSweep(Walk["TuningStudy"]):
         shown = [
             beside(self._measured_how(self._checked(each)), level) for each in decided.verdicts
         ]
-        walk = self.rotated.walked(self.laid_out)
+        walk = self.rotated.decided(self.laid_out)
         chosen = recipe(
-            profiles=walk.waves.profiles,
+            profiles=walk.arms.profiles,
             verdicts=shown,
             cells=walk.past.scored_in_blocks(),
             fit=walk.look.fit if walk.look is not None else None,

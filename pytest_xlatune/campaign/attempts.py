@@ -34,6 +34,7 @@ from pytest_xlatune.evidence.hlo.dump import (
     seen_options,
 )
 from pytest_xlatune.executors import (
+    AllocationOver,
     QueueFull,
     Request,
     Resumed,
@@ -174,6 +175,7 @@ class Attempts:
 
         Raises:
             SchedulerDown: it stays intended; the next turn hands it over.
+            AllocationOver: it stays intended for another session, and nothing runs any more.
             LedgerError: its folder cannot be written; it stays intended.
         """
         setup, number = self._setup, attempt.number
@@ -192,6 +194,10 @@ class Attempts:
             spec = with_probe(spec, devices=asks_devices(state, cell), health=setup.node_health)
             job_id = setup.executor.submit(spec, request)
         except SchedulerDown:
+            raise
+        except AllocationOver:
+            if state.in_flight():
+                return ()  # it stays intended; what runs may still end well
             raise
         except QueueFull as error:
             if self._is_full(state):

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.folder import HELD, read_outcomes
-from pytest_xlatune.executors.named import executor_in, release
+from pytest_xlatune.executors.folder import read_outcomes
+from pytest_xlatune.executors.named import executor_in
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
@@ -47,15 +47,14 @@ def cancel_unwaited(
 ) -> tuple[Submission, ...]:
     """End what runs in a cell unless some process waits for it; return what was ended.
 
-    Allocations that are held for its trials are given back. `executors` are those that are
-    installed here.
+    `executors` are those that are installed here.
 
     Raises:
         LedgerError: the ledger cannot be read or written; or an executor that has jobs in flight is
             not installed here, and the jobs of all others are ended.
     """
     turns = Turns(folder)
-    if not _state_of(folder).in_flight() and not any(folder.glob(HELD)):
+    if not _state_of(folder).in_flight():
         return ()
     with turns.none_waits() as alone:
         if not alone:
@@ -86,8 +85,6 @@ def end_jobs(
                 ended.append(submission)
                 forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted(submission, outcome), at_s=time.time())
-    attempts = (each for trial in state.trials.values() for each in trial.attempts.values())
-    release(folder, {each.submission.executor for each in attempts if each.submission is not None})
     if unknown:
         raise unknown[0]
     return tuple(ended)

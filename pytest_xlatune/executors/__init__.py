@@ -61,6 +61,10 @@ class QueueFull(SubmissionError):  # noqa: N818 - as above
     """A limit on submitted jobs is reached. Nothing is wrong: submit again when a job has ended."""
 
 
+class AllocationOver(SubmissionError):  # noqa: N818 - as above
+    """The nodes that this session is on take no further trial; what runs on them may still end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What an attempt is submitted with, besides its `LaunchSpec`.
@@ -155,7 +159,8 @@ class Executor(abc.ABC):
         names_nodes: trials run on nodes that a sweep names or counts, in `Request.nodelist`; a
             sweep must do so, and may have slots. Else all run in one place.
         has_queue: each trial is a job that may wait; a plan says how long jobs waited.
-        holds_nodes: trials are steps on the nodes that this session is on, of `own_nodes`.
+        holds_nodes: trials are steps on the nodes that this session is on, of `own_nodes`. The
+            campaign has one at a time on each node.
         scheduler: its name, as messages write it; "" is none.
         max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
             those that share a node wait for each other. The campaign keeps no more than two ahead
@@ -204,10 +209,6 @@ class Executor(abc.ABC):
         No fault means that all are fit, whether or not anything had to be done.
         """
         return Resumed(faults=(f"executor {self.name} brings no node back",), unfit=tuple(nodes))
-
-    def release(self, folder: Path) -> None:
-        """Start no further step of the ledger in this folder: `held-*` names the allocations."""
-        del folder
 
     # -- before anything is submitted: asked by a sweep, a preflight and a plan --------------------
 

@@ -32,7 +32,6 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
-HELD = "*/held-*"  # the folders of held allocations, below a ledger's
 DEVICES = "devices"  # the last word of a probe that asks JAX for them
 _JOURNALS = JOURNAL.replace(RANK, "*")
 _OURS = (payload.PROBE, *WORKERS)  # texts of `workers`
@@ -126,7 +125,7 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
 def read_spec(folder: Path) -> LaunchSpec | None:
     """Return what the payload was told; None where that cannot be read."""
     try:
-        return LaunchSpec.from_json(_read(folder / payload.SPEC))
+        return LaunchSpec.from_json(read_json_file(folder / payload.SPEC))
     except (LedgerError, OSError):
         return None
 
@@ -155,7 +154,7 @@ def _outcome(path: Path) -> Outcome | None:
     """Return what a rank wrote of its end; of a file that cannot be read, why."""
     at = _aside(path) if not os.path.lexists(path) and os.path.lexists(_aside(path)) else path
     try:
-        data = _read(at)
+        data = read_json_file(at)
         told = None if data is None else Outcome.from_json(data)
         if at == path:
             return told
@@ -229,7 +228,7 @@ def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     found = []
     for path in sorted(folder.glob("environment*.json")):
         try:
-            found.append(NodeEnvironment.from_json(_read(path)))
+            found.append(NodeEnvironment.from_json(read_json_file(path)))
         except (LedgerError, OSError):  # a node's own fault costs no trial
             continue
     return tuple(sorted(found, key=lambda each: each.name))
@@ -301,7 +300,7 @@ def read_standstill(
     looks = []
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial
-            looks.append(HangLook.from_json(_read(path)))
+            looks.append(HangLook.from_json(read_json_file(path)))
     if not is_sure and not all(each.quiet_s >= _QUIET_S for each in looks):
         return None
     at_s = min((each.at_s for each in looks), default=0.0)
@@ -367,14 +366,14 @@ def _process(folder: Path, kind: str) -> ProcessRecord | None:
     scheduler.
     """
     try:
-        data = _read(folder / payload.name_of(kind))
+        data = read_json_file(folder / payload.name_of(kind))
         return None if data is None else ProcessRecord.from_json(data)
     except (LedgerError, OSError) as error:
         _fault(error)
         return None
 
 
-def _read(path: Path) -> Json | None:
+def read_json_file(path: Path) -> Json | None:
     """Return the JSON of a file; None where there is none.
 
     Raises:

@@ -5,12 +5,11 @@ Another distribution adds one by an entry point of the group `pytest_xlatune.exe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.folder import HELD
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
 EXECUTORS = EntryPointGroup(
@@ -83,18 +82,3 @@ def is_queued(name: str, runs_by: Executor) -> bool:
 def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:
     """Return the name of the first of ours of which a fact holds, which a message recommends."""
     return next(name for name in EXECUTORS.ours if which(class_named(name)))
-
-
-def release(folder: Path, used: Iterable[str]) -> None:
-    """Start no further step of the ledger in a folder, whichever executor would.
-
-    `used` are the executors that the ledger names. Ours may have steps before it names them.
-
-    Raises:
-        LedgerError: one of them cannot be loaded; ours start none.
-    """
-    if not any(folder.glob(HELD)):
-        return
-    for name in dict.fromkeys((*EXECUTORS.ours, *sorted(used))):
-        if name in EXECUTORS and (executor := executor_in(folder, name)).holds_nodes:
-            executor.release(folder)

@@ -265,11 +265,12 @@ def _setup(
         goes_on = map(sentence, study.goes_on())
         return (*lost, *found.notes, *goes_on, *not_compiled(resolved, study), *beside)
 
+    executor = executor_named(resolved.sweep.site.executor)
     return Setup(
         sweep=resolved.sweep.name,
         cells=by_digest(study.cells),
         launcher=resolved.sweep.launcher,
-        executor=executor_named(resolved.sweep.site.executor),
+        executor=executor,
         resources=resolved.sweep.site.resources,
         folder=folder,
         session=session,
@@ -282,7 +283,8 @@ def _setup(
         ),
         profiles=resolved.sweep.profiles,
         hidden=hidden_values(resolved.sweep.launcher, study.cells, environ=os.environ),
-        queue_depth=resolved.sweep.site.queue_depth,
+        # in an allocation there is no queue: a second step would wait, in an order of Slurm's own
+        queue_depth=1 if executor.holds_nodes else resolved.sweep.site.queue_depth,
         limits=resolved.sweep.limits,
         exempt=tuple(resolved.sweep.site.unseen),
         node_health=tuple(shlex.split(resolved.sweep.site.node_health))

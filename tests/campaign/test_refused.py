@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.executors import QueueFull, Request, SchedulerDown
+from pytest_xlatune.executors import AllocationOver, QueueFull, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.result import TrialStatus
@@ -76,6 +76,31 @@ def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
     each.turn()
     statuses = [result.status for result in each.view().history]
     assert statuses == [TrialStatus.MEASURED, TrialStatus.RUNNING]
+
+
+class Ending(Cluster):
+    """Nodes that take one trial only, as long as `is_over`."""
+
+    is_over = True
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        if self.is_over and self.submitted:
+            raise AllocationOver("no time is left for another trial")
+        return super().submit(spec, request)
+
+
+def test_what_runs_ends_where_no_time_is_left_and_the_next_session_goes_on(tmp_path: Path) -> None:
+    cluster = Ending()
+    study = CellsStudy(cells=FOUR[:2], repeats=1, on_node_failure=OnNodeFailure.VERDICT)
+    with pytest.raises(AllocationOver, match="no time is left"):
+        run(campaign(tmp_path, cluster, study), cluster)
+    after = campaign(tmp_path, cluster, study, session="second")
+    assert after.view().state.in_flight() == ()
+    assert TrialStatus.MEASURED in {result.status for result in after.view().history}
+    cluster.is_over = False
+    run(after, cluster)
+    assert [result.status for result in after.view().history] == [TrialStatus.MEASURED] * 2
+    assert len(cluster.submitted) == 2
 
 
 class Interrupted(Cluster):

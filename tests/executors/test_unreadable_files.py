@@ -20,17 +20,10 @@ from pytest_xlatune.executors.folder import (
     read_spec,
     read_started,
 )
-from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.executors.slurm._commands import merge
-from pytest_xlatune.executors.slurm._held import (
-    Held,
-    held_in,
-    is_damaged,
-    let_go_unreadable,
-    read,
-)
-from pytest_xlatune.executors.slurm.allocation import _unreadable, _word
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.executors.slurm.allocation import ENDED, STEP, AllocationExecutor
+from pytest_xlatune.model.result import Outcome, State, Submission
+from tests.helpers.played import Scripted
 
 GOOD = {"state": "completed", "exit_code": 0, "signal": None, "nodes": ["n1"], "start_s": 1.0,
         "end_s": 2.0, "reason": ""}  # fmt: skip
@@ -156,63 +149,23 @@ def test_a_job_that_cannot_be_read_is_none(tmp_path: Path, damage: str) -> None:
     assert payload.read_job(tmp_path) is None
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_no_file_of_an_allocation_ends_a_session(tmp_path: Path, damage: str) -> None:
-    held = tmp_path / "run" / "held-1"
-    attempt = tmp_path / "run" / "a-wave2.0-0123456789.1"
-    for each in (held, attempt):
-        each.mkdir(parents=True)
-    for name in (driver.HELD_JSON, driver.DRIVER_JSON, "over.json"):
-        DAMAGES[damage](held / name)
-    for name in (driver.TAKEN, driver.ENDED, driver.SRUN):
-        DAMAGES[damage](attempt / name)
-    assert held_in(held.parent) == []
-    known = Held(folder=held, job_id="1", work_dir="/lustre")
-    assert known.over is None or damage.startswith("an end of the year")
-    assert known.word == {}
-    assert read(attempt / driver.TAKEN, driver.TOOK) is None
-    assert driver._read(attempt / driver.SRUN, driver._PROCESS, payload) is None
-    assert is_damaged(attempt / driver.TAKEN, driver.TOOK)
-    let_go_unreadable(held.parent, [])
-    let_go_unreadable(held.parent, [])  # by another process
-    assert (held / driver.END).exists(), "its driver takes no further step"
-
-
-def test_a_file_system_that_is_away_damages_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "held-1" / driver.HELD_JSON
-    path.parent.mkdir()
-    path.write_text("{}", encoding="utf-8")
-
-    def away(*_: object, **__: object) -> bytes:
-        raise OSError(5, "Input/output error", str(path))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owned.Folder, "open", away)
-        let_go_unreadable(tmp_path, [])
-        assert not is_damaged(path, driver.TOOK)
-    assert not (path.parent / driver.END).exists()
-    assert not is_damaged(tmp_path / "absent.json", driver.TOOK)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, "no file"])
 def test_a_step_of_which_nothing_can_be_read_fails_and_another_goes_on(
     tmp_path: Path, damage: str
 ) -> None:
-    """`taken.json` says which allocation has it, `ended.json` how srun ended."""
-    folder = tmp_path / "a-wave2.0-0123456789.1"
-    folder.mkdir()
-    assert _unreadable(folder) is None
-    assert _word(folder / driver.ENDED) is None
-    DAMAGES[damage](folder / driver.TAKEN)
-    DAMAGES[damage](folder / driver.ENDED)
-    found = _unreadable(folder)
-    assert found is not None
+    """`step.json` says in which allocation it is, `ended.json` how srun ended."""
+    folder = tmp_path / "run" / "a-wave2.0-0123456789.1"
+    folder.mkdir(parents=True)
+    if damage in DAMAGES:
+        DAMAGES[damage](folder / STEP)
+        DAMAGES[damage](folder / ENDED)
+    each = Submission(trial_id="a", attempt=1, executor="allocation", job_id="step-1",
+                      folder=str(folder.relative_to(tmp_path)))  # fmt: skip
+    executor = AllocationExecutor(environ={}, run=Scripted())
+    executor.cancel([each], root=tmp_path)
+    found = executor.poll([each], root=tmp_path)["step-1"]
     assert (found.state, found.is_unreadable) == (State.FAILED, True)
-    word = _word(folder / driver.ENDED)
-    assert word is not None
-    assert word["code"] == -1
+    assert (folder / payload.CANCEL).exists()
 
 
 def test_a_rank_that_says_why_it_failed_explains_more_than_one_that_cannot_be_read() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.slurm import driver
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptSubmitted,
@@ -67,17 +66,6 @@ def test_a_ledger_that_leads_elsewhere_is_told_and_not_followed(
     assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
     said = capsys.readouterr()
     assert "'../../..' leads out of the ledger's folder" in said.out + said.err
-
-
-def test_a_queue_s_entry_lies_beside_the_queue(tmp_path: Path) -> None:
-    (tmp_path / driver.STEPS).mkdir()
-    (tmp_path / "held-1").mkdir()
-    entry = {"nodes": [], "step": "x", "limit_s": 1, "srun": []}
-    for number, folder in enumerate((tmp_path / "t.1", tmp_path.parent / "t.2"), 1):
-        text = json.dumps({**entry, "folder": str(folder)})
-        (tmp_path / driver.STEPS / f"00000{number}-t.json").write_text(text)
-    found = driver.Driver(held=tmp_path / "held-1", job_id="31", payload=payload)
-    assert [Path(each["folder"]).name for _, each in found._queue()] == ["t.1"]
 
 
 @pytest.mark.parametrize("name", ["../a", "/tmp/a", "a/../../b"])

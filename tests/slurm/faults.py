@@ -137,12 +137,16 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}trials.py::test_jobs_that_slurm_has_forgotten_are_still_over":
         ("MinJobAge passed, no slurmdbd", "the payload's word"),
     f"{_S}trials.py::test_nothing_is_submitted_twice": ("sbatch's answer is lost", "one job"),
-    f"{_S}allocation.py::test_an_allocation_that_has_ended_takes_no_trial":
-        ("allocation: scancel of an idle salloc, another", "the other takes all"),
+    f"{_S}allocation.py::"
+    "test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice":
+        ("allocation: scancel under a trial, another", "told; the other goes on"),
     f"{_S}allocation.py::test_a_killed_payload_costs_its_trial_one_attempt":
         ("allocation: kill -9 of a payload", "run again, in the same one"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
         ("allocation: kill -9 of the session", "the next one goes on in it"),
+    f"{_S}allocation.py::"
+    "test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on":
+        ("allocation: no time is left", "the sweep ends and says so; another goes on"),
     # with a played Slurm, where the lab would take a quarter of an hour or cannot do it
     f"{_E}slurm_poller.py::test_answers_without_a_word_of_our_jobs_are_a_scheduler_that_is_down":
         ("blind for so many seconds", "down, then known"),

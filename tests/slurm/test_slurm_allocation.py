@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -15,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Request
-from pytest_xlatune.executors.slurm._held import release
+from pytest_xlatune.executors import AllocationOver, Request
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
-from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
@@ -31,7 +28,7 @@ TIMED = "date +%s.%N >{at}/{name}.begin; sleep {s} && date +%s.%N >{at}/{name}.e
 
 
 class Steps:
-    """Submits trials to the queue of allocations, and watches them."""
+    """Starts trials in allocations, and watches them."""
 
     def __init__(self, trials: Any, wait: Wait) -> None:
         self.trials, self.wait, self.root = trials, wait, trials.root
@@ -84,10 +81,8 @@ class Steps:
 
 
 @pytest.fixture
-def steps(trials: Any, wait_until: Wait) -> Iterator[Steps]:
-    made = Steps(trials, wait_until)
-    yield made
-    release(made.root)
+def steps(trials: Any, wait_until: Wait) -> Steps:
+    return Steps(trials, wait_until)
 
 
 @pytest.fixture
@@ -122,17 +117,16 @@ def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
 ) -> None:
     steps.new(environ=own)
     before = slurm("squeue", "-h", "-t", "all", "-o", "%i").split()
-    done = [steps.timed(f"t{k}") for k in range(3)]
-    assert [each.job_id for each in done] == ["step-1", "step-2", "step-3"]
+    done = [steps.timed(f"t{k}") for k in range(2)]
+    assert [each.job_id for each in done] == ["step-1", "step-2"]
     steps.new(environ=own)  # another process sees the same
     for each in done:
         outcome = steps.end(each)
         assert outcome.state is State.COMPLETED, outcome
         assert outcome.allocation == own["SLURM_JOB_ID"]
         assert sorted(outcome.nodes) == list(PAIR)
-    spans = steps.spans()
-    assert len(spans) == 3
-    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+    one, other = steps.spans()
+    assert one[1] <= other[0]
     # no job more; Slurm may have forgotten one of another test meanwhile
     assert {*slurm("squeue", "-h", "-t", "all", "-o", "%i").split()} <= {*before}
     failed = steps.submit("bad", "exit 41")
@@ -161,36 +155,28 @@ def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     assert not (steps.root / "w.begin").exists()
 
 
-@pytest.mark.parametrize("victim", ["srun", "driver"])
-def test_a_kill_of_srun_or_driver_in_the_users_allocation_doubles_nothing(
+@pytest.mark.parametrize("victim", ["srun", "script"])
+def test_a_kill_of_srun_or_its_script_doubles_nothing(
     steps: Steps, own: Mapping[str, str], victim: str
 ) -> None:
     steps.new(environ=own)
-    first, second = steps.timed("a", 3), steps.timed("b")
+    first = steps.timed("a", 3)
     steps.running(first)
-    if victim == "srun":
-        os.kill(steps.file(first, "srun.json")["pid"], signal.SIGKILL)
-    else:
-        _kill_driver(steps.root)
+    script = steps.file(first, "step.json")["process"]["pid"]
+    children = Path(f"/proc/{script}/task/{script}/children").read_text().split()
+    os.kill(script if victim == "script" else int(children[0]), signal.SIGKILL)
     steps.new(environ=own)
+    second = steps.timed("b")
     found = [steps.end(first), steps.end(second)]
     assert found[1].state is State.COMPLETED
-    # Slurm may end a step without its srun; then it is lost, and is run again
+    # Slurm may end a step without its srun; then it is run again
     assert found[0].state in (State.COMPLETED, State.LOST, State.FAILED, State.CANCELLED), found
-    if victim == "driver":
+    if victim == "script":
         assert found[0].state is State.COMPLETED, found
     begins = sorted(float(path.read_text()) for path in steps.root.glob("*.begin"))
     assert len(begins) == 2
     ends = sorted(float(path.read_text()) for path in steps.root.glob("*.end"))
     assert ends[0] <= begins[1] or found[0].state is not State.COMPLETED
-
-
-def _kill_driver(root: Path) -> None:
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            said = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if b"slurm/driver.py" in said and str(root).encode() in said:
-                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
@@ -202,30 +188,15 @@ def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
     steps.running(cut)
     slurm("scancel", first["SLURM_JOB_ID"])
     assert steps.end(cut).state is State.CANCELLED
-    outcome = steps.poll(waiting)
+    outcome = steps.end(waiting)
     assert outcome.state is State.PREEMPTED, outcome
-    with pytest.raises(SubmissionError, match="Start another salloc"):
+    with pytest.raises(AllocationOver, match="Start another salloc"):
         steps.timed("c")
-    second = two()  # at once, while the driver of the first may still be there
-    steps.new(environ=second)
-    done = [steps.timed(name) for name in ("d", "e")]
-    for each in done:
-        outcome = steps.end(each)
-        assert (outcome.state, outcome.allocation) == (State.COMPLETED, second["SLURM_JOB_ID"])
-    assert not (steps.root / "b.begin").exists(), "its next attempt runs, not this one"
-
-
-def test_an_allocation_that_has_ended_takes_no_trial(
-    steps: Steps, two: Callable[[], Mapping[str, str]], slurm: Slurm
-) -> None:
-    first = two()
-    steps.new(environ=first)
-    assert steps.end(steps.timed("a")).state is State.COMPLETED
-    slurm("scancel", first["SLURM_JOB_ID"])  # its driver is idle, and a session's end never came
     second = two()
     steps.new(environ=second)
-    outcome = steps.end(steps.timed("b"))
+    outcome = steps.end(steps.timed("d"))
     assert (outcome.state, outcome.allocation) == (State.COMPLETED, second["SLURM_JOB_ID"])
+    assert not (steps.root / "b.begin").exists(), "its next attempt runs, not this one"
 
 
 IN_ALLOCATION = ("--xlatune-executor", "allocation", "-n", "2")
@@ -275,6 +246,29 @@ def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
     assert len(inside.project.submitted) == len(set(inside.project.submitted))
+
+
+def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
+    inside: Any,
+    own: Mapping[str, str],
+    two: Callable[[], Mapping[str, str]],
+    slurm: Slurm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside.hold()
+    session = inside.start(*IN_ALLOCATION, slot=())
+    inside.victim()
+    # 15 s before its end: no step took that short
+    slurm("scontrol", "update", f"JobId={own['SLURM_JOB_ID']}", "EndTime=now+15")
+    inside.go.touch()
+    said = inside.finished(session)
+    assert "no time is left for another trial. Start another salloc" in said, said
+    assert "after" not in inside.project.measured
+    monkeypatch.setenv("SLURM_JOB_ID", two()["SLURM_JOB_ID"])
+    said = inside.run(*IN_ALLOCATION, slot=())
+    assert "2 passed" in said, said
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
 
 
 def test_outside_of_an_allocation_one_message_says_so(faults: Any) -> None:

@@ -1,11 +1,15 @@
 """Run trials as srun steps of the allocation that the session was started in: salloc, sbatch.
 
-A trial is an entry of a queue (`driver` lists the files), and a driver inside the allocation works
-the queue off without any session. So an allocation is bound to a trial only when the trial begins:
-where one ends, in whatever way, the next session's allocation goes on with the queue, and what has
-begun there and left no outcome is told as preempted, lost, or what else Slurm says.
+An attempt is one script that runs one srun, in a session of its own beside us, and outlives the
+process that started it. Its folder has, besides what a job's folder has (see the package):
 
-Every method may be called by any process whose turn it is; all that is known is in files.
+    < step.json    the allocation, the step's name and nodes, the process of the script
+    < step.sh      the script: the environment of a login, then srun
+    > ended.json   srun's exit status and the time, written by the script when srun is over
+
+So any process can tell where a step stands: by that file, by the script's process where it runs on
+the same machine, and by `squeue --steps`. A step never stands beside another on a node: the
+campaign has one at a time there, and srun without `--overlap` waits where another still runs.
 """
 
 from __future__ import annotations
@@ -18,17 +22,17 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import Request, SchedulerDown, Sight, payload
+from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, Sight, payload
 from pytest_xlatune.executors.folder import (
+    ProcessRecord,
     read_claim,
+    read_json_file,
     read_outcomes,
     read_started,
     write_spec,
@@ -38,7 +42,6 @@ from pytest_xlatune.executors.slurm import (
     SHOWN_DIGEST,
     OnSlurm,
     arguments_of,
-    driver,
     look,
     site_options,
 )
@@ -51,31 +54,21 @@ from pytest_xlatune.executors.slurm._commands import (
     run_command,
     unneeded_names,
 )
-from pytest_xlatune.executors.slurm._held import (
-    JOB_VARIABLE,
-    OVER,
-    Held,
-    faults,
-    held_in,
-    is_damaged,
-    is_of,
-    let_go_unreadable,
-    number_of,
-    read,
-    release,
-    time_note,
-)
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, given_away, is_whole
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_whole
 from pytest_xlatune.executors.slurm._script import SCRIPTS
-from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.errors import LedgerError, SubmissionError
 from pytest_xlatune.model.hosts import compress, expand
+from pytest_xlatune.model.record import TIME, Record, dataclass
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-_STARTS = 5  # of a driver that takes nothing
-_START_S = 5.0  # between two of them
+STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
+_JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # of the user's own allocation
+_NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
+_SPARE, _SPARE_S = 1.25, 20.0  # times the longest step so far, and on top: what the next may take
 _HARDER_S = 15.0  # after which an end is asked for by SIGKILL
 _BEFORE_S = 30.0  # a step that failed so long before its allocation ended did so by itself
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
@@ -83,7 +76,53 @@ _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME
 # srun: launch/slurm: _step_signal: Terminating StepId=4711.3
 _BY_SRUN = "Terminating StepId="
 _SHELL_SIGNAL = 128
-_NODES_VARIABLE = "SLURM_JOB_NODELIST"  # of the user's own allocation
+# EndTime=1795173260    EndTime=Unknown
+_END_TIME = re.compile(r"\bEndTime=(\d+)\b")
+# What a profile sets for Slurm's commands would steer srun; a trainer has no use for SLURM_JWT.
+_SCRIPT = """\
+#!/bin/bash
+end() {{
+  code=$?
+  umask {umask:03o}
+  printf '{{"code": %d, "end_s": %s}}\\n' "$code" "$(date +%s.%N)" >.{ended}
+  ln .{ended} {ended}
+}}
+trap end EXIT
+. {login}
+for name in ${{!SBATCH_*}} ${{!SLURM_*}} ${{!SRUN_*}}; do
+  case $name in SLURM_CONF | SLURM_CONF_SERVER | SLURM_CLUSTERS) ;; *) unset "$name" ;; esac
+done
+{srun}
+"""
+# the script has no parent that would have to reap it, and its process id is that of its shell
+_DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Record):
+    """A step that was started.
+
+    Attributes:
+        job_id: its number in the ledger, as `step-12`.
+        allocation: Slurm's id of it.
+        name: as Slurm shows it.
+        nodes: where it runs.
+        process: of the script that waits for its end.
+    """
+
+    job_id: str
+    allocation: str
+    name: str
+    nodes: tuple[str, ...]
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd(Record):
+    """How srun ended: its exit status as a shell has it, -1 where nothing tells it."""
+
+    code: int
+    end_s: float = field(metadata=TIME)
 
 
 class AllocationExecutor(OnSlurm):
@@ -108,52 +147,67 @@ class AllocationExecutor(OnSlurm):
     ) -> None:
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
-        self._poller = Poller(run=run, round_s=round_s, is_ours=is_of)
-        self._starts: dict[Path, list[float]] = defaultdict(list)  # of drivers, by their allocation
+        self._round_s = round_s
+        # a stranger that was given an allocation's number has no step of ours
+        self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
+        self._asked_s: dict[Path, float] = {}  # when Slurm was asked last for an attempt's step
+        self._over: set[Path] = set()  # the attempts of which it said that their step is over
 
     # -- the contract -----------------------------------------------------------------------------
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        """Put the attempt into the queue; the job id is its place in it: `step-12`.
+        """Start the attempt; the job id is its number among the steps of the ledger: `step-12`.
 
         Raises:
+            AllocationOver: the allocation is over, or has no time left for it.
             ConfigError: an option of the resources is ours to set.
             SchedulerDown: the controller is away.
-            SubmissionError: there is no allocation, or it does not hold the nodes.
+            SubmissionError: the allocation has lost the nodes.
         """
         folder = request.folder.resolve()
-        queue = folder.parent / driver.STEPS
-        if (number := _place(queue, folder.name)) is not None:
-            if not (folder / driver.TAKEN).exists():
-                self._provide(folder.parent, request)
-            return f"step-{number}"
-        _entry(request)  # raises where an option, or the name, cannot be
-        self._provide(folder.parent, request)
-        entry = _entry(request, write_spec(folder, spec))
+        with contextlib.suppress(LedgerError):  # a payload that is started again claims in vain
+            if (known := _read_step(folder)) is not None:
+                return known.job_id
+        step_words(request)  # raises where an option, or the name, cannot be
+        self._refuse_over(request)
+        words = step_words(request, self._own, digest=write_spec(folder, spec))
         payload.make_folder(folder / SCRIPTS)
-        payload.make_folder(queue)
-        number = 1 + max((_number(each) for each in queue.glob("[0-9]*-*.json")), default=0)
-        payload.write_json(queue / f"{number:06d}-{folder.name}.json", entry)
-        _log.info("%s is step-%d of the queue", request.job_name, number)
-        return f"step-{number}"
+        step = Step(
+            job_id=f"step-{1 + len(list(folder.parent.glob(f'*/{STEP}')))}",
+            allocation=self._own,
+            name=request.job_name,
+            nodes=request.nodelist,
+            process=_start(folder, words, self._own),
+        )
+        payload.write_json(folder / STEP, step.to_json())
+        _log.info("%s is %s, in allocation %s", request.job_name, step.job_id, self._own)
+        return step.job_id
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Look into the folders; ask Slurm for the allocations once in a few seconds at most."""
-        runs: dict[Path, list[Submission]] = defaultdict(list)
-        for each in submissions:
-            runs[(root / each.folder).resolve().parent].append(each)
+        """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
         found: dict[str, Outcome] = {}
-        for run, mine in runs.items():
-            allocations = self._look(run)
-            outcomes = {each.job_id: self._standing(root / each.folder, allocations)
-                        for each in mine}  # fmt: skip
-            left = [each for each in mine if not outcomes[each.job_id].state.is_final]
-            if left and allocations and not any(_is_taken(root / each.folder) for each in left):
-                _refuse_full(allocations[-1][0])
-            for held, said in allocations:  # a driver that was killed leaves its steps to the next
-                if left and not said.state.is_final and not held.is_ending:
-                    self._drive(held)
-            found |= outcomes
+        left: list[tuple[str, Path, Step, StepEnd | None]] = []
+        for each in submissions:
+            folder = (root / each.folder).resolve()
+            try:
+                step, end = _started(folder), _read_end(folder)
+            except LedgerError as error:
+                with contextlib.suppress(OSError):
+                    (folder / payload.CANCEL).touch()
+                found[each.job_id] = Outcome(
+                    state=State.FAILED, reason=str(error), is_unreadable=True
+                )
+                continue
+            if end is not None and end.code == 0:
+                found[each.job_id] = _told(folder, step, _at(step, end, State.COMPLETED))
+            else:
+                left.append((each.job_id, folder, step, end))
+        if left:
+            allocations = {step.allocation: folder.parent / step.allocation
+                           for _, folder, step, _ in left}  # fmt: skip
+            said = self._poller.poll(allocations)
+            for job_id, folder, step, end in left:
+                found[job_id] = self._standing(folder, step, end, said[step.allocation])
         return found
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -163,62 +217,110 @@ class AllocationExecutor(OnSlurm):
             SchedulerDown: the controller cannot be asked; a trial that has not begun never will.
             SubmissionError: scancel refused.
         """
-        steps: dict[str, dict[str, bool]] = defaultdict(dict)
         for each in submissions:
             folder, mark = root / each.folder, root / each.folder / payload.CANCEL
             was_asked = mark.exists() and time.time() - mark.stat().st_mtime > _HARDER_S
             with contextlib.suppress(OSError):  # a full disk takes no mark
                 if not mark.exists():
                     mark.touch()
-            taken = read(folder / driver.TAKEN, driver.TOOK)
-            if taken is not None and not (folder / driver.ENDED).exists():
-                steps[taken["allocation"]][taken["step"]] = was_asked
-        for allocation, names in steps.items():
-            asked = ["squeue", "-h", "-s", "-j", allocation, "-o", f"%i{SEPARATOR}%j"]
-            answer = self._run(asked)
-            if answer.trouble is Trouble.AWAY:
-                raise SchedulerDown(f"squeue does not name the steps of {allocation}")
-            rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-            for step_id, name in (row for row in rows if len(row) == 2):  # noqa: PLR2004
-                if name in names:
-                    self._cancel_step(step_id, is_hard=names[name])
+            with contextlib.suppress(LedgerError):
+                step = _read_step(folder)
+                if step is not None and _read_end(folder) is None:
+                    self._cancel_step(step, is_hard=was_asked)
 
-    def _cancel_step(self, step_id: str, *, is_hard: bool) -> None:
-        _log.info("Slurm is asked to cancel step %s", step_id)
-        answer = self._run(["scancel", *([] if is_hard else ["--signal=TERM"]), step_id])
+    def _cancel_step(self, step: Step, *, is_hard: bool) -> None:
+        answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
         if answer.trouble is Trouble.AWAY:
-            raise SchedulerDown(f"scancel: {answer.error}")
-        # a step that has ended meanwhile is as good
-        if (
-            answer.code
-            and "step" not in answer.error.lower()
-            and answer.trouble is Trouble.FOR_GOOD
-        ):
-            raise SubmissionError(f"scancel: {answer.error}")
+            raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
+        rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
+        for step_id in (row[0] for row in rows if row[1:] == [step.name]):
+            _log.info("Slurm is asked to cancel step %s", step_id)
+            answer = self._run(["scancel", *([] if is_hard else ["--signal=TERM"]), step_id])
+            if answer.trouble is Trouble.AWAY:
+                raise SchedulerDown(f"scancel: {answer.error}")
+            # a step that has ended meanwhile is as good
+            is_refused = answer.code and answer.trouble is Trouble.FOR_GOOD
+            if is_refused and "step" not in answer.error.lower():
+                raise SubmissionError(f"scancel: {answer.error}")
 
     # -- before anything is submitted -------------------------------------------------------------
 
     @property
     def _own(self) -> str:
         """The id of the allocation around this session; "" where it is in none."""
-        return self._environ.get(JOB_VARIABLE, "")
+        return self._environ.get(_JOB, "")
 
     def own_nodes(self) -> tuple[str, ...]:
         """Return the nodes of the allocation around this session."""
-        return expand(self._environ.get(_NODES_VARIABLE, ""))
+        return expand(self._environ.get(_NODES, ""))
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Say that no allocation can be had; see `_held.faults`."""
-        return faults(
-            nodelist=nodelist,
-            resources=resources,
-            environ=self._environ,
-            run=self._run,
-        )
+        """Return all that keeps trials from running in the allocation, one sentence each."""
+        if not self._own:
+            return (_NOT_INSIDE,)
+        try:
+            found, absent, end_s = self._allocation(nodelist)
+        except SchedulerDown as error:
+            return (str(error),)
+        found += absent
+        limit_s = resources.time_limit_s
+        if end_s is not None and (left_s := max(end_s - time.time(), 0.0)) < limit_s:
+            found.append(
+                f"allocation {self._own} ends in {duration(left_s)}, before a trial must be over "
+                f"({duration(limit_s)}, time_limit_s); ask for a longer one, or limit trials by "
+                "Resources(time_limit_s=...)"
+            )
+        return tuple(found)
+
+    def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
+        """Return what is wrong with the allocation, which nodes it lacks, and when it ends."""
+        name = f"allocation {self._own}"
+        answer = self._run(["scontrol", "show", "job", "-o", self._own])
+        job = parse_scontrol(answer.out).get(self._own)
+        if job is None and answer.trouble is Trouble.AWAY:
+            raise SchedulerDown(f"{name} cannot be asked for: {answer.error}")
+        if job is None or not _runs(job.outcome):
+            why = answer.error or (job.outcome.reason if job else "Slurm does not know it")
+            return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], [], None
+        found, lacks = [], []
+        if absent := [node for node in nodelist if node not in job.outcome.nodes]:
+            lacks.append(
+                f"{compress(absent)} is not in {name}, which has {compress(job.outcome.nodes)}; "
+                "name nodes of it, or leave the node list out to take all"
+            )
+        # OverSubscribe=NO    OverSubscribe=OK
+        if "OverSubscribe=OK" in answer.out:
+            found.append(
+                f"{name} may share its nodes with other jobs; ask for it with salloc --exclusive"
+            )
+        return found, lacks, _end_of(answer.out)
+
+    def _refuse_over(self, request: Request) -> None:
+        """Raise where the allocation cannot take a trial any more."""
+        if not self._own:
+            raise AllocationOver(_NOT_INSIDE)
+        found, absent, end_s = self._allocation(request.nodelist)
+        limit_s, longest_s = request.resources.time_limit_s, _longest_s(request.folder.parent)
+        needs_s = min(limit_s, longest_s * _SPARE + _SPARE_S) if longest_s else limit_s
+        if end_s is not None and time.time() + needs_s > end_s:
+            found.append("no time is left for another trial")
+        if found:
+            raise AllocationOver(
+                f"allocation {self._own} takes no further trial: {'; '.join(found)}. Start another "
+                "salloc and run again: what was measured stays"
+            )
+        if absent:  # it has lost them, and other trials may go on
+            raise SubmissionError(absent[0])
 
     def time_note(self) -> str:
-        """Say how long the allocation around this session still lasts."""
-        return time_note(self._own, run=self._run)
+        """Say how long the allocation around this session still lasts; "" where none tells."""
+        if not self._own:
+            return ""
+        end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._own]).out)
+        if end_s is None:
+            return ""
+        left = duration(max(end_s - time.time(), 0.0))
+        return f"allocation {self._own} ends in {left}; trials that have not run wait for another"
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Say nothing: in one's own allocation other jobs are no trouble."""
@@ -243,211 +345,65 @@ class AllocationExecutor(OnSlurm):
             run=self._run,
         )
 
-    def release(self, folder: Path) -> None:
-        """Have the drivers of the ledger in this folder take no further step."""
-        release(folder)
-
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the words of the step."""
         title = f"`{trial_id}` as a step of the allocation that is held"
         return title, f"{shlex.join(step_words(request))}\n"
 
-    # -- allocations ------------------------------------------------------------------------------
-
-    def _look(self, run: Path) -> list[tuple[Held, Outcome]]:
-        """Return the allocations of a run and where each stands."""
-        known = held_in(run)
-        let_go_unreadable(run, known)
-        left = {each.job_id: each.folder for each in known if each.job_id and each.over is None}
-        answers = self._poller.poll(left) if left else {}
-        found = []
-        for each in known:
-            said = each.over or answers.get(each.job_id, Outcome(state=State.PENDING))
-            if each.over is None and left.get(each.job_id, each.folder) != each.folder:
-                said = given_away(each.folder, each.job_id)
-            if said.state.is_final and each.over is None:
-                payload.write_json(each.folder / OVER, said.to_json())
-                _log.info("allocation %s is over: %s", each.job_id, said.reason)
-            found.append((each, said))
-        return found
-
-    def _provide(self, run: Path, request: Request) -> None:
-        """See that the allocation will take a trial and has a driver, or raise."""
-        known = held_in(run)
-        if not known:
-            self._refuse_faults(request)
-        held = next((each for each in known if each.job_id == self._own), None)
-        if held is None:
-            held = self._enter(run)
-        _refuse_full(held)
-        (held.folder / driver.END).unlink(missing_ok=True)
-        self._drive(held)
-
-    def _enter(self, run: Path) -> Held:
-        """Take up the allocation around this session."""
-        job_id = self._own
-        if not job_id:
-            raise SubmissionError(
-                f"{JOB_VARIABLE} is not set: there is no allocation to go on in. Start another "
-                "salloc"
-            )
-        answer = self._run(["scontrol", "show", "job", "-o", job_id])
-        job = parse_scontrol(answer.out).get(job_id)
-        if job is None:
-            kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
-            raise kind(f"allocation {job_id} cannot be asked for: {answer.error}")
-        folder = _next(run)
-        payload.make_folder(folder)
-        said = {
-            "job_id": job_id,
-            "work_dir": job.folder or "/",
-            "submitted_s": job.submitted_s,
-        }
-        payload.write_json(folder / driver.HELD_JSON, said)
-        return held_in(run)[-1]
-
-    def _refuse_faults(self, request: Request) -> None:
-        found = faults(
-            nodelist=request.nodelist,
-            resources=request.resources,
-            environ=self._environ,
-            run=self._run,
-        )
-        if found:
-            raise SubmissionError("; ".join(found))
-
-    def _drive(self, held: Held) -> None:
-        """Start a driver beside us, unless one runs; with the environment of a login."""
-        starts, now_s = self._starts[held.folder], time.monotonic()
-        if (starts and now_s - starts[-1] < _START_S) or held.is_driven:
-            return
-        said = held.folder / "driver.txt"
-        if len(starts) >= _STARTS and not held.word.get("took"):
-            last = owned.read_text(said).strip()
-            raise SubmissionError(
-                f"the driver of allocation {held.job_id} ends as soon as it starts: "
-                f"{last[-500:]!r}; see {said}"
-            )
-        starts.append(now_s)
-        script = held.folder / "driver.sh"
-        words = [sys.executable, "-I", "-S", driver.__file__, str(held.folder)]
-        lines = (f". {shlex.quote(str(LOGIN))}", "unset SLURM_JWT", f"exec {shlex.join(words)}")
-        owned.write_bytes(script, "\n".join(("#!/bin/bash", *lines, "")).encode())
-        dropped = set(unneeded_names(os.environ))
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(owned.open_file(said, append), "ab") as file:
-            # its parent is gone at once: the driver outlives the session, and warns none of its end
-            subprocess.run(
-                ["/bin/sh", "-c", 'setsid /bin/bash "$1" &', "sh", str(script)],
-                env={name: value for name, value in os.environ.items() if name not in dropped},
-                cwd=held.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                check=True,
-            )
-        _log.info("started a driver of allocation %s", held.job_id)
-
     # -- where an attempt stands ------------------------------------------------------------------
 
-    def _standing(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
-        taken = read(folder / driver.TAKEN, driver.TOOK)
-        if taken is None:
-            found = _unreadable(folder) or self._in_queue(folder, allocations)
-            if not found.state.is_final:
-                return found
-            # no later allocation may run what has an outcome
-            (folder / payload.CANCEL).touch()
-            if (taken := read(folder / driver.TAKEN, driver.TOOK)) is None:
-                return found
-        held, said = next(
-            (pair for pair in allocations if pair[0].folder.name == taken["held"]),
-            (None, Outcome(state=State.LOST, reason="its allocation is not known")),
-        )
-        word = _word(folder / driver.ENDED)
-        now = self._ended(folder, taken, word, held, said) or _running(folder, said)
-        return dataclasses.replace(now, allocation=taken["allocation"])
-
-    def _in_queue(self, folder: Path, allocations: Sequence[tuple[Held, Outcome]]) -> Outcome:
-        """Say why an attempt has not begun."""
-        if (folder / payload.CANCEL).exists():
-            return Outcome(state=State.CANCELLED, reason="cancelled before it began")
-        for held, said in allocations:
-            if said.state is State.RUNNING and held.takes:
-                return Outcome(
-                    state=State.PENDING, reason=f"waits for its turn in allocation {held.job_id}"
-                )
-        if not allocations:
-            return Outcome(state=State.PENDING, reason="waits for an allocation")
-        held, said = allocations[-1]
-        if not said.state.is_final:
-            return dataclasses.replace(
-                said,
-                state=State.PENDING,
-                reason=f"allocation {held.job_id}: {said.reason}",
-                start_s=None,
-            )
-        if held.job_id == self._environ.get(JOB_VARIABLE, held.job_id):
-            # the next attempt says that no allocation is left
-            why = f"allocation {held.job_id} was over before it began: {said.reason}"
-            return Outcome(state=State.PREEMPTED, reason=why)
-        return Outcome(state=State.PENDING, reason="waits for another allocation")
-
-    def _ended(
-        self,
-        folder: Path,
-        taken: Mapping[str, Any],
-        word: Mapping[str, Any] | None,
-        held: Held | None,
-        said: Outcome,
-    ) -> Outcome | None:
-        """Return how a step ended; None while it runs, or while that is not certain."""
-        job_id = taken["allocation"]
-        if word is not None and word["code"] == 0:
-            done = Outcome(state=State.COMPLETED, start_s=taken["at_s"], end_s=word["end_s"])
-            return ended(SlurmJob(job_id=job_id, outcome=done), folder)
+    def _standing(self, folder: Path, step: Step, end: StepEnd | None, said: Outcome) -> Outcome:
+        """Return how a step stands that did not end well, as far as that is certain."""
         if said.state.is_final:
             until_s = said.end_s or math.inf
-            ended_s = math.inf if word is None else word["end_s"]
-            if ended_s > until_s - _BEFORE_S:
-                cut = _with_allocation(folder, taken, said)
-                is_begun = any(folder.glob("claimed*.json"))
-                # read as a person's cancel it would stop the sweep
-                if cut.state is State.CANCELLED and not is_begun:
-                    why = f"allocation {job_id} was over before it began: {said.reason}"
-                    return dataclasses.replace(cut, state=State.PREEMPTED, reason=why)
-                return cut
-        if word is None:
-            return None
-        if not said.state.is_final and not self._now(held).reason.startswith("RUNNING"):
-            return None  # the allocation ends too, and that may be why
-        return ended(SlurmJob(job_id=job_id, outcome=_failed(folder, taken, word)), folder)
+            if end is None or end.end_s > until_s - _BEFORE_S:
+                return _with_allocation(folder, step, said)
+        else:
+            is_waited_for = end is None and step.process.is_alive
+            if is_waited_for or not self._is_over(folder, step, is_told=end is not None):
+                return _running(folder, step, said)
+        return _failed(folder, step, end or StepEnd(code=-1, end_s=time.time()))
 
-    def _now(self, held: Held | None) -> Outcome:
-        """Return where an allocation stands by Slurm's word of just now; unknown is lost."""
-        if held is None:
-            return Outcome(state=State.LOST)
-        job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", held.job_id]).out)
-        known = job.get(held.job_id)
-        return Outcome(state=State.LOST) if known is None else known.outcome
+    def _is_over(self, folder: Path, step: Step, *, is_told: bool) -> bool:
+        """Whether a step holds no node any more, and that is not the end of its allocation."""
+        if folder in self._over:
+            return True
+        now_s = time.monotonic()
+        if now_s - self._asked_s.get(folder, -math.inf) < self._round_s:
+            return False
+        self._asked_s[folder] = now_s
+        steps = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
+        names = [line.partition(SEPARATOR)[2] for line in steps.out.splitlines()]
+        if steps.code or step.name in names:
+            return False
+        job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", step.allocation]).out).get(
+            step.allocation
+        )
+        if job is None or not _runs(job.outcome):
+            return False  # the next round says how the allocation ended
+        if not is_told and not any(folder.glob("claimed*.json")):
+            with contextlib.suppress(OSError):  # a payload that comes late starts nothing
+                (folder / payload.CANCEL).touch()
+        self._over.add(folder)
+        return True
 
 
-def step_words(request: Request) -> tuple[str, ...]:
-    """Return how an attempt is started inside an allocation, whose id the driver adds.
+_STEP_ROW = f"%i{SEPARATOR}%j"
+
+
+def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGEST) -> list[str]:
+    """Return how an attempt is started inside an allocation; "" is the one around the shell.
 
     Raises:
         ConfigError: an option of the resources is ours to set.
     """
-    return ("srun", *_entry(request)["srun"])
-
-
-def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
-    """Return what the driver has to know of a trial."""
     folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
     arguments_of(request)  # raises where an option, or the name, cannot be
     _, srun = site_options(resources.options)
     count = len(nodes) or resources.nodes or 1
-    words = [
+    return [
+        "srun",
+        *([f"--jobid={allocation}"] if allocation else []),
         f"--nodes={count}",
         f"--ntasks={count * resources.tasks_per_node}",
         f"--ntasks-per-node={resources.tasks_per_node}",
@@ -460,99 +416,137 @@ def _entry(request: Request, digest: str = SHOWN_DIGEST) -> dict[str, Any]:
         *srun,
         *payload.quick_words(folder, digest),
     ]
-    return {
-        "folder": str(folder),
-        "nodes": list(nodes),
-        "step": request.job_name,
-        "limit_s": resources.time_limit_s,
-        "srun": words,
-    }
 
 
-def _next(run: Path) -> Path:
-    """Return the folder of another allocation: of a number that none has, readable or not."""
-    return run / f"held-{1 + max(map(number_of, run.glob('held-*')), default=0)}"
+def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord:
+    """Start the script of an attempt, with next to nothing of our environment."""
+    text = _SCRIPT.format(
+        umask=0o777 & ~owned.mode_in(folder),
+        ended=ENDED,
+        login=shlex.quote(str(LOGIN)),
+        srun=shlex.join(words),
+    )
+    owned.write_bytes(folder / SCRIPT, text.encode())
+    log = folder / SCRIPTS / f"{allocation}_0_log.err"
+    os.close(owned.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    dropped = set(unneeded_names(os.environ))
+    started = subprocess.run(
+        ["/bin/sh", "-c", _DETACHED, "sh", str(folder / SCRIPT), str(log)],
+        env={name: value for name, value in os.environ.items() if name not in dropped},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return ProcessRecord(**payload.identity(int(started.stdout)), at_s=time.time())
 
 
-def _is_taken(folder: Path) -> bool:
-    """Whether an allocation has taken an attempt."""
-    return (folder / driver.TAKEN).exists()
+def _read_step(folder: Path) -> Step | None:
+    """Return the step of an attempt; None before it is started.
+
+    Raises:
+        LedgerError: its file cannot be read.
+    """
+    data = read_json_file(folder / STEP)
+    return None if data is None else Step.from_json(data)
 
 
-def _refuse_full(held: Held) -> None:
-    """Raise where an allocation takes no further trial."""
-    if held.over or held.word.get("is_full"):
-        why = held.word.get("why") or "no time is left for another trial"
-        left = held.over.reason if held.over else why
-        raise SubmissionError(
-            f"allocation {held.job_id} takes no further trial: {left}. Start another "
-            "salloc and run again: what was measured stays"
-        )
+def _started(folder: Path) -> Step:
+    """Return the step of an attempt that the ledger says was started. Raises as `_read_step`."""
+    step = _read_step(folder)
+    if step is None:
+        raise LedgerError(f"{folder / STEP} is gone: nothing else names the step")
+    return step
 
 
-def _unreadable(folder: Path) -> Outcome | None:
-    """Return the failure of an attempt of which it cannot be read which allocation took it."""
-    path = folder / driver.TAKEN
-    if not is_damaged(path, driver.TOOK):
-        return None
-    said = f"{path}: it does not say which allocation took the attempt"
-    return Outcome(state=State.FAILED, reason=said, is_unreadable=True)
+def _read_end(folder: Path) -> StepEnd | None:
+    """Return how srun ended; None before that. Of a file that cannot be read no good end."""
+    path = folder / ENDED
+    try:
+        data = read_json_file(path)
+        return None if data is None else StepEnd.from_json(data)
+    except LedgerError:
+        return StepEnd(code=-1, end_s=path.lstat().st_mtime)
 
 
-def _word(path: Path) -> Mapping[str, Any] | None:
-    """Return how srun ended; of a word that cannot be read when it was said, and no good end."""
-    word: Mapping[str, Any] | None = read(path, driver.CAME_TO)
-    if word is None and is_damaged(path, driver.CAME_TO):
-        return {"code": -1, "end_s": path.lstat().st_mtime}
-    return word
+def _longest_s(run: Path) -> float:
+    """Return how long the longest step took that ended well; 0 where none has."""
+    longest_s = 0.0
+    for path in run.glob(f"*/{ENDED}"):
+        with contextlib.suppress(LedgerError):
+            step, end = _read_step(path.parent), _read_end(path.parent)
+            if step is not None and end is not None and end.code == 0:
+                longest_s = max(longest_s, end.end_s - step.process.at_s)
+    return longest_s
 
 
-def _running(folder: Path, said: Outcome) -> Outcome:
+def _runs(allocation: Outcome) -> bool:
+    """Whether an allocation can run a step; one that is COMPLETING or suspended cannot."""
+    return allocation.reason.startswith("RUNNING")
+
+
+def _end_of(text: str) -> float | None:
+    """Return when a job ends, in seconds since the epoch; None where it has no end."""
+    match = _END_TIME.search(text)
+    return float(match[1]) if match else None
+
+
+def _running(folder: Path, step: Step, said: Outcome) -> Outcome:
     started, claim = read_started(folder), read_claim(folder)
     if started is None:
         reason = "starting" if claim is None else "its payload has started"
-        return Outcome(state=State.PENDING, reason=reason)
+        return Outcome(state=State.PENDING, reason=reason, allocation=step.allocation)
     ranks = read_outcomes(folder)
     reason = "its ranks have ended; the step has not" if 0 in ranks else said.reason
     return Outcome(
         state=State.RUNNING,
-        nodes=said.nodes,
+        nodes=step.nodes or said.nodes,
         start_s=started.at_s,
         reason=reason,
         is_suspended=said.is_suspended,
+        allocation=step.allocation,
     )
 
 
-def _failed(folder: Path, taken: Mapping[str, Any], word: Mapping[str, Any]) -> Outcome:
+def _at(step: Step, end: StepEnd, state: State, reason: str = "") -> Outcome:
+    return Outcome(state=state, reason=reason, start_s=step.process.at_s, end_s=end.end_s)
+
+
+def _told(folder: Path, step: Step, outcome: Outcome) -> Outcome:
+    """Return how an attempt ended, by Slurm's word of its step and by the payloads'."""
+    found = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
+    return dataclasses.replace(found, allocation=step.allocation)
+
+
+def _failed(folder: Path, step: Step, end: StepEnd) -> Outcome:
     """Return how a step ended whose srun did not end well, by what that said."""
-    code, ranks = word["code"], read_outcomes(folder)
-    at = {"start_s": taken["at_s"], "end_s": word["end_s"]}
-    if is_whole(folder, list(ranks.values())):
-        return Outcome(state=State.COMPLETED, reason="srun was lost", **at)
-    if code < 0:  # srun itself was killed, and the step has left the nodes
-        state = State.FAILED if ranks else State.LOST
-        return Outcome(state=state, reason="srun was killed", **at)
+    ranks = read_outcomes(folder)
     said = "".join(_said(folder))
     cancelled = _CANCELLED.search(said)
     is_own = any(each.state in (State.FAILED, State.TIMEOUT) for each in ranks.values())
-    if cancelled and cancelled["limit"]:
-        return Outcome(state=State.TIMEOUT, reason="TIMEOUT: the step's limit", **at)
-    if cancelled and _BY_SRUN not in said and not is_own:
-        return Outcome(state=State.CANCELLED, reason=f"CANCELLED: {cancelled[0]}", **at)
+    if is_whole(folder, list(ranks.values())):
+        outcome = _at(step, end, State.COMPLETED, "srun was lost")
+    elif end.code < 0:  # the script was killed, and the step has left the nodes
+        state = State.FAILED if ranks else State.LOST
+        outcome = _at(step, end, state, "the script of its step was killed")
+    elif cancelled and cancelled["limit"]:
+        outcome = _at(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
+    elif cancelled and _BY_SRUN not in said and not is_own:
+        outcome = _at(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
     # as a failure of the program the second one would drop the profile
-    if not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
+    elif not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
         lines = [each.strip() for each in said.splitlines() if each.strip()]
         own = [each for each in lines if not each.startswith("srun: ")] or lines or [""]
-        why = f"its step did not begin, srun ended with {code}: {own[-1]:.300}"
-        return Outcome(state=State.LOST, reason=why, **at)
-    signal = max(code - _SHELL_SIGNAL, 0) or None
-    return Outcome(
-        state=State.FAILED,
-        exit_code=None if signal else code,
-        signal=signal,
-        reason=f"FAILED: srun ended with {code}",
-        **at,
-    )
+        why = f"its step did not begin, srun ended with {end.code}: {own[-1]:.300}"
+        outcome = _at(step, end, State.LOST, why)
+    else:
+        signal = max(end.code - _SHELL_SIGNAL, 0) or None
+        outcome = dataclasses.replace(
+            _at(step, end, State.FAILED, f"FAILED: srun ended with {end.code}"),
+            exit_code=None if signal else end.code,
+            signal=signal,
+        )
+    return _told(folder, step, outcome)
 
 
 # how an allocation ended -> what that is for a trial that was cut off by it
@@ -563,30 +557,32 @@ _CUT_OFF: Mapping[State, State] = {
 }
 
 
-def _with_allocation(folder: Path, taken: Mapping[str, Any], said: Outcome) -> Outcome:
+def _with_allocation(folder: Path, step: Step, said: Outcome) -> Outcome:
     """Return how an attempt ended whose allocation is over: by itself, or with that."""
     ranks = list(read_outcomes(folder).values())
-    reason = f"allocation {taken['allocation']} ended: {said.reason}"
     state = _CUT_OFF.get(said.state, said.state)
+    reason = f"allocation {step.allocation} ended: {said.reason}"
     if is_whole(folder, ranks):
         state, reason = State.COMPLETED, ""
+    # read as a person's cancel it would stop the sweep
+    elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
+        state = State.PREEMPTED
+        reason = f"allocation {step.allocation} was over before it began: {said.reason}"
     cut = dataclasses.replace(
-        said, state=state, reason=reason, start_s=taken["at_s"], exit_code=None, signal=None
+        said,
+        state=state,
+        reason=reason,
+        start_s=step.process.at_s,
+        exit_code=None,
+        signal=None,
     )
-    return ended(SlurmJob(job_id=taken["allocation"], outcome=cut), folder)
+    return _told(folder, step, cut)
 
 
-def _said(folder: Path) -> Iterator[str]:
+def _said(folder: Path) -> list[str]:
+    """Return what the script and srun said."""
+    found = []
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
         with contextlib.suppress(OSError):
-            yield owned.read_text(path)
-
-
-def _place(queue: Path, name: str) -> int | None:
-    found = [_number(each) for each in queue.glob("[0-9]*-*.json")
-             if each.name.partition("-")[2] == f"{name}.json"]  # fmt: skip
-    return found[0] if found else None
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition("-")[0])
+            found.append(owned.read_text(path))
+    return found

@@ -1,0 +1,292 @@
+"""Trials in an allocation: what is told before the start, what is started, how a step ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, payload
+from pytest_xlatune.executors.slurm import allocation
+from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
+from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
+from tests.helpers.played import AWAY, OK, UNKNOWN, Scripted, scontrol
+
+ALLOCATION = scontrol("RUNNING").replace("EndTime=1795173260", "EndTime=Unknown")
+INSIDE = {"SLURM_JOB_ID": "31", "SLURM_JOB_NODELIST": "node[002-003]"}
+ENDS_S = 1795173260.0  # EndTime of a job, as `scontrol` says it
+
+
+def executor(said: str | Reply = ALLOCATION, *, steps: str = "") -> AllocationExecutor:
+    answer = said if isinstance(said, Reply) else Reply(code=0, out=said)
+    run = Scripted(scontrol=answer, squeue=Reply(code=0, out=steps))
+    return AllocationExecutor(environ=INSIDE, run=run, round_s=0.0)
+
+
+def test_an_allocation_that_is_fit_has_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 600)
+    for said in (ALLOCATION, scontrol("RUNNING")):
+        found = executor(said).faults(nodelist=("node002",), resources=Resources(time_limit_s=600))
+        assert found == ()
+
+
+def test_a_plan_says_how_long_the_allocation_still_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 3 * 3600)
+    said = executor(scontrol("RUNNING")).time_note()
+    assert said == "allocation 31 ends in 3 h; trials that have not run wait for another"
+    assert AllocationExecutor(environ={}, run=Scripted()).time_note() == "", "outside of one"
+
+
+@pytest.mark.parametrize(
+    ("said", "nodelist", "expected"),
+    [
+        (scontrol("COMPLETED"), (), "allocation 31 .* does not run: "),
+        (scontrol("COMPLETING"), (), "allocation 31 .* does not run: "),
+        (AWAY, (), "allocation 31 cannot be asked for: "),
+        (ALLOCATION, ("node002", "node009"), r"node009 is not in .* has node\[002-003\]"),
+        (ALLOCATION.replace("Subscribe=NO", "Subscribe=OK"), (), "salloc --exclusive"),
+        (scontrol("RUNNING"), (), "ends in 5 min, before a trial must be over"),
+    ],
+    ids=["over", "ending", "away", "another node", "shared", "too short"],
+)
+def test_an_allocation_that_is_not_fit_is_told(
+    monkeypatch: pytest.MonkeyPatch, said: str | Reply, nodelist: tuple[str, ...], expected: str
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 300)
+    found = executor(said).faults(nodelist=nodelist, resources=Resources())
+    assert re.search(expected, "; ".join(found))
+
+
+# -- what is started ------------------------------------------------------------------------------
+
+
+def request(run: Path, name: str = "t", **changed: Any) -> Request:
+    said = {"job_name": f"xlt-{name}", "comment": "xlatune:a", "nodelist": ("node002",)}
+    said |= {"resources": Resources(time_limit_s=600), "folder": run / f"{name}.1"}
+    return Request(**said | changed)
+
+
+def submission(run: Path, job_id: str, name: str = "t") -> Submission:
+    return Submission(trial_id=name, attempt=1, executor="allocation", job_id=job_id,
+                      folder=f"{run.name}/{name}.1")  # fmt: skip
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Plays srun by a script; the login sets what would steer it."""
+
+    def play(text: str) -> None:
+        path = tmp_path / "bin" / "srun"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    login = tmp_path / "login.sh"
+    login.write_text("export SRUN_PARTITION=other SLURM_TIMELIMIT=1 SLURM_JWT=t PROFILE=yes\n")
+    monkeypatch.setattr(allocation, "LOGIN", login)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("SLURM_CONF", "/etc/lab/slurm.conf")
+    monkeypatch.setenv("HF_TOKEN", "planted")
+    return play
+
+
+def ended(run: Path, name: str = "t") -> dict[str, Any]:
+    path = run / f"{name}.1" / allocation.ENDED
+    until_s = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_step_gets_the_environment_of_a_login_and_leaves_how_srun_ended(
+    tmp_path: Path, srun: Callable[[str], None]
+) -> None:
+    srun('env >seen.txt; echo "$@" >words.txt; exit 41')
+    run = tmp_path / "run"
+    made = executor()
+    assert made.submit(LaunchSpec(argv=("true",), env={"API_KEY": "hidden"}), request(run)) == (
+        "step-1"
+    )
+    end = ended(run)
+    assert end["code"] == 41
+    assert abs(end["end_s"] - time.time()) < 60
+    seen = (run / "t.1" / "seen.txt").read_text().splitlines()
+    assert {"SLURM_CONF=/etc/lab/slurm.conf", "PROFILE=yes"} <= {*seen}
+    assert not any(each.startswith(("SRUN_", "SLURM_TIME", "SLURM_JWT", "HF_")) for each in seen)
+    words = (run / "t.1" / "words.txt").read_text()
+    assert "--jobid=31 --nodes=1 " in words
+    assert "--nodelist=node002" in words
+    assert "hidden" not in words + (run / "t.1" / allocation.SCRIPT).read_text()
+
+
+def test_an_attempt_that_is_submitted_again_has_one_step(
+    tmp_path: Path, srun: Callable[[str], None]
+) -> None:
+    srun("echo once >>begun.txt")
+    run = tmp_path / "run"
+    spec = LaunchSpec(argv=("true",))
+    said = [executor().submit(spec, request(run)) for _ in range(2)]
+    assert said == ["step-1", "step-1"], "of another process too"
+    assert executor().submit(spec, request(run, "u")) == "step-2"
+    ended(run)
+    assert (run / "t.1" / "begun.txt").read_text() == "once\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "longest_s", "refusal"),
+    [
+        (scontrol("CANCELLED"), 0, AllocationOver("31 takes no further trial: .*CANCELLED")),
+        (scontrol("RUNNING"), 0, AllocationOver("no time is left .* Start another salloc")),
+        (scontrol("RUNNING"), 225, AllocationOver("no time is left")),
+        (scontrol("RUNNING"), 220, None),
+        (ALLOCATION.replace("[002-003]", "003"), 0, SubmissionError("node002 is not in")),
+        (AWAY, 0, SchedulerDown("cannot be asked")),
+    ],
+    ids=["over", "limit", "a longer one", "a short one", "lost a node", "away"],
+)
+def test_an_allocation_takes_a_trial_while_it_runs_has_its_nodes_and_the_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str | Reply,
+    longest_s: float,
+    refusal: Exception | None,
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: ENDS_S - 300)
+    run = tmp_path / "run"
+    if longest_s:  # the longest step so far
+        standing_step(run, "before", at_s=1000.0, end={"code": 0, "end_s": 1000.0 + longest_s})
+    if refusal is None:
+        assert executor(said).submit(LaunchSpec(argv=("true",)), request(run)) == "step-2"
+        return
+    with pytest.raises(type(refusal), match=str(refusal)) as caught:
+        executor(said).submit(LaunchSpec(argv=("true",)), request(run))
+    assert type(caught.value) is type(refusal)
+    assert not (run / "t.1").exists()
+
+
+# -- how a step ended -----------------------------------------------------------------------------
+
+
+def standing_step(
+    run: Path,
+    name: str = "t",
+    *,
+    pid: int = 1,
+    at_s: float = 95.0,
+    end: dict[str, float] | None = None,
+    said: str = "",
+    rank: Outcome | None = None,
+) -> Submission:
+    """The folder of a step whose script is dead, or is the process `pid`."""
+    folder = run / f"{name}.1"
+    (folder / "submitit").mkdir(parents=True)
+    process = {**payload.identity(pid), "at_s": at_s}
+    if pid == 1:
+        process["start_ticks"] = 0
+    step = {"job_id": "step-1", "allocation": "31", "name": f"xlt-{name}", "nodes": ["node002"]}
+    (folder / allocation.STEP).write_text(json.dumps({**step, "process": process}))
+    if end is not None:
+        (folder / allocation.ENDED).write_text(json.dumps(end))
+    (folder / "submitit" / "31_0_log.err").write_text(said)
+    if rank is not None:
+        for stem in ("claimed", "started"):
+            claim = {**payload.identity(os.getpid()), "at_s": at_s}
+            (folder / payload.name_of(stem)).write_text(json.dumps(claim))
+        if rank.state.is_final:
+            (folder / payload.name_of("outcome")).write_text(json.dumps(rank.to_json()))
+    return submission(run, "step-1", name)
+
+
+BEGUN = Outcome(state=State.RUNNING)
+LIMIT = "slurmstepd: error: *** STEP 31.3 ON n1 CANCELLED AT 2026-11-23T09:12:01{} ***\n"
+CANCELLED = ALLOCATION.replace("RUNNING", "CANCELLED").replace("=Unknown", "=100")
+LISTED = f"31.0{SEPARATOR}xlt-t"
+
+
+@pytest.mark.parametrize(
+    ("known", "slurm", "steps", "expected"),
+    [
+        ({"end": {"code": 0, "end_s": 99.0}, "rank": OK}, UNKNOWN, "", (State.COMPLETED, "")),
+        ({"pid": os.getpid()}, ALLOCATION, "", (State.PENDING, "starting")),
+        ({"pid": os.getpid(), "rank": BEGUN}, ALLOCATION, "", (State.RUNNING, "RUNNING")),
+        ({"rank": BEGUN}, ALLOCATION, LISTED, (State.RUNNING, "RUNNING")),
+        ({"rank": OK}, ALLOCATION, "", (State.COMPLETED, "srun was lost")),
+        ({}, ALLOCATION, "", (State.LOST, "the script of its step was killed")),
+        ({"end": {"code": 1, "end_s": 96.0}}, ALLOCATION, LISTED, (State.PENDING, "starting")),
+        ({"end": {"code": 1, "end_s": 96.0}}, scontrol("COMPLETING"), "",
+         (State.PENDING, "starting")),
+        ({"end": {"code": 1, "end_s": 96.0}, "said": "srun: error: Socket timed out\n"},
+         ALLOCATION, "", (State.LOST, "its step did not begin, .*Socket timed out")),
+        ({"end": {"code": 137, "end_s": 96.0}, "rank": BEGUN}, ALLOCATION, "",
+         (State.FAILED, "srun ended with 137")),
+        ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN,
+          "said": LIMIT.format(" DUE TO TIME LIMIT")},
+         ALLOCATION, "", (State.TIMEOUT, "the step's limit")),
+        ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN, "said": LIMIT.format("")},
+         ALLOCATION, "", (State.CANCELLED, "CANCELLED: STEP 31.3")),
+        ({"end": {"code": 1, "end_s": 96.0}}, CANCELLED, "",
+         (State.PREEMPTED, "allocation 31 was over before it began")),
+        ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN}, CANCELLED, "",
+         (State.CANCELLED, "allocation 31 ended: CANCELLED")),
+        ({"end": {"code": 1, "end_s": 60.0}, "rank": BEGUN}, CANCELLED, "",
+         (State.FAILED, "srun ended with 1")),
+        ({"rank": OK}, CANCELLED, "", (State.COMPLETED, "")),
+    ],
+    ids=[
+        "ended well: Slurm is not asked",
+        "its script waits",
+        "runs",
+        "runs on without its script",
+        "ended without its script",
+        "its script was killed before it began",
+        "srun ended, its step has not",
+        "srun ended, and so does the allocation",
+        "srun could not begin it",
+        "killed",
+        "its own time limit",
+        "a person cancels it",
+        "the allocation was over before it began",
+        "cut off with the allocation",
+        "failed before the allocation ended",
+        "ended well before the allocation did",
+    ],
+)  # fmt: skip
+def test_where_a_step_stands(
+    tmp_path: Path,
+    known: dict[str, Any],
+    slurm: str | Reply,
+    steps: str,
+    expected: tuple[State, str],
+) -> None:
+    each = standing_step(tmp_path / "run", **known)
+    found = executor(slurm, steps=steps).poll([each], root=tmp_path)["step-1"]
+    assert (found.state, found.allocation) == (expected[0], "31"), found
+    assert re.search(expected[1], found.reason)
+    is_lost = found.state is State.LOST and not (tmp_path / each.folder / allocation.ENDED).exists()
+    assert (tmp_path / each.folder / payload.CANCEL).exists() is is_lost, "a late payload runs not"
+
+
+def test_a_step_is_cancelled_by_its_name(tmp_path: Path) -> None:
+    each = standing_step(tmp_path / "run", rank=BEGUN)
+    asked = Scripted(
+        squeue=Reply(code=0, out=f"31.0{SEPARATOR}other\n31.1{SEPARATOR}xlt-t\n"),
+        scancel=Reply(code=0),
+    )
+    made = AllocationExecutor(environ={}, run=asked)
+    made.cancel([each], root=tmp_path)
+    assert asked.asked[-1] == ["scancel", "--signal=TERM", "31.1"]
+    mark = tmp_path / each.folder / payload.CANCEL
+    os.utime(mark, (time.time() - 60, time.time() - 60))
+    made.cancel([each], root=tmp_path)
+    assert asked.asked[-1] == ["scancel", "31.1"], "harder, where it is asked again"

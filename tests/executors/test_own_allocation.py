@@ -20,7 +20,7 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.played import AWAY, OK, UNKNOWN, Scripted, scontrol
+from tests.helpers.played import AWAY, OK, UNKNOWN, Scripted, rank, scontrol
 
 ALLOCATION = scontrol("RUNNING").replace("EndTime=1795173260", "EndTime=Unknown")
 INSIDE = {"SLURM_JOB_ID": "31", "SLURM_JOB_NODELIST": "node[002-003]"}
@@ -71,7 +71,8 @@ def test_an_allocation_that_is_not_fit_is_told(
 
 
 def request(run: Path, name: str = "t", **changed: Any) -> Request:
-    said = {"job_name": f"xlt-{name}", "comment": "xlatune:a", "nodelist": ("node002",)}
+    said: dict[str, Any] = {"job_name": f"xlt-{name}", "comment": "xlatune:a"}
+    said |= {"nodelist": ("node002",)}
     said |= {"resources": Resources(time_limit_s=600), "folder": run / f"{name}.1"}
     return Request(**said | changed)
 
@@ -187,6 +188,7 @@ def standing_step(
     end: dict[str, float] | None = None,
     said: str = "",
     rank: Outcome | None = None,
+    is_cancelled: bool = False,
 ) -> Submission:
     """The folder of a step whose script is dead, or is the process `pid`."""
     folder = run / f"{name}.1"
@@ -205,6 +207,8 @@ def standing_step(
             (folder / payload.name_of(stem)).write_text(json.dumps(claim))
         if rank.state.is_final:
             (folder / payload.name_of("outcome")).write_text(json.dumps(rank.to_json()))
+    if is_cancelled:
+        (folder / payload.CANCEL).touch()
     return submission(run, "step-1", name)
 
 
@@ -235,6 +239,8 @@ LISTED = f"31.0{SEPARATOR}xlt-t"
          ALLOCATION, "", (State.TIMEOUT, "the step's limit")),
         ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN, "said": LIMIT.format("")},
          ALLOCATION, "", (State.CANCELLED, "CANCELLED: STEP 31.3")),
+        ({"end": {"code": 128, "end_s": 96.0}, "rank": rank(State.CANCELLED), "is_cancelled": True},
+         ALLOCATION, "", (State.CANCELLED, "")),
         ({"end": {"code": 1, "end_s": 96.0}}, CANCELLED, "",
          (State.PREEMPTED, "allocation 31 was over before it began")),
         ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN}, CANCELLED, "",
@@ -256,6 +262,7 @@ LISTED = f"31.0{SEPARATOR}xlt-t"
         "killed",
         "its own time limit",
         "a person cancels it",
+        "we cancelled it before its trainer began",
         "the allocation was over before it began",
         "cut off with the allocation",
         "failed before the allocation ended",
@@ -274,7 +281,8 @@ def test_where_a_step_stands(
     assert (found.state, found.allocation) == (expected[0], "31"), found
     assert re.search(expected[1], found.reason)
     is_lost = found.state is State.LOST and not (tmp_path / each.folder / allocation.ENDED).exists()
-    assert (tmp_path / each.folder / payload.CANCEL).exists() is is_lost, "a late payload runs not"
+    is_marked = is_lost or known.get("is_cancelled", False)
+    assert (tmp_path / each.folder / payload.CANCEL).exists() is is_marked, "a late one runs not"
 
 
 def test_a_step_is_cancelled_by_its_name(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Executor, Request, SchedulerDown, slurm
-from pytest_xlatune.executors.slurm import SlurmExecutor, _script, driver
+from pytest_xlatune.executors.slurm import SlurmExecutor, _script
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
@@ -318,15 +318,13 @@ def test_submission_without_slurm_says_so(
     assert run_command(["squeue"]).error == "squeue: command not found"
 
 
-@pytest.mark.parametrize("asks", ["a session", "a driver"])
 def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
-    monkeypatch: pytest.MonkeyPatch, asks: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
     for name in (*kept, "SLURM_TIME_FORMAT", "LC_ALL", "SQUEUE_FORMAT", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "ours")
-    said = driver._run(["env"]) if asks == "a driver" else run_command(["env"]).out
-    found = dict(line.partition("=")[::2] for line in (said or "").splitlines())
+    found = dict(line.partition("=")[::2] for line in run_command(["env"]).out.splitlines())
     assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
     assert {name for name, value in found.items() if value == "ours"} == {*kept}
 

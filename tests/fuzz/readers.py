@@ -203,8 +203,8 @@ def slurm_samples() -> Iterator[bytes]:
     from pytest_xlatune.executors.slurm._commands import SEPARATOR
 
     for row in (
-        "88|COMPLETED|0:0|node[001-004]|1768201689|1768201789|None|x|/w",
-        "88|CANCELLED by 0|0:15|None assigned|Unknown|Unknown|Priority||",
+        "88|COMPLETED|node[001-004]|1768201689|1768201789|None|/w|x",
+        "88|CANCELLED by 0|None assigned|Unknown|Unknown|Priority||",
         "n1|idle|batch*|none|8/0/0/8|2026-01-12T07:08:09|root",
     ):
         yield row.replace("|", SEPARATOR).encode() * 2

@@ -139,7 +139,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}trials.py::test_nothing_is_submitted_twice": ("sbatch's answer is lost", "one job"),
     f"{_S}allocation.py::"
     "test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice":
-        ("allocation: scancel under a trial, another", "told; the other goes on"),
+        ("allocation: over under a trial, another", "told; the other goes on"),
     f"{_S}allocation.py::test_a_killed_payload_costs_its_trial_one_attempt":
         ("allocation: kill -9 of a payload", "run again, in the same one"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":

@@ -179,19 +179,25 @@ def test_a_kill_of_srun_or_its_script_doubles_nothing(
     assert ends[0] <= begins[1] or found[0].state is not State.COMPLETED
 
 
+@pytest.mark.parametrize("dies", ["the allocation", "a node"])
 def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
-    steps: Steps, two: Callable[[], Mapping[str, str]], slurm: Slurm
+    steps: Steps, two: Callable[[], Mapping[str, str]], slurm: Slurm, dies: str
 ) -> None:
     first = two()
     steps.new(environ=first)
     cut, waiting = steps.timed("a", 300), steps.timed("b")
     steps.running(cut)
-    slurm("scancel", first["SLURM_JOB_ID"])
-    assert steps.end(cut).state is State.CANCELLED
-    outcome = steps.end(waiting)
-    assert outcome.state is State.PREEMPTED, outcome
+    if dies == "a node":
+        slurm("scontrol", "update", "nodename=node002", "state=down", "reason=dead")
+        expected = (State.NODE_FAIL, State.NODE_FAIL)
+    else:
+        slurm("scancel", first["SLURM_JOB_ID"])
+        expected = (State.CANCELLED, State.PREEMPTED)
+    assert (steps.end(cut).state, steps.end(waiting).state) == expected
     with pytest.raises(AllocationOver, match="Start another salloc"):
         steps.timed("c")
+    if dies == "a node":
+        slurm("scontrol", "update", "nodename=node002", "state=resume")
     second = two()
     steps.new(environ=second)
     outcome = steps.end(steps.timed("d"))

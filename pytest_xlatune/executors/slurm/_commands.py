@@ -186,11 +186,11 @@ def unneeded_names(environ: Mapping[str, str]) -> list[str]:
 
 # a column separator that no name, comment or path holds
 SEPARATOR = "\x1f"
-_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k", "%V")
+_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k")
 SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir", "Comment",
-                "Submit", "ExitCode")  # fmt: skip
+                "ExitCode")  # fmt: skip
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
-            "SubmitTime", "ExitCode")  # fmt: skip
+            "ExitCode")  # fmt: skip
 
 # submitit reads SUSPENDED, CONFIGURING, RESIZING, SIGNALING and STAGE_OUT as the end of a job.
 # Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
@@ -276,7 +276,6 @@ class SlurmJob:
     outcome: Outcome  # `reason` holds Slurm's state word and reason
     folder: str = ""  # its working directory
     comment: str = ""
-    submitted_s: float | None = None  # seconds since the epoch
 
     def is_in(self, folder: Path) -> bool:
         """Whether it may be the job of a folder of ours: its number is given away again."""
@@ -395,7 +394,6 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
         job_id=row["JobId"],
         folder=_said(row, "WorkDir"),
         comment=_said(row, "Comment"),
-        submitted_s=_time(row.get("SubmitTime", "")),
         outcome=Outcome(
             state=state,
             exit_code=exit_code,

@@ -99,7 +99,7 @@ _DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Record):
+class SrunStep(Record):
     """A step that was started.
 
     Attributes:
@@ -118,7 +118,7 @@ class Step(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnd(Record):
+class SrunEnd(Record):
     """How srun ended: its exit status as a shell has it, -1 where nothing tells it."""
 
     code: int
@@ -172,7 +172,7 @@ class AllocationExecutor(OnSlurm):
         self._refuse_over(request)
         words = step_words(request, self._own, digest=write_spec(folder, spec))
         payload.make_folder(folder / SCRIPTS)
-        step = Step(
+        step = SrunStep(
             job_id=f"step-{1 + len(list(folder.parent.glob(f'*/{STEP}')))}",
             allocation=self._own,
             name=request.job_name,
@@ -186,7 +186,7 @@ class AllocationExecutor(OnSlurm):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
         found: dict[str, Outcome] = {}
-        left: list[tuple[str, Path, Step, StepEnd | None]] = []
+        left: list[tuple[str, Path, SrunStep, SrunEnd | None]] = []
         for each in submissions:
             folder = (root / each.folder).resolve()
             try:
@@ -228,7 +228,7 @@ class AllocationExecutor(OnSlurm):
                 if step is not None and _read_end(folder) is None:
                     self._cancel_step(step, is_hard=was_asked)
 
-    def _cancel_step(self, step: Step, *, is_hard: bool) -> None:
+    def _cancel_step(self, step: SrunStep, *, is_hard: bool) -> None:
         answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
         if answer.trouble is Trouble.AWAY:
             raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
@@ -273,7 +273,7 @@ class AllocationExecutor(OnSlurm):
         return tuple(found)
 
     def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
-        """Return what is wrong with the allocation, which nodes it lacks, and when it ends."""
+        """Return the faults of the allocation, the nodes that it lacks, and when it ends."""
         name = f"allocation {self._own}"
         answer = self._run(["scontrol", "show", "job", "-o", self._own])
         job = parse_scontrol(answer.out).get(self._own)
@@ -352,7 +352,9 @@ class AllocationExecutor(OnSlurm):
 
     # -- where an attempt stands ------------------------------------------------------------------
 
-    def _standing(self, folder: Path, step: Step, end: StepEnd | None, said: Outcome) -> Outcome:
+    def _standing(
+        self, folder: Path, step: SrunStep, end: SrunEnd | None, said: Outcome
+    ) -> Outcome:
         """Return how a step stands that did not end well, as far as that is certain."""
         if said.state.is_final:
             until_s = said.end_s or math.inf
@@ -362,9 +364,9 @@ class AllocationExecutor(OnSlurm):
             is_waited_for = end is None and step.process.is_alive
             if is_waited_for or not self._is_over(folder, step, is_told=end is not None):
                 return _running(folder, step, said)
-        return _failed(folder, step, end or StepEnd(code=-1, end_s=time.time()))
+        return _failed(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
 
-    def _is_over(self, folder: Path, step: Step, *, is_told: bool) -> bool:
+    def _is_over(self, folder: Path, step: SrunStep, *, is_told: bool) -> bool:
         """Whether a step holds no node any more, and that is not the end of its allocation."""
         if folder in self._over:
             return True
@@ -441,17 +443,17 @@ def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord
     return ProcessRecord(**payload.identity(int(started.stdout)), at_s=time.time())
 
 
-def _read_step(folder: Path) -> Step | None:
+def _read_step(folder: Path) -> SrunStep | None:
     """Return the step of an attempt; None before it is started.
 
     Raises:
         LedgerError: its file cannot be read.
     """
     data = read_json_file(folder / STEP)
-    return None if data is None else Step.from_json(data)
+    return None if data is None else SrunStep.from_json(data)
 
 
-def _started(folder: Path) -> Step:
+def _started(folder: Path) -> SrunStep:
     """Return the step of an attempt that the ledger says was started. Raises as `_read_step`."""
     step = _read_step(folder)
     if step is None:
@@ -459,14 +461,14 @@ def _started(folder: Path) -> Step:
     return step
 
 
-def _read_end(folder: Path) -> StepEnd | None:
+def _read_end(folder: Path) -> SrunEnd | None:
     """Return how srun ended; None before that. Of a file that cannot be read no good end."""
     path = folder / ENDED
     try:
         data = read_json_file(path)
-        return None if data is None else StepEnd.from_json(data)
+        return None if data is None else SrunEnd.from_json(data)
     except LedgerError:
-        return StepEnd(code=-1, end_s=path.lstat().st_mtime)
+        return SrunEnd(code=-1, end_s=path.lstat().st_mtime)
 
 
 def _longest_s(run: Path) -> float:
@@ -491,7 +493,7 @@ def _end_of(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def _running(folder: Path, step: Step, said: Outcome) -> Outcome:
+def _running(folder: Path, step: SrunStep, said: Outcome) -> Outcome:
     started, claim = read_started(folder), read_claim(folder)
     if started is None:
         reason = "starting" if claim is None else "its payload has started"
@@ -508,17 +510,17 @@ def _running(folder: Path, step: Step, said: Outcome) -> Outcome:
     )
 
 
-def _at(step: Step, end: StepEnd, state: State, reason: str = "") -> Outcome:
+def _at(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome:
     return Outcome(state=state, reason=reason, start_s=step.process.at_s, end_s=end.end_s)
 
 
-def _told(folder: Path, step: Step, outcome: Outcome) -> Outcome:
+def _told(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
     """Return how an attempt ended, by Slurm's word of its step and by the payloads'."""
     found = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
     return dataclasses.replace(found, allocation=step.allocation)
 
 
-def _failed(folder: Path, step: Step, end: StepEnd) -> Outcome:
+def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     """Return how a step ended whose srun did not end well, by what that said."""
     ranks = read_outcomes(folder)
     said = "".join(_said(folder))
@@ -529,6 +531,8 @@ def _failed(folder: Path, step: Step, end: StepEnd) -> Outcome:
     elif end.code < 0:  # the script was killed, and the step has left the nodes
         state = State.FAILED if ranks else State.LOST
         outcome = _at(step, end, state, "the script of its step was killed")
+    elif ranks and not is_own and (folder / payload.CANCEL).exists():
+        outcome = _at(step, end, State.CANCELLED)
     elif cancelled and cancelled["limit"]:
         outcome = _at(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
     elif cancelled and _BY_SRUN not in said and not is_own:
@@ -557,7 +561,7 @@ _CUT_OFF: Mapping[State, State] = {
 }
 
 
-def _with_allocation(folder: Path, step: Step, said: Outcome) -> Outcome:
+def _with_allocation(folder: Path, step: SrunStep, said: Outcome) -> Outcome:
     """Return how an attempt ended whose allocation is over: by itself, or with that."""
     ranks = list(read_outcomes(folder).values())
     state = _CUT_OFF.get(said.state, said.state)

@@ -1,58 +1,20 @@
-"""Nodes that are busy with trials of our own, of another sweep or another process, are no fault."""
+"""A session looks at its site again where another process began meanwhile, and asks XLA once."""
 
 from __future__ import annotations
 
-import getpass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
-from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin import session as session_room
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.preflight import Preflight
-from tests.helpers.played import AWAY, Scripted
 
-ME = getpass.getuser()
 BUSY = "n2 is allocated, expected idle"
-
-
-def sinfo(state: str) -> Reply:
-    rows = ["n1 idle lab 96 1000 gpu:8 none", f"n2 {state} lab 96 1000 gpu:8 none"]
-    return Reply(code=0, out="\n".join(rows).replace(" ", SEPARATOR))
-
-
-def jobs(*these: tuple[str, str]) -> Reply:
-    return Reply(code=0, out="\n".join(SEPARATOR.join(each) for each in these))
-
-
-OURS, OTHERS = (ME, "xlt-fast-s.0-1a2b3c"), ("alice", "xlt-fast-s.0-1a2b3c")
-
-
-@pytest.mark.parametrize(
-    ("sinfos", "squeues", "faults", "slept"),
-    [
-        pytest.param(["allocated"], [jobs(OURS, OURS)], (), [], id="with our trials"),
-        pytest.param(["allocated"], [jobs(OURS, OTHERS)], (BUSY,), [], id="with a stranger's too"),
-        pytest.param(["allocated"], [jobs((ME, "train"))], (BUSY,), [], id="with our own training"),
-        pytest.param(["allocated", "idle"], [jobs()], (), [2.0], id="with one that has just ended"),
-        pytest.param(["allocated"] * 4, [jobs()], (BUSY,), [2.0, 3.0, 5.0],
-                     id="with what we may not see"),
-        pytest.param(["allocated"], [AWAY], (BUSY,), [], id="and squeue does not answer"),
-    ],
-)  # fmt: skip
-def test_a_busy_node(
-    sinfos: list[str], squeues: list[Reply], faults: tuple[str, ...], slept: list[float]
-) -> None:
-    slurm = Scripted(sinfo=[sinfo(state) for state in sinfos], squeue=squeues)
-    waited: list[float] = []
-    assert check_nodes(["n1", "n2"], run=slurm, sleep=waited.append) == faults
-    assert waited == slept
 
 
 def test_a_look_during_which_another_process_begins_is_taken_again(

@@ -43,8 +43,7 @@ NODES = parse_sinfo(
     [
         pytest.param(["n1", "n6"], {}, (), id="nothing is wrong"),
         pytest.param(["n1", "n7"], {}, (), id="a job is just ending, maybe of our last session"),
-        pytest.param(["n1", "n2"], {}, ("n2 is allocated, expected idle",), id="busy"),
-        pytest.param(["n1", "n2"], {"idle": False}, (), id="busy, with jobs of our own"),
+        pytest.param(["n1", "n2"], {}, (), id="busy: Slurm queues"),
         pytest.param(["n6"], {"partition": "big"}, ("n6 is not in partition big (it is in lab)",),
                      id="another partition"),
         pytest.param(["n1", "n6", "n4", "n5", "n3", "x7"], {}, (
@@ -126,7 +125,7 @@ def test_a_node_that_does_not_respond_is_asked_again(
         nodes.states["n2"] = next(said)
         return nodes(argv)
 
-    assert check_nodes(["n1", "n2"], idle=False, run=run, sleep=waited.append) == faults
+    assert check_nodes(["n1", "n2"], run=run, sleep=waited.append) == faults
     assert waited == slept
 
 

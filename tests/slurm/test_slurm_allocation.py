@@ -88,15 +88,15 @@ def steps(trials: Any, wait_until: Wait) -> Steps:
 @pytest.fixture
 def two(
     slurm: Slurm, wait_until: Wait, tmp_path: Path
-) -> Iterator[Callable[[], Mapping[str, str]]]:
+) -> Iterator[Callable[..., Mapping[str, str]]]:
     """Starts a user's own allocation of two nodes; returns what its environment tells."""
     script, ids = tmp_path / "own.sh", []
     script.write_text("#!/bin/sh\nsleep 600\n")
 
-    def start() -> Mapping[str, str]:
+    def start(*options: str) -> Mapping[str, str]:
         said = slurm("sbatch", "--parsable", "--nodelist=node[001-002]", "--nodes=2",
                      "--exclusive", "--time=60", "--ntasks-per-node=1", f"--chdir={tmp_path}",
-                     str(script))  # fmt: skip
+                     *options, str(script))  # fmt: skip
         ids.append(job_id := said.strip())
         wait_until(lambda: slurm("squeue", "-h", "-j", job_id, "-o", "%T").strip() == "RUNNING")
         return {"SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "node[001-002]"}
@@ -108,7 +108,7 @@ def two(
 
 
 @pytest.fixture
-def own(two: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+def own(two: Callable[..., Mapping[str, str]]) -> Mapping[str, str]:
     return two()
 
 
@@ -179,24 +179,34 @@ def test_a_kill_of_srun_or_its_script_doubles_nothing(
     assert ends[0] <= begins[1] or found[0].state is not State.COMPLETED
 
 
-@pytest.mark.parametrize("dies", ["the allocation", "a node"])
+@pytest.mark.parametrize(
+    ("of_node", "expected"),
+    [
+        pytest.param((), (State.CANCELLED, State.PREEMPTED), id="scancel"),
+        pytest.param(("--no-requeue",), (State.NODE_FAIL,) * 2, id="a dead node"),
+        pytest.param(("--requeue",), (State.REQUEUED,) * 2, id="a dead node, put back"),
+    ],
+)
 def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
-    steps: Steps, two: Callable[[], Mapping[str, str]], slurm: Slurm, dies: str
+    steps: Steps,
+    two: Callable[..., Mapping[str, str]],
+    slurm: Slurm,
+    of_node: tuple[str, ...],
+    expected: tuple[State, State],
 ) -> None:
-    first = two()
+    first = two(*of_node)
     steps.new(environ=first)
     cut, waiting = steps.timed("a", 300), steps.timed("b")
     steps.running(cut)
-    if dies == "a node":
+    if of_node:
         slurm("scontrol", "update", "nodename=node002", "state=down", "reason=dead")
-        expected = (State.NODE_FAIL, State.NODE_FAIL)
     else:
         slurm("scancel", first["SLURM_JOB_ID"])
-        expected = (State.CANCELLED, State.PREEMPTED)
     assert (steps.end(cut).state, steps.end(waiting).state) == expected
     with pytest.raises(AllocationOver, match="Start another salloc"):
         steps.timed("c")
-    if dies == "a node":
+    if of_node:
+        slurm("scancel", first["SLURM_JOB_ID"])
         slurm("scontrol", "update", "nodename=node002", "state=resume")
     second = two()
     steps.new(environ=second)
@@ -257,7 +267,7 @@ def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
 def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
     inside: Any,
     own: Mapping[str, str],
-    two: Callable[[], Mapping[str, str]],
+    two: Callable[..., Mapping[str, str]],
     slurm: Slurm,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

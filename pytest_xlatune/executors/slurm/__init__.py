@@ -114,9 +114,7 @@ class OnSlurm(Executor):
 
     def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
         """Ask sinfo; Slurm queues, and a cluster at work has no idle nodes."""
-        return check_nodes(
-            nodelist, partition=partition, idle=False, run=self._run, sleep=self._sleep
-        )
+        return check_nodes(nodelist, partition=partition, run=self._run, sleep=self._sleep)
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Ask squeue; see `nodes.busy_note`."""

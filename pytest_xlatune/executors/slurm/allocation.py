@@ -356,6 +356,11 @@ class AllocationExecutor(OnSlurm):
         self, folder: Path, step: SrunStep, end: SrunEnd | None, said: Outcome
     ) -> Outcome:
         """Return how a step stands that did not end well, as far as that is certain."""
+        if said.state is State.PENDING and said.reason.startswith(("PENDING", "REQUEUE")):
+            # an sbatch whose node died began its script anew, or waits to do so
+            reason = f"{said.reason}, put back into the queue"
+            put_back = dataclasses.replace(said, state=State.REQUEUED, reason=reason)
+            return _with_allocation(folder, step, put_back)
         if said.state.is_final:
             until_s = said.end_s or math.inf
             if end is None or end.end_s > until_s - _BEFORE_S:

@@ -44,11 +44,6 @@ class Node:
     reason: str = ""  # why it is drained or down
 
     @property
-    def is_busy(self) -> bool:
-        """Whether jobs run there and nothing else is to be said of it."""
-        return not self.marks and self.state in _USABLE - _IDLE
-
-    @property
     def is_silent(self) -> bool:
         """Whether it would be usable if it answered."""
         return self.marks == _SILENT and self.state in _USABLE
@@ -61,18 +56,16 @@ def check_nodes(
     names: Sequence[str],
     *,
     partition: str = "",
-    idle: bool = True,
     run: Run = run_command,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
     """Return everything that is wrong with the nodes, one message each; () when nothing is.
 
     A node that does not respond is asked again for 10 s: one that was just resumed is like it.
-    A node on which trials of ours run, of any sweep, is as good as idle: Slurm queues. Without
-    `idle` so is any node that runs something, as for a resumed campaign whose own jobs run there.
-    Each must belong to `partition`, if one is named.
+    A node that runs something is as good as idle: Slurm queues. Each must belong to `partition`, if
+    one is named.
     """
-    faults = _faults(names, run, sleep, partition=partition, idle=idle)
+    faults = _faults(names, run, sleep, partition=partition)
     return tuple(text for _, text in faults)
 
 
@@ -82,7 +75,6 @@ def _faults(
     sleep: Callable[[float], None],
     *,
     partition: str = "",
-    idle: bool = False,
 ) -> tuple[_Fault, ...]:
     waits_s = iter(_SILENT_WAITS_S)
     while True:
@@ -91,13 +83,9 @@ def _faults(
             return (("", f"sinfo does not answer: {answer.error}"),)
         nodes = parse_sinfo(answer.out)
         known = [nodes[name] for name in names if name in nodes]
-        jobs = _jobs_on([node.name for node in known if node.is_busy], run) if idle else None
-        # a job that sinfo saw may be over when squeue is asked
-        is_unsure = any(node.is_silent for node in known) or jobs == ()
-        wait_s = next(waits_s, None) if is_unsure else None
+        wait_s = next(waits_s, None) if any(node.is_silent for node in known) else None
         if wait_s is None:
-            is_ours = bool(jobs) and all(jobs or ())
-            return node_faults(names, nodes, partition=partition, idle=idle and not is_ours)
+            return node_faults(names, nodes, partition=partition)
         sleep(wait_s)
 
 
@@ -231,7 +219,7 @@ def parse_sinfo(text: str) -> dict[str, Node]:
 
 
 def node_faults(
-    names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = "", idle: bool = True
+    names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = ""
 ) -> tuple[_Fault, ...]:
     """Judge nodes; see `check_nodes`. Pure."""
     known = [nodes[name] for name in names if name in nodes]
@@ -242,7 +230,7 @@ def node_faults(
             for node in known
             if partition and partition not in node.partitions
         ),
-        *(fault for node in known for fault in _state_faults(node, idle=idle)),
+        *(fault for node in known for fault in _state_faults(node)),
         *_unequal(known, "CPUs", [node.cpus for node in known]),
         *_unequal(known, "MB of memory", [node.memory_mb for node in known]),
         *_unequal(known, "generic resources", [node.gres for node in known]),
@@ -257,20 +245,6 @@ _SILENT = "*"  # after a state: the node does not respond
 _SHOWN = 3  # jobs of others that a note names
 _MOST_CLOCK = 11  # digits of a time in seconds
 _MARKS = "*~#%$@^!+-"  # besides: powering up or down, rebooting, planned
-
-
-def _jobs_on(busy: Sequence[str], run: Run) -> tuple[bool, ...] | None:
-    """Return of each job on these nodes whether it is a trial of ours; None where none is known."""
-    if not busy:
-        return None
-    form = SEPARATOR.join(("%u", "%j"))
-    answer = run(["squeue", "-h", "-t", "running,completing", "-w", ",".join(busy), "-o", form])
-    if answer.code:
-        return None
-    lines = (line.partition(SEPARATOR) for line in answer.out.splitlines())
-    # a job of ours:  xlt-fast-s.0-1a2b3c
-    me = getpass.getuser()
-    return tuple(user == me and name.startswith(OWN_JOBS) for user, _, name in lines)
 
 
 def busy_note(names: Sequence[str], *, run: Run = run_command) -> str:
@@ -344,8 +318,8 @@ def _clock(seconds: str) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _state_faults(node: Node, *, idle: bool) -> Iterable[_Fault]:
-    if not node.marks and node.state in (_IDLE if idle else _USABLE):
+def _state_faults(node: Node) -> Iterable[_Fault]:
+    if not node.marks and node.state in _USABLE:
         return
     why = f": {node.reason}" if node.reason else ""
     star = ", it does not respond" if node.marks.endswith(_SILENT) else ""

@@ -287,7 +287,6 @@ INSIDE = {
     # programs of a node, which find us only in a process of ours
     ("executors/payload.py", "ctypes"),
     ("executors/payload.py", "hashlib"),
-    ("executors/slurm/driver.py", "pytest_xlatune.executors"),
 }
 
 

@@ -146,8 +146,9 @@ def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     steps: Steps, own: Mapping[str, str]
 ) -> None:
     steps.new(environ=own)
-    running, waiting, last = steps.timed("r", 300), steps.timed("w"), steps.timed("l")
-    steps.running(running)
+    running = steps.timed("r", 300)
+    steps.running(running)  # of steps that wait Slurm begins any first
+    waiting, last = steps.timed("w"), steps.timed("l")
     steps.executor.cancel([running, waiting], root=steps.root)
     assert steps.end(waiting).state is State.CANCELLED
     assert steps.end(running).state is State.CANCELLED
@@ -196,8 +197,9 @@ def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
 ) -> None:
     first = two(*of_node)
     steps.new(environ=first)
-    cut, waiting = steps.timed("a", 300), steps.timed("b")
+    cut = steps.timed("a", 300)
     steps.running(cut)
+    waiting = steps.timed("b")
     if of_node:
         slurm("scontrol", "update", "nodename=node002", "state=down", "reason=dead")
     else:
@@ -234,6 +236,12 @@ def test_a_sweep_inside_salloc(inside: Any, lab: ModuleType) -> None:
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
     assert inside.project.jobs(lab) == 0
+    began, ended = (
+        [line["at"] for line in inside.project.events(kind)]
+        for kind in ("attempt-submitted", "attempt-ended")
+    )
+    assert len(began) == 3
+    assert all(end_s <= begin_s for end_s, begin_s in zip(ended, began[1:], strict=False))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

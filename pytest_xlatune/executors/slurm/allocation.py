@@ -347,7 +347,7 @@ class AllocationExecutor(OnSlurm):
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the words of the step."""
-        title = f"`{trial_id}` as a step of the allocation that is held"
+        title = f"`{trial_id}` as a step of the allocation around this session"
         return title, f"{shlex.join(step_words(request))}\n"
 
     # -- where an attempt stands ------------------------------------------------------------------

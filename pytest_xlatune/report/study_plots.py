@@ -3,8 +3,6 @@
     batch_curve(subject, ...)    node_strip(subject)    pair_matrix(pairs, ...)
     commit_series(subject, ...)  course_plot(figures, ...)    cells_plot(studies)
 
-`LimitsPlot` shows figures against their limits; a study that has limits fills it.
-
 Each is None where nothing was measured. Figures are those of the conclusion, the scores, and the
 values that the document of a study takes from its own record; `page.jinja` draws. Must draw nothing
 itself.
@@ -495,37 +493,3 @@ def _square(one: str, other: str, change: Mapping[frozenset[str], float | None])
         return Square(looks="empty", text="", said="")
     looks = next((name for limit, name in _DEPTHS if found <= limit), "even")
     return Square(looks=looks, text=points(found), said=plain(f"{one}-{other}: {percent(found)}"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRow:
-    """A metric on an axis of its own; places are percent, None where there is nothing to show.
-
-    Attributes:
-        looks: pass, fail, unsure or recorded: a page gives it a colour.
-        dots: (place, words) of each job.
-        limits: where the mean may not go beyond, each with a mark.
-        refused: (place, width) of what lies beyond a limit.
-        mean, demand, said: the figure, the demand on it, and the verdict, in words.
-    """
-
-    name: str
-    looks: str
-    at: float | None
-    low: float | None
-    high: float | None
-    dots: tuple[tuple[float, str], ...]
-    limits: tuple[float, ...]
-    refused: tuple[tuple[float, float], ...]
-    mean: str
-    demand: str
-    n: str
-    said: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsPlot:
-    """Each metric's jobs and mean against its limits."""
-
-    caption: str
-    rows: tuple[LimitRow, ...]

@@ -17,10 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
 from pytest_xlatune.report.covered import read_cells
-from pytest_xlatune.report.document import Document, drawn
 from pytest_xlatune.report.history import PastStudy, course, history
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import (
@@ -33,7 +31,6 @@ from pytest_xlatune.report.page import (
     page_of,
     tuning_page_of,
 )
-from pytest_xlatune.report.study_plots import LimitRow, LimitsPlot
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.tasks.drill import Drilled
 from pytest_xlatune.tasks.drill_document import drill_document
@@ -171,7 +168,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "far": (nodes, of_studies.nodes(name="gpu-a100-{:03}.cluster")),
         "matrix": (network, of_studies.network()),
         "commits": (commits, of_studies.commit()),
-        "limits": (limited, of_studies.nodes()),
     }
     made |= {name: page_of(of(subject), subject) for name, (of, subject) in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
@@ -200,18 +196,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-def limited(subject: Subject) -> Document:
-    """Any document with figures against their limits, which a guest's study has."""
-    row = LimitRow(
-        name="tokens_per_sec_per_gpu", looks="pass", at=60.0, low=55.0, high=65.0,
-        dots=tuple((50.0 + 5 * at, f"job {at}: 800") for at in range(5)), limits=(40.0,),
-        refused=((0.0, 40.0),), mean="820.125", demand="at least 800", n="5", said="pass",
-    )  # fmt: skip
-    rows = tuple(replace(row, looks=each, said=each) for each in ("pass", "fail", "unsure"))
-    plot = LimitsPlot(caption="Each line has a scale of its own. " * 8, rows=rows)
-    return replace(nodes(subject), drawn=drawn("Values against their limits", plot))
-
-
 def past(day: int) -> PastStudy:
     """One study of the course of a cell, each with an image of its own."""
     cell = replace(FINISHED.cells[0], image=f"registry.example/train:{day}")
@@ -229,7 +213,7 @@ def past(day: int) -> PastStudy:
 
 
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
-DRAWN = ("batch", "strip", "far", "matrix", "commits", "limits", "course", "drill", "history")
+DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill", "history")
 LED = ("live", "index")
 FORESTS = ("example", "several")
 ROWS = ("batch", "strip", "far", "commits")  # of names, below a plot

@@ -3,13 +3,11 @@
     entry_command, entry_study, launcher_file    what entry points name: see `pyproject.toml`
     options     pytest's options; pytest loads this in every run, and no more
     items       tests of a configuration: a module for each cell, a test for each metric
-    reading     the text of a file -> cells, thresholds, open items; _keys, _values, _draft (what
-                both generations share, and generation 1), generation4
-    files       files from disk, and the sweep that a cell becomes
+    source      the text of a file as objects and single values; keys (`keys.toml`): the accounting
+    reading     a configuration of either generation -> `values.CvsFile`; files: from disk
     launcher    how a trial of such a file is started
-    recipe, written                 files written anew
-    thresholds, document    the study and what it keeps, its report
-    logs                            what the logs of the same jobs tell beside their score
+    written     files written anew: with a recipe, with measured thresholds
+    thresholds, document    the study and its report; logs: the file's error patterns
     command     `xlatune cvs`
 
 Nothing is imported here: pytest loads `options` alone, the list of all commands `entry_command`.

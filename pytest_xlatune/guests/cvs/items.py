@@ -1,4 +1,4 @@
-"""`pytest --cvs-config FILE`: one test per cell and metric of a CVS configuration, and its logs.
+"""`pytest --cvs-config FILE`: one test per cell and metric of a CVS configuration.
 
 A file becomes a collector, each of its cells a module with a sweep and one test for each metric, so
 that `-n`, `-k`, junit, the ledger and resuming are those of every sweep. Nothing is shared between
@@ -11,31 +11,19 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
-from pytest_xlatune.guests.cvs.files import (
-    demands_of,
-    dropped_of,
-    efficiency_factor,
-    given_of,
-    given_values,
-    read_cvs_file,
-)
-from pytest_xlatune.guests.cvs.logs import (
-    ERRORS,
-    log_demands,
-    log_verdict,
-    sights,
-    sights_verdict,
-    steps_by_job,
-)
-from pytest_xlatune.guests.cvs.reading import SLOPE, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.files import asked_of, given_values, read_cvs_file
+from pytest_xlatune.guests.cvs.launcher import container_settings
+from pytest_xlatune.guests.cvs.launcher_file import demands_of
+from pytest_xlatune.guests.cvs.logs import ERRORS, error_verdict
 from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, our_word
+from pytest_xlatune.guests.cvs.values import SINGLE, CvsCell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
@@ -44,18 +32,17 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.answers import Measured
 
-_PROPERTY = "cvs"
-DROPPED_KEY: pytest.StashKey[list[str]] = pytest.StashKey()
+_LINES = "cvs.lines"
+_DROPPED: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the file; where no other is named, it alone."""
     for name, text in THRESHOLDS.markers.items():
         config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
-    named = config.option.cvs_config
     if hasattr(config, "workerinput"):
         return
-    path = str(_absolute(config, named))
+    path = str(_absolute(config, config.option.cvs_config))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
     if path not in config.args:
@@ -68,8 +55,7 @@ def _absolute(config: pytest.Config, named: str) -> Path:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Take the file of `--cvs-config`."""
-    named = parent.config.option.cvs_config
-    if not named or file_path != _absolute(parent.config, named):
+    if file_path != _absolute(parent.config, parent.config.option.cvs_config):
         return None
     made: pytest.Collector = CvsConfiguration.from_parent(parent, path=file_path)
     return made
@@ -85,54 +71,30 @@ class CvsConfiguration(pytest.File):
             ConfigError: it is no CVS file, something is open, the nodes are not known.
         """
         option = self.config.option
-        said = self.config.stash[OPTIONS_KEY].said.values
-        nodelist = said.get("nodelist") or ()
-        cluster = _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None
-        values = given_values(option.cvs_set)
-        given, runtime = given_of(said, cluster=cluster, values=values)
-        file = read_cvs_file(self.path, given)
-        if file.kind != "config":
-            raise ConfigError(f"{self.path} is a {file.kind} file of CVS: name a configuration")
-        if file.mode == "single" and len(nodelist) > 1:
-            raise ConfigError(
-                f"{self.path} is of one node, and the node list names {len(nodelist)}: "
-                f"{','.join(nodelist)}; name one"
-            )
+        nodes, runtime = asked_of(self.config.stash[OPTIONS_KEY].said.values)
+        given: dict[str, Any] = {
+            "cluster": _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None,
+            "values": given_values(option.cvs_set),
+            "nodes": nodes,
+        }
+        file = read_cvs_file(self.path, **given)
+        if file.mode == SINGLE and (nodes or 1) > 1:
+            raise ConfigError(f"{self.path} is of one node, and the run has {nodes}: name one")
+        used = runtime or file.container.runtime
+        self.config.stash[_DROPPED] = container_settings(file.container, used)[1]
         for cell in file.cells:
-            demands = demands_of(file, cell)
-            self.config.stash[DROPPED_KEY] = dropped_of(file, runtime)
-            sweep = Sweep.from_cvs(
-                self.path,
-                cell=cell.name,
-                cluster=cluster,
-                values=values,
-                nodes=given.nodes,
-                runtime=runtime,
-                study=Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS),
-            )
+            demands = demands_of(cell)
+            study = Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS)
+            sweep = Sweep.from_cvs(self.path, cell=cell.name, runtime=runtime, study=study, **given)
             module = ModuleType(f"cvs_{sweep.name.replace('-', '_')}")
             vars(module).update(
                 __file__=str(self.path),
                 SWEEP=sweep,
                 CVS=(file, cell, demands),
-                test_threshold=_tests(each_metric, [each.metric for each in demands]),
+                test_threshold=test_threshold,
+                **({"test_error_patterns": test_error_patterns} if file.patterns else {}),
             )
-            of_logs = [*([ERRORS] if file.patterns else []), *log_demands(file, cell)]
-            if of_logs:
-                vars(module).update(test_log=_tests(each_log, of_logs))
             yield CvsModule.of(self, module=module, name=cell.name)
-
-
-def _tests(function: Callable[..., None], metrics: list[str]) -> FunctionType:
-    """Return a function of its own as a test of each metric, under its test's name."""
-    found: Any = function
-    made = FunctionType(found.__code__, found.__globals__)
-    made.__doc__ = found.__doc__
-    made.__name__ = made.__qualname__ = _NAMES[found.__name__]
-    return pytest.mark.threshold(pytest.mark.parametrize("metric", metrics)(made))
-
-
-_NAMES = {"each_metric": "test_threshold", "each_log": "test_log"}
 
 
 class CvsModule(pytest.Module):
@@ -151,97 +113,57 @@ class CvsModule(pytest.Module):
         return found
 
 
-def each_metric(
-    request: pytest.FixtureRequest,
-    measure: Callable[[str], Measured],
-    metric: str,
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a cell's test each of its metrics."""
+    if metafunc.function is test_threshold:
+        _, _, demands = metafunc.module.CVS
+        metafunc.parametrize("demand", demands, ids=[each.metric for each in demands])
+
+
+@pytest.mark.threshold
+def test_threshold(
+    request: pytest.FixtureRequest, measure: Callable[[str], Measured], demand: Demand
 ) -> None:
-    """Each metric of a cell against its threshold, with its noise over the jobs."""
+    """A metric of a cell against its threshold, with its noise over the jobs."""
     __tracebackhide__ = True
-    judge(request, measure(metric), metric)
+    file, _, _ = request.module.CVS
+    measured = measure(demand.metric)
+    is_gated = demand.value is not None
+    _tell(request, measured, demand, is_enforced=is_gated and file.enforce)
 
 
-def judge(request: pytest.FixtureRequest, measured: Measured, metric: str) -> None:
-    """Tell the verdict, and fail where ours does not pass and the file enforces it.
+@pytest.mark.threshold
+def test_error_patterns(request: pytest.FixtureRequest, campaign: Campaign) -> None:
+    """The logs of a cell's jobs, once they are over, against the file's error patterns."""
+    __tracebackhide__ = True
+    file, _, _ = request.module.CVS
+    guarded(request, lambda tick: campaign.wait(lambda view: not view.pending, on_turn=tick))
+    measured = Measured(error_verdict(campaign, file.patterns))
+    request.node.user_properties.extend(measured.properties())
+    request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
+    _tell(request, measured, Demand(metric=ERRORS), is_enforced=True)
+
+
+def _tell(
+    request: pytest.FixtureRequest, measured: Measured, demand: Demand, *, is_enforced: bool
+) -> None:
+    """Give junit and the summary the verdict; fail where it does not pass and is enforced.
 
     Raises:
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    file: CvsFile
-    cell: CvsCell
-    demands: tuple[Demand, ...]
-    file, cell, demands = request.module.CVS
-    verdict = measured.verdict
-    demand = next(each for each in demands if each.metric == metric)
-    is_gated = demand.value is not None
-    word = our_word(verdict) if is_gated else "recorded"
-    why = sentence(verdict.reasons[0]) if verdict.reasons else "no reason is known"
-    lines = [f"{cell.name}: {why if is_gated else f'{word}: {why}'}"]
-    told = {"metric": metric, "demand": demand.words, "verdict": word}
-    if metric == "tokens_per_sec_per_gpu":
-        factor = efficiency_factor(file, cell)
-        if factor is not None and verdict.tgs is not None:
-            told["scaling_efficiency_pct"] = f"{factor * verdict.tgs:.1f}"
-    is_enforced = is_gated and (file.enforce or request.config.option.cvs_enforce)
-    _end(request, measured, told, lines, is_enforced=is_enforced)
-
-
-def each_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -> None:
-    """What the jobs' logs tell beside their score: the file's error patterns, the loss."""
-    __tracebackhide__ = True
-    judge_log(request, campaign, metric)
-
-
-def judge_log(request: pytest.FixtureRequest, campaign: Campaign, metric: str) -> None:
-    """Tell what the logs of all jobs say of one thing, once they are over; fail where it is bad.
-
-    Raises:
-        AssertionError: a job's log has a line of an error pattern, a limit that the file enforces
-            is not kept, or these jobs cannot tell.
-    """
-    __tracebackhide__ = True
-    file: CvsFile
-    cell: CvsCell
-    file, cell, _ = request.module.CVS
-    guarded(request, lambda tick: campaign.wait(lambda view: not view.pending, on_turn=tick))
-    jobs = steps_by_job(campaign)
-    if metric == ERRORS:
-        found = sights(campaign, file)
-        verdict, lines = sights_verdict(found, jobs=len(jobs))
-        demand, word, is_enforced = "no line before the last step", our_word(verdict), True
-    else:
-        asked = log_demands(file, cell)[metric]
-        verdict = log_verdict(asked, jobs, file=file)
-        is_gated = asked.value is not None
-        demand, word = asked.words, our_word(verdict) if is_gated else "recorded"
-        why = sentence(verdict.reasons[0])
-        lines = [why if is_gated else f"{word}: {why}"]
-        says = file.enforce_slope if metric == SLOPE else file.enforce
-        is_enforced = is_gated and (says or request.config.option.cvs_enforce)
-    told = {"metric": metric, "demand": demand, "verdict": word}
-    measured = Measured(verdict)
-    request.node.user_properties.extend(measured.properties())
-    request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
-    lines[0] = f"{cell.name}: {lines[0]}"
-    _end(request, measured, told, lines, is_enforced=is_enforced)
-
-
-def _end(
-    request: pytest.FixtureRequest,
-    measured: Measured,
-    told: dict[str, str],
-    lines: list[str],
-    *,
-    is_enforced: bool,
-) -> None:
-    """Give junit the properties and the summary its lines; fail where ours does not pass."""
-    __tracebackhide__ = True
-    properties = [(f"{_PROPERTY}.{name}", text) for name, text in told.items() if text]
-    request.node.user_properties.extend([*properties, (f"{_PROPERTY}.lines", "\n".join(lines))])
+    cell: CvsCell = request.module.CVS[1]
+    is_recorded = demand.value is None and demand.metric != ERRORS
+    word = "recorded" if is_recorded else our_word(measured.verdict)
+    lines = [sentence(each) for each in measured.verdict.reasons] or ["no reason is known"]
+    lines = lines if demand.metric == ERRORS else lines[:1]
+    lines[0] = f"{cell.name}: {'recorded: ' if is_recorded else ''}{lines[0]}"
+    told = {"metric": demand.metric, "demand": demand.words, "verdict": word}
+    properties = [(f"cvs.{name}", text) for name, text in told.items()]
+    request.node.user_properties.extend([*properties, (_LINES, "\n    ".join(lines))])
     if not is_enforced:
         return
-    word = told["verdict"]
     claim = dataclasses.replace(measured.no_regression, text=lines[0], holds=word == "pass")
     measured.claims[:] = [dataclasses.replace(claim, is_undecided=word == "cannot tell")]
     if not claim.holds:
@@ -250,13 +172,13 @@ def _end(
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show the verdict on each metric, and all that a run of CVS does and this did not."""
-    reports = [each for some in terminalreporter.stats.values() for each in some]
     said = [
         line
-        for report in reports
+        for some in terminalreporter.stats.values()
+        for report in some
         if getattr(report, "when", "") == "call"
         for name, text in report.user_properties
-        if name == f"{_PROPERTY}.lines"
+        if name == _LINES
         for line in text.splitlines()
     ]
     if not said:
@@ -264,11 +186,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("CVS thresholds")
     for line in said:
         terminalreporter.write_line(printable(line))
-    if dropped := config.stash.get(DROPPED_KEY, []):
+    if dropped := config.stash.get(_DROPPED, []):
         terminalreporter.write_line(
             f"not taken from the file's container, for the runtime has no such option: "
             f"{' '.join(dropped)}"
         )
     terminalreporter.write_line(
-        "not run: CVS' smoke test, its checkpoint and resume test, its kernel log (a site's hook)"
+        "not run: CVS' smoke test, its checkpoint and resume test, its loss curve, its kernel log "
+        "(a site's hook)"
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from pytest_xlatune.guests.cvs._values import Container, CvsCell, CvsFile, setting_text
+from pytest_xlatune.guests.cvs.source import setting_text
+from pytest_xlatune.guests.cvs.values import Container, CvsCell, CvsFile
 from pytest_xlatune.launchers.maxtext import trial_keys
 from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.model.cell import Cell
@@ -94,29 +95,25 @@ def overrides_of(cell: CvsCell) -> dict[str, str]:
     return {key: setting_text(value) for key, value in cell.maxtext.items() if key not in _OWN}
 
 
-def deployed_of(file: CvsFile) -> dict[str, str]:
+def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
     """Return the environment of a run: what CVS adds, what the file sets, the flags of XLA."""
-    flags = format_flags(Flag(name=name, value=text) for name, text in file.xla_flags.items())
+    flags = format_flags(Flag(name=name, value=text) for name, text in cell.xla_flags.items())
     # the path alone: CVS writes the token into a script and its log
     token = {"HF_TOKEN_PATH": file.token_file} if file.token_file else {}
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 
 
-_APART = ("docker", "podman")
+NO_CONTAINER = "none"
+_WITH_OPTIONS = ("docker", "podman")
 
 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
     """Return the options of a runtime, and in words what has no place in it."""
-    mounts = tuple(each for each in container.mounts if each)
-    if runtime in _APART:
-        return {
-            "runtime": runtime,
-            "mounts": mounts,
-            "devices": container.devices,
-            "shm_size": container.shm_size.lower(),
-            "args": container.args,
-        }, list(container.dropped)
-    dropped = [*container.dropped, *(f"--device={each}" for each in container.devices)]
-    dropped += [f"--shm-size={container.shm_size}"] if container.shm_size else []
-    dropped += container.args
-    return {"runtime": runtime, "mounts": mounts}, dropped
+    options = {"runtime": runtime, "mounts": container.mounts}
+    if runtime in _WITH_OPTIONS:
+        more = {"devices": container.devices, "args": container.args}
+        return {**options, **more, "shm_size": container.shm_size.lower()}, []
+    left = [f"--volume={each}" for each in container.mounts] if runtime == NO_CONTAINER else []
+    left += [f"--device={each}" for each in container.devices]
+    left += [f"--shm-size={container.shm_size}"] if container.shm_size else []
+    return options, [*left, *container.args]

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.guests.cvs.files import CvsGiven, declared_of, read_cvs_file
+from pytest_xlatune.guests.cvs.files import read_cvs_file
+from pytest_xlatune.guests.cvs.launcher import (
+    NO_CONTAINER,
+    CvsLauncher,
+    container_settings,
+    deployed_of,
+    overrides_of,
+)
+from pytest_xlatune.guests.cvs.thresholds import Demand, Thresholds
+from pytest_xlatune.guests.cvs.values import TFLOPS, TOKENS, CvsCell, CvsFile
 from pytest_xlatune.guests.cvs.written import patched_cvs
-from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.model.cell import DeployedFile, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
+
+# told in every run, and gated where the file has a threshold of it
+_ALWAYS = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
+_WARM_UP, _USABLE = 5, 6
+_FEWEST = _WARM_UP + 5
 
 
 class CvsLauncherFile(LauncherFile):
@@ -35,22 +53,97 @@ class CvsLauncherFile(LauncherFile):
         Raises:
             ConfigError: it is no CVS file, something in it is open, it has no such cell.
         """
-        given = CvsGiven(
-            cluster=Path(cluster) if cluster else None, values=values or {}, nodes=nodes
+        file = read_cvs_file(
+            path, cluster=Path(cluster) if cluster else None, values=values, nodes=nodes
         )
-        file = read_cvs_file(path, given)
         cells = {each.name: each for each in file.cells}
-        if not cells:
-            raise ConfigError(f"{path} is a {file.kind} file of CVS: name a configuration")
         if cell not in cells and (cell or len(cells) > 1):
             raise ConfigError.unknown("cell", cell, valid=cells, where=str(path))
         found = cells[cell] if cell else file.cells[0]
-        own = declared_of(
-            file, found, profiles=profiles, study=settings.pop("study", None), runtime=runtime
-        )
-        return {**own, **settings}
+        _check(file, found)
+        study = settings.pop("study", None)
+        if study is None and not profiles:
+            study = Thresholds(demands=demands_of(found))
+        is_only = len(file.cells) == 1
+        name = f"cvs-{Path(file.where).stem}" + ("" if is_only else f"-{found.name}")
+        return {
+            "name": re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_"),
+            "launcher": _launcher(file, found, runtime),
+            "profiles": profiles,
+            "cell": _settings(file, found),
+            "study": study,
+            **settings,
+        }
 
     def with_recipe(self, source: DeployedFile, covered: Covered) -> dict[str, str]:
         """Return the file with the recipe of its cell in it, under a name of its own."""
-        # only a report needs it
         return patched_cvs(source, covered)
+
+
+def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
+    """Return what a cell's thresholds demand, by metric, and metrics to record besides."""
+    found = {name: Demand(metric=name) for name in _ALWAYS}
+    for name, each in cell.thresholds.items():
+        bound = "" if each.kind == "info" or each.value is None else each.kind[:3]
+        value = each.value if bound else None
+        found[name] = Demand(metric=name, bound=bound, value=value)
+    return tuple(found.values())
+
+
+def _check(file: CvsFile, cell: CvsCell) -> None:
+    """Refuse what cannot run.
+
+    Raises:
+        ConfigError: something is open, the number of nodes is not known, too few steps.
+    """
+    if file.open_items:
+        lines = "".join(f"\n  {each.words}" for each in file.open_items)
+        raise ConfigError(f"{file.where}: {len(file.open_items)} open items, fill them in:{lines}")
+    if cell.nodes is None or not cell.parallelism:
+        raise ConfigError(
+            f"{file.where}: how many nodes has cell {cell.name!r}? Say --xlatune-nodelist "
+            "'node[001-004]', --xlatune-nodes 4, or give a cluster file (--cvs-cluster)"
+        )
+    if cell.steps is None:
+        raise ConfigError(f"{file.where}: the file does not say how many steps a run has")
+    if cell.steps < _FEWEST:
+        raise ConfigError(
+            f"{file.where}: {cell.steps} steps, of which the first {_WARM_UP} warm up; "
+            f"{_FEWEST} are the least: fill in more with --cvs-set"
+        )
+
+
+def _launcher(file: CvsFile, cell: CvsCell, runtime: str) -> Launcher:
+    source = str(Path(file.where).absolute())
+    inner = CvsLauncher(scripts=file.scripts, source=source, source_cell=cell.name)
+    runtime = runtime or file.container.runtime
+    if runtime == NO_CONTAINER:
+        return inner
+    options, _ = container_settings(file.container, runtime)
+    return ContainerLauncher(inner=inner, **options)
+
+
+def _settings(file: CvsFile, cell: CvsCell) -> CellSettings:
+    nodes, steps = cell.nodes or 1, cell.steps or _FEWEST
+    return CellSettings(
+        model_tag=_tag(cell.model, "model"),
+        parallelism=cell.parallelism,
+        config_tag=f"{_tag(cell.gpu, 'gpu')}-{file.mode}",
+        per_device_batch_size=cell.per_device_batch_size,
+        max_target_length=cell.max_target_length,
+        image=file.image,
+        deployed=deployed_of(file, cell),
+        overrides=overrides_of(cell),
+        devices=nodes * cell.gpus_per_node,
+        protocol=Protocol(
+            steps=steps,
+            first_step=_WARM_UP,
+            min_steps=min(_USABLE, steps - _WARM_UP),
+            dataset_type=str(cell.maxtext.get("dataset_type", "synthetic")),
+        ),
+    )
+
+
+def _tag(text: str, default: str) -> str:
+    """Return a name as a tag may be: `meta-llama/Llama-3` becomes `meta-llama-Llama-3`."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+") or default

@@ -23,11 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--cvs-jobs", metavar="N", type=int, help="Jobs of each cell (default: 5; 4 at least)"
     )
-    group.addoption(
-        "--cvs-enforce",
-        action="store_true",
-        help="Fail although the file says enforce_thresholds: false",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

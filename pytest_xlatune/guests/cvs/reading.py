@@ -1,124 +1,106 @@
-"""CVS configurations (AMD's cluster validation suite): files of generations 1 and 4, read.
+"""CVS configurations (AMD's cluster validation suite) of generations 1 and 4, as one value.
 
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
 Generation 1 has `config` and `model_params`, 4 has `train_params`; one between them is refused.
-Pure: text in, values out; `files` finds files. One kind of error: `ConfigError`.
+An item is open where this run uses its leaf; a leaf that nothing uses is never asked for.
+Pure: text in, values out; `files` finds files.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from pytest_xlatune.guests.cvs._draft import (
-    GENERATIONS,
-    Draft,
-    generation_of,
-    open_items_of,
-    other_trainer,
-    read_first,
-    settings_of_other,
-)
-from pytest_xlatune.guests.cvs._keys import (
-    CLUSTER_TABLE,
-    NODES_KEYS,
-    account,
-    read_thresholds,
-    threshold_leaves,
-)
-from pytest_xlatune.guests.cvs._values import (
-    CLASSES,
-    EFFICIENCY,
-    OF_LOGS,
-    PREFIX,
-    SLOPE,
-    TFLOPS,
-    TOKENS,
-    CvsCell,
-    CvsFile,
-    Leaf,
-    OpenItem,
+from pytest_xlatune.guests.cvs.keys import DIFFERENT, DROPPED, USED, Leaf, account, keys_of
+from pytest_xlatune.guests.cvs.source import (
+    PLACEHOLDER,
+    Path,
     Source,
-    Threshold,
-    is_comment,
     is_open,
     leaves_of,
     objects_of,
+    sample_of,
+    setting_text,
     typed,
     written,
 )
-from pytest_xlatune.guests.cvs.generation4 import read_fourth
+from pytest_xlatune.guests.cvs.values import (
+    DISTRIBUTED,
+    PREFIX,
+    SINGLE,
+    TFLOPS,
+    TOKENS,
+    Container,
+    CvsCell,
+    CvsFile,
+    OpenItem,
+    Threshold,
+)
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
-__all__ = [
-    "CLASSES",
-    "EFFICIENCY",
-    "OF_LOGS",
-    "PREFIX",
-    "SLOPE",
-    "TFLOPS",
-    "TOKENS",
-    "CvsCell",
-    "CvsFile",
-    "Leaf",
-    "OpenItem",
-    "Threshold",
-    "cluster_of",
-    "leaves_of",
-    "objects_of",
-    "read_cvs",
-    "typed",
-]
-
-_SCHEMA = 1  # the only one that CVS has had
 # name of a threshold file -> its path for messages and its text; None where there is none
 FindThresholds = Callable[[str], tuple[str, str] | None]
 
+_DEVICES = 8  # of a node, where the file does not say
+MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
+# what CVS adds to every run, and to those of a mode
+_ADDED = {
+    "HSA_FORCE_FINE_GRAIN_PCIE": "1",
+    "HIP_FORCE_DEV_KERNARG": "1",
+    "NVTE_FUSED_ATTN": "1",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1",
+}
+_ADDED_BY_MODE = {
+    SINGLE: {"NCCL_IB_DISABLE": "1", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_DISABLE": "0"},
+    DISTRIBUTED: {"NCCL_CROSS_NIC": "0"},
+}
+# keys of generation 1 that are variables in distributed runs, and in every run; the later names of
+# Transformer Engine stand beside the ones that CVS exports
+_OF_DISTRIBUTED = (
+    *("nccl_ib_hca", "nccl_ib_gid_index", "nccl_ib_tc", "nccl_ib_sl", "nccl_socket_ifname"),
+    *("gloo_socket_ifname", "nccl_proto", "nccl_checks_disable"),
+)
+VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "nccl_debug": ("NCCL_DEBUG",),
+    "gpu_max_hw_queues": ("GPU_MAX_HW_QUEUES",),
+    "nvte_ck_bwd_v3": ("NVTE_CK_BWD_V3", "NVTE_CK_USES_BWD_V3"),
+    "nvte_ck_v3_bf16_cvt": ("NVTE_CK_V3_BF16_CVT", "NVTE_CK_HOW_V3_BF16_CVT"),
+    "xla_python_client_mem_fraction": ("XLA_PYTHON_CLIENT_MEM_FRACTION",),
+    "xla_gpu_executable_warn_stuck_timeout": ("XLA_GPU_EXECUTABLE_WARN_STUCK_TIMEOUT",),
+    **{each: (each.upper(),) for each in _OF_DISTRIBUTED},
+}
+# what CVS writes beside the keys of a model of generation 1
+_CONSTANTS: Mapping[str, Json] = {
+    "packing": True,
+    "enable_goodput_recording": False,
+    "monitor_goodput": False,
+    "optimizer_memory_host_offload": False,
+    "param_scan_axis": 1,
+    "shardy": False,
+    "hardware": "gpu",
+}
+# where the image's MaxText may have its script
+_FIRST_SCRIPTS = ("/workspace/maxtext/MaxText/train.py",)
+_FOURTH_SCRIPTS = (
+    "src/maxtext/trainers/pre_train/train.py",
+    "src/MaxText/train.py",
+    "MaxText/train.py",
+)
 
-def cluster_of(text: str, *, where: str) -> CvsFile:
-    """Read a cluster file: the names of its nodes, its user.
 
-    Raises:
-        ConfigError: it is no cluster file.
-    """
-    data, notes = objects_of(text, where=where)
-    found = generation_of(data)
-    if found is None or found[1] != "cluster":
-        raise ConfigError(f"{where} is no cluster file: it has no node_dict")
-    file = _cluster(data, notes, generation=found[0], where=where)
-    if unnamed := [name for name in file.nodes if is_unnamed(name)]:
-        raise ConfigError(
-            f"{where}: node_dict has {', '.join(unnamed)}, which names no node; put the names of "
-            "the nodes there, or leave the cluster file out and say their number"
-        )
-    return file
+def of_the_launcher(name: str) -> bool:
+    """Whether only the launcher of a job can set a variable rightly."""
+    return str(keys_of("4", "container", "env").get(name, "")).startswith(DROPPED)
 
 
-def is_unnamed(name: str) -> bool:
-    """Whether the name of a node is a template:  {xx.xx.xx.xx|hostname}."""
-    return "{" in name or is_open(name)
-
-
-def _cluster(
-    data: dict[str, Json], notes: tuple[str, ...], *, generation: str, where: str
-) -> CvsFile:
-    source = Source(data, where=where)
-    tables = [source.table(key) for key in NODES_KEYS]
-    nodes = tuple(name for table in tables for name in table if not is_comment(name))
-    if unnamed := [name for name in nodes if is_unnamed(name)]:
-        notes = (*notes, f"{', '.join(unnamed)}: no name of a node yet; put the names there")
-    return CvsFile(
-        where=where,
-        generation=generation,
-        kind="cluster",
-        nodes=nodes,
-        username=source.text("username"),
-        leaves=account(data, CLUSTER_TABLE),
-        notes=notes,
-        data=data,
-    )
+def is_handed_on(name: str) -> bool:
+    """Whether CVS of generation 1 hands a key of its model to MaxText."""
+    use = keys_of("1", "model_params", "*", "*", "*").get(name)
+    return isinstance(use, str) and use.startswith(USED)
 
 
 def read_cvs(
@@ -130,129 +112,498 @@ def read_cvs(
     words: Mapping[str, str] | None = None,
     nodes: int | None = None,
 ) -> CvsFile:
-    """Read a CVS file of any kind.
+    """Read a configuration of CVS.
 
     Args:
         text: of the file.
         where: how messages call it.
-        find_thresholds: gives the threshold file that a configuration names, or its only one.
+        find_thresholds: gives the threshold file that a configuration names.
         given: path of a leaf -> the value that the user gives in its place.
         words: placeholder -> value, e.g. user-id.
         nodes: how many nodes the run has; None leaves it to the file.
 
     Raises:
-        ConfigError: it is no CVS file, or a value is of another kind than CVS takes.
+        ConfigError: it is no such file, or a value is of another kind than CVS takes.
     """
     data, notes = objects_of(text, where=where)
-    found = generation_of(data)
-    if found is None:
-        raise ConfigError(
-            f"{where}, line {_line_of_first_key(text)}: JSON, but no CVS file of a training: "
-            f"it has {', '.join(sorted(map(str, data))[:6]) or 'no key'}; expected config and "
-            "model_params, or train_params, or node_dict, or thresholds by cell"
-        )
-    generation, kind = found
-    schema = data.get("schema_version", _SCHEMA)
-    if schema not in (_SCHEMA, str(_SCHEMA)):
-        said = (
-            f"schema_version {schema!s:.40} is not known, only {_SCHEMA} is: the file is read as "
-            f"one of generation {generation}, and a key may mean something else now"
-        )
-        notes = (*notes, said)
-    if kind == "cluster":
-        return _cluster(data, notes, generation=generation, where=where)
-    if kind == "config" and (trainer := other_trainer(data)):
-        said = settings_of_other(data)
-        raise ConfigError(
-            f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
-            + (f"; it says {said}" if said else "")
-        )
-    if generation not in GENERATIONS:
-        raise ConfigError(
-            f"{where}: a {kind} file of CVS' generation {generation}; only generations 1 (config "
-            "and model_params) and 4 (train_params) are read"
-        )
-    if kind == "threshold":
-        cells = read_thresholds(Source(data, where=where))
-        return CvsFile(
-            where=where,
-            generation=generation,
-            kind=kind,
-            cells=tuple(
-                CvsCell(
-                    name=name,
-                    model="",
-                    gpu="",
-                    maxtext={},
-                    steps=None,
-                    nodes=None,
-                    thresholds=demands,
-                )
-                for name, demands in cells.items()
-            ),
-            leaves=threshold_leaves(data),
-            notes=notes,
-            data=data,
-        )
-    data = _with_given(data, given or {}, where=where)
-    made = _read_config(
-        Source(data, where=where),
-        generation=generation,
-        find_thresholds=find_thresholds,
-        words=words or {},
-        nodes=nodes,
-    )
-    return replace(made, notes=(*notes, *made.notes))
-
-
-def _read_config(
-    source: Source,
-    *,
-    generation: str,
-    find_thresholds: FindThresholds,
-    words: Mapping[str, str],
-    nodes: int | None,
-) -> CvsFile:
-    named = source.table("paths").items()
-    paths = {name: each for name, each in named if isinstance(each, str)}
-    words = {**words, **paths, **{f"paths.{name}": each for name, each in paths.items()}}
-    draft = Draft(source=source, words=words, nodes=nodes)
-    made, table = read_first(draft) if generation == "1" else read_fourth(draft, find_thresholds)
-    leaves = account(source.data, table)
-    items = (*open_items_of(leaves, draft), *draft.asked)
+    generation = _generation_of(data, text, where)
+    for name, value in (given or {}).items():
+        _give(data, name, value, where=where)
+    source = Source(data, where=where, words=words or {})
+    if generation == "1":
+        made, others = _read_first(source, nodes)
+    else:
+        made, others = _read_fourth(source, nodes, find_thresholds)
+    leaves = account(data, generation, others)
     return replace(
         made,
         leaves=leaves,
-        open_items=tuple({each.path: each for each in items}.values()),
-        notes=tuple(draft.notes),
-        data=source.data,
+        open_items=(*made.open_items, *_open_items(leaves, source, nodes)),
+        notes=(*notes, *source.notes),
+        data=data,
     )
 
 
-def _line_of_first_key(text: str) -> int:
-    found = re.search(r'"', text)
-    return text.count("\n", 0, found.start()) + 1 if found else 1
+_BOTH = "only generations 1 (config and model_params) and 4 (train_params) are read"
+# keys that the files of CVS' other trainers have; TorchTitan's have the ones of Megatron too
+_TRAINERS = {
+    "TorchTitan": re.compile(r"torchtitan_root|use_generated_config|\w+_parallel_degree"),
+    "Megatron-LM": re.compile(r"megatron_root|training_iterations|master_address"),
+}
 
 
-def _with_given(data: dict[str, Json], given: Mapping[str, str], *, where: str) -> dict[str, Json]:
-    """Return the objects with the user's values in their places; a new key is made where needed."""
+def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
+    """Return the generation of a configuration of MaxText.
+
+    Raises:
+        ConfigError: it is another file, which the message calls by its name.
+    """
+    config = data.get("config")
+    if isinstance(config, dict) and "model_params" in data:
+        found = "2" if config.keys() & {"xla_flags", "env_vars", "rdma_lib"} else "1"
+    elif "train_params" in data:
+        found = "4"
+    elif isinstance(data.get("training"), dict):
+        found = "3"
+    elif "node_dict" in data:
+        raise ConfigError(f"{where}: a cluster file of CVS: name it with --cvs-cluster")
+    elif any(path[-1:] == ("kind",) for path, _ in leaves_of(dict(data))):
+        raise ConfigError(f"{where}: a threshold file of CVS: name the configuration that names it")
+    else:
+        first = re.search(r'"', text)
+        line = text.count("\n", 0, first.start()) + 1 if first else 1
+        raise ConfigError(
+            f"{where}, line {line}: JSON, but no CVS file of a training: it has "
+            f"{', '.join(sorted(data)[:6]) or 'no key'}; {_BOTH}"
+        )
+    below = {key: data.get(key) for key in ("config", "model_params", "train_params")}
+    keys = {str(key) for path, _ in leaves_of(below) for key in path}
+    framework = str(data.get("framework", "")).lower()
+    for trainer, sign in _TRAINERS.items():
+        is_named = framework.startswith(trainer.lower().partition("-")[0])
+        if is_named or ("maxtext_config" not in keys and any(map(sign.fullmatch, keys))):
+            raise ConfigError(
+                f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
+            )
+    if found not in ("1", "4"):
+        raise ConfigError(f"{where}: a configuration of CVS' generation {found}; {_BOTH}")
+    return found
+
+
+def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
+    """Put the user's value in its place; a key is made where its object is there.
+
+    Raises:
+        ConfigError: the file has no such path.
+    """
     leaves = {written(path): path for path, _ in leaves_of(data)}
-    for name, value in given.items():
-        path = leaves.get(name)
-        if path is None:
-            parent, _, key = name.rpartition(".")
-            places = {
-                written(path[:depth]): path[:depth]
-                for path in leaves.values()
-                for depth in range(len(path))
-            }
-            if parent not in places:
-                raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({where})")
-            path = (*places[parent], key)
-        below: Json = data
-        for step in path[:-1]:
-            below = below[step]
-        if not isinstance(below, dict | list):
-            raise ConfigError(f"--cvs-set {name}: {written(path[:-1])} holds no keys")
-        below[path[-1]] = value  # type: ignore[index]
-    return data
+    path = leaves.get(name)
+    if path is None:
+        parent, _, key = name.rpartition(".")
+        above = (each[:depth] for each in leaves.values() for depth in range(len(each)))
+        place = next((each for each in above if written(each) == parent), None)
+        if place is None:
+            raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({where})")
+        path = (*place, key)
+    below: Any = data
+    for step in path[:-1]:
+        below = below[step]
+    if isinstance(below, list) and not isinstance(path[-1], int):
+        raise ConfigError(f"--cvs-set {name}: {written(path[:-1])} holds no keys")
+    below[path[-1]] = value
+
+
+def _open_items(
+    leaves: tuple[Leaf, ...], source: Source, nodes: int | None
+) -> tuple[OpenItem, ...]:
+    """Return what must be filled in, of the leaves that reach a run."""
+    found = []
+    for leaf in leaves:
+        is_nodes = leaf.path == ("config", "nnodes")
+        if leaf.cls not in (USED, DIFFERENT) or (is_nodes and nodes is not None):
+            continue
+        text = leaf.value if isinstance(leaf.value, str) else ""
+        wanted = leaf.text
+        left = PLACEHOLDER.search(source.filled(text))
+        if left:
+            wanted = f"a value without the placeholder {{{left[1]}}}, which nothing fills"
+        is_prose = is_nodes and not _is_count(leaf.value)
+        if left or is_prose or any(is_open(each) for each in (text, *leaf.path)):
+            sample = "" if is_prose or left else sample_of(text)
+            found.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
+    return tuple(found)
+
+
+def _is_count(value: Json) -> bool:
+    found = typed(value)
+    return isinstance(found, int) and not isinstance(found, bool) and found > 0
+
+
+def _env_of(source: Source, *path: str) -> dict[str, str]:
+    """Return the variables of an object, less those that the launcher sets."""
+    named = {name: source.text(*path, name) for name in source.table(*path)}
+    return {name: value for name, value in named.items() if not of_the_launcher(name)}
+
+
+# a flag as CVS has it, without its dashes:  xla_gpu_autotune_level
+_FLAG = re.compile(r"\w+")
+
+
+def _flags_of(source: Source, *path: str) -> dict[str, str]:
+    """Return the flags of XLA of an object."""
+    found = {}
+    for name in source.table(*path):
+        if not _FLAG.fullmatch(name):
+            raise source.wrong((*path, name), source.get(*path, name), "a flag without dashes")
+        text = source.text(*path, name)
+        # XLA takes quotes around a value away:  "''" is the empty value
+        is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        found[name] = text[1:-1] if is_quoted else text
+    return found
+
+
+def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
+    """Return the keys of an object that reach MaxText, typed."""
+    return {
+        key: typed(source.filled(value))
+        for key, value in source.table(*path).items()
+        if not is_open(value)
+    }
+
+
+_AXES = {
+    "data": "DP",
+    "fsdp": "FSDP",
+    "tensor": "TP",
+    "pipeline": "PP",
+    "expert": "EP",
+    "context": "CP",
+    "sequence": "SP",
+}
+# an axis of MaxText:  dcn_fsdp_parallelism
+_AXIS = re.compile(r"(ici|dcn)_(\w+)_parallelism")
+
+
+def _parallelism_of(
+    source: Source, at: Path, maxtext: Mapping[str, Json], *, nodes: int | None, devices: int
+) -> str:
+    """Return the axes: the product of both sides, 1s dropped; "" where the nodes are not known.
+
+    -1 stands for the rest of a side: of a node's devices, of the nodes.
+
+    Raises:
+        ConfigError: a degree is no whole number, or two of one side take the rest.
+    """
+    sides: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
+    for key, value in maxtext.items():
+        found = _AXIS.fullmatch(key)
+        degree = source.number((*at, key), value) if found else None
+        if found is None or degree is None:
+            continue
+        if degree != int(degree) or degree == 0 or degree < -1:
+            raise source.wrong((*at, key), value, "a degree from 1, or -1 for the rest")
+        sides[found[1]][found[2]] = int(degree)
+    # MaxText's own: what a node has left is sharded, what the nodes have left is data parallel
+    sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
+    sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
+    for side, count in (("ici", devices), ("dcn", nodes)):
+        axes = sides[side]
+        rest = [axis for axis, degree in axes.items() if degree == -1]
+        if len(rest) > 1:
+            names = ", ".join(f"{side}_{axis}_parallelism" for axis in rest)
+            raise ConfigError(
+                f"{source.where}: {written(at)}: {names} are -1, and only one of a side can take "
+                "the rest"
+            )
+        if rest and count is None:
+            return ""
+        if rest and count is not None:
+            known = math.prod(degree for degree in axes.values() if degree != -1)
+            axes[rest[0]] = max(count // known, 1)
+    others = sorted((sides["ici"].keys() | sides["dcn"].keys()) - _AXES.keys())
+    degrees = {
+        axis: sides["ici"].get(axis, 1) * sides["dcn"].get(axis, 1) for axis in (*_AXES, *others)
+    }
+    said = [f"{_AXES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1]
+    return ",".join(said) or "DP=1"
+
+
+def _cell(
+    source: Source,
+    at: Path,
+    maxtext: dict[str, Json],
+    *,
+    nodes: int | None,
+    devices: int = _DEVICES,
+    **own: Any,
+) -> CvsCell:
+    """Return a cell, its figures checked, with its axes."""
+    for key in ("per_device_batch_size", "max_target_length"):
+        source.number((*at, key), maxtext.get(key))
+    axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)
+    return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **own)
+
+
+def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
+    """Return what generation 1 says, and what this run does not use of it."""
+    modes = [key for key in MODES if source.table("model_params", key)]
+    if len(modes) != 1:
+        raise ConfigError(
+            f"{source.where}: model_params has {' and '.join(modes) or 'no model'}: expected "
+            "single_node or multi_node with a model in it"
+        )
+    key, mode = modes[0], MODES[modes[0]]
+    others: dict[Path, str] = {}
+    stated = source.get("config", "nnodes")
+    if mode == SINGLE:
+        nodes = 1  # however many of them run it
+        others = {
+            ("config", each): "ignored: CVS sets it in distributed runs only"
+            for each in (*_OF_DISTRIBUTED, "nccl_ib_hca_list", "nic_type")
+        }
+    elif _is_count(stated):
+        said = source.whole(("config", "nnodes"), stated)
+        if nodes not in (None, said):
+            source.notes.append(f"config.nnodes is {said}, and the run has {nodes} nodes")
+        nodes = nodes or said
+    if source.get("config", "nccl_ib_hca"):
+        others["config", "nccl_ib_hca_list"] = "ignored: CVS reads it nowhere"
+    steps = source.whole(("config", "training_steps"), source.get("config", "training_steps"))
+    checkpoints = source.truth("config", "enable_checkpointing")
+    cells = []
+    for model in source.table("model_params", key):
+        for gpu in source.table("model_params", key, model):
+            at = ("model_params", key, model, gpu)
+            own = {k: v for k, v in _maxtext_of(source, *at).items() if is_handed_on(k)}
+            named = {"model_name": model, "enable_checkpointing": checkpoints}
+            cells.append(
+                _cell(
+                    source,
+                    at,
+                    {**own, **_CONSTANTS, **named},
+                    nodes=nodes,
+                    name=f"{model} {gpu}",
+                    model=model,
+                    gpu=gpu,
+                    steps=steps,
+                    xla_flags=_flags_of(source, *at, "xla_flags"),
+                    thresholds=_results_of(source, *at, "result_dict"),
+                )
+            )
+    if not cells:
+        raise ConfigError(f"{source.where}: model_params.{key} has no model with a GPU in it")
+    if len(cells) == 1:
+        cells = [replace(cells[0], name="default")]
+    place = ("config", "container_config")
+    volumes = {
+        source.filled(host): source.text(*place, "volume_dict", host)
+        for host in source.table(*place, "volume_dict")
+    }
+    made = CvsFile(
+        where=source.where,
+        generation="1",
+        mode=mode,
+        image=sample_of(source.text("config", "container_image")),
+        cells=tuple(cells),
+        env=_variables_of(source, mode) | _env_of(source, *place, "env_dict"),
+        added=_ADDED | _ADDED_BY_MODE[mode],
+        scripts=_FIRST_SCRIPTS,
+        container=Container(
+            runtime="docker",
+            mounts=tuple(f"{host}:{inside}" for host, inside in volumes.items()),
+            devices=tuple(source.texts(*place, "device_list")),
+            shm_size=source.text("config", "shm_size"),
+            args=("--privileged",),  # as CVS starts every container of this generation
+        ),
+        token_file=source.text("config", "hf_token_file"),
+    )
+    return made, others
+
+
+def _variables_of(source: Source, mode: str) -> dict[str, str]:
+    """Return the variables that single keys of generation 1 are."""
+    found: dict[str, str] = {}
+    for key, names in VARIABLES.items():
+        is_listed = key == "nccl_ib_hca" and not source.get("config", key)
+        own = "nccl_ib_hca_list" if is_listed else key
+        is_used = mode == DISTRIBUTED or key not in _OF_DISTRIBUTED
+        if is_used and source.get("config", own) is not None:
+            found |= dict.fromkeys(names, source.text("config", own))
+    return found
+
+
+def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
+    """Return the two metrics that CVS gates of a model of generation 1."""
+    table = source.table(*path)
+    return {
+        name: Threshold(kind="min", value=source.number((*path, name), table[name]))
+        for name in (TFLOPS, TOKENS)
+        if name in table and not is_open(table[name])
+    }
+
+
+def _read_fourth(
+    source: Source, nodes: int | None, find: FindThresholds
+) -> tuple[CvsFile, dict[Path, str]]:
+    """Return what generation 4 says, and what this run does not use of it."""
+    config = ("train_params", "maxtext_config")
+    env = _env_of(source, "container", "env")
+    mode = DISTRIBUTED if "NCCL_IB_HCA" in env else SINGLE
+    nodes = 1 if mode == SINGLE else nodes
+    gpu = source.text("gpu_name")
+    base = _maxtext_of(source, *config)
+    if dtype := source.text("train_params", "dtype"):
+        base.setdefault("dtype", dtype)
+    name = source.text("threshold_json")
+    thresholds = _thresholds_of(source, sample_of(name), find)
+    sweeps, runs = source.table("sweeps"), source.texts("runs")
+    for index, each in enumerate(runs if sweeps else ()):
+        # CVS only warns of such a name, and runs without the sweep
+        if each not in sweeps:
+            where = f"{source.where}: runs[{index}]"
+            raise ConfigError.unknown("sweep", each, valid=sweeps, where=where)
+    asked: list[OpenItem] = []
+    cells = []
+    for each in dict.fromkeys(runs or sweeps) if sweeps else ("default",):
+        at = ("sweeps", each) if sweeps else config
+        own = _maxtext_of(source, *at) if sweeps else {}
+        maxtext = {**base, **_keys_of_name(source, each, gpu, asked), **own}
+        maxtext = {key: value for key, value in maxtext.items() if not _is_of_the_trial(key)}
+        place = (*(at if "steps" in own else config), "steps")
+        cells.append(
+            _cell(
+                source,
+                at,
+                maxtext,
+                nodes=nodes,
+                devices=source.whole(("gpus_per_node",), source.get("gpus_per_node")) or _DEVICES,
+                name=each,
+                model=source.text("train_params", "model_id")
+                or setting_text(base.get("model_name", "")),
+                gpu=gpu,
+                steps=source.whole(place, source.get(*place)),
+                xla_flags=_flags_of(source, "train_params", "xla_flags"),
+                thresholds=thresholds.get(each, {}),
+            )
+        )
+    if strangers := sorted(thresholds.keys() - (sweeps.keys() or {"default"})):
+        source.notes.append(
+            f"thresholds of {', '.join(map(repr, strangers))} are of no sweep of this file: they "
+            "gate nothing, and CVS refuses such a file where enforce_thresholds is true"
+        )
+    args = ("container", "runtime", "args")
+    privileged = ["--privileged"] if source.truth(*args, "privileged") else []
+    mounts = [each for each in source.texts(*args, "volumes") if not is_open(each)]
+    made = CvsFile(
+        where=source.where,
+        generation="4",
+        mode=mode,
+        image=sample_of(source.text("container", "image")),
+        cells=tuple(cells),
+        env=env,
+        added=_ADDED | _ADDED_BY_MODE[mode],
+        scripts=tuple(source.texts("train_params", "train_script_paths")) or _FOURTH_SCRIPTS,
+        container=Container(
+            runtime=source.text("container", "runtime", "name") or "docker",
+            mounts=tuple(mounts),
+            devices=tuple(source.texts(*args, "devices")),
+            shm_size=source.text(*args, "shm-size"),
+            args=(*privileged, *(f"--ulimit={each}" for each in source.texts(*args, "ulimit"))),
+        ),
+        enforce=source.truth("enforce_thresholds", default=True),
+        threshold_name=sample_of(name),
+        patterns=_patterns(source),
+        token_file=source.text("paths", "hf_token_file"),
+        open_items=tuple(asked[:1]),
+    )
+    idle = sweeps.keys() - {each.name for each in cells}
+    return made, {("sweeps", each): "ignored: not among the sweeps that run" for each in idle}
+
+
+def _is_of_the_trial(key: str) -> bool:
+    use = keys_of("4", "train_params", "maxtext_config").get(key, "")
+    return key == "steps" or str(use).startswith(DROPPED)
+
+
+# a part of the name of a sweep:  BS=5
+_TOKEN = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
+
+
+def _keys_of_name(source: Source, name: str, gpu: str, asked: list[OpenItem]) -> dict[str, Json]:
+    """Return what the name of a sweep sets: BS, SL, PRECISION.
+
+    Raises:
+        ConfigError: a word that CVS does not know.
+    """
+    keys: dict[str, Json] = {}
+    for word, value in _TOKEN.findall(name):
+        where = f"{source.where}: sweeps.{name}"
+        if word == "BS":
+            keys["per_device_batch_size"] = typed(value)
+        elif word == "SL":
+            keys["max_target_length"] = typed(value)
+        elif word != "PRECISION":
+            raise ConfigError.unknown("word", word, valid=("BS", "SL", "PRECISION"), where=where)
+        elif value.upper() == "BF16":
+            keys["quantization"] = ""
+        elif value.upper() == "FP8":
+            keys["quantization"] = "fp8" if gpu.lower().startswith("mi35") else "nanoo_fp8"
+            if "xx" in gpu.lower():
+                wanted = f"the GPU: FP8 is fp8 from mi35x on, else nanoo_fp8; {gpu} says neither"
+                asked.append(OpenItem(path="gpu_name", sample="mi300x", wanted=wanted))
+        else:
+            raise ConfigError.unknown("precision", value, valid=("BF16", "FP8"), where=where)
+    return keys
+
+
+KINDS = ("min", "max", "max_ms", "info")  # of a threshold, in the published files
+
+
+def _thresholds_of(
+    source: Source, name: str, find: FindThresholds
+) -> dict[str, dict[str, Threshold]]:
+    """Return cell -> metric -> threshold of the file beside; a note says why there are none.
+
+    Raises:
+        ConfigError: a kind that does not exist, a value that is no number.
+    """
+    found = find(name) if name else None
+    if found is None:
+        said = f"there is no threshold file {name}" if name else "threshold_json names no file"
+        source.notes.append(f"{said}: no metric has a threshold")
+        return {}
+    where, text = found
+    data, notes = objects_of(text, where=where)
+    source.notes += notes
+    own = Source(data, where=where, words={})
+    cells: dict[str, dict[str, Threshold]] = {}
+    for cell in (key for key, each in own.table().items() if isinstance(each, dict)):
+        for metric in own.table(cell):
+            path = (cell, metric)
+            kind, value = own.text(*path, "kind"), own.get(*path, "value")
+            if kind not in KINDS:
+                at = f"{where}: {written(path)}"
+                raise ConfigError.unknown("kind of threshold", kind, valid=KINDS, where=at)
+            demand = Threshold(kind=kind, value=own.number((*path, "value"), value))
+            cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = demand
+    return cells
+
+
+def _patterns(source: Source) -> dict[str, str]:
+    """Return the file's patterns of failure; one that is empty is switched off.
+
+    Raises:
+        ConfigError: one is no regular expression.
+    """
+    found = {}
+    for name, pattern in source.table("error_patterns").items():
+        path = ("error_patterns", name)
+        if not isinstance(pattern, str):
+            raise source.wrong(path, pattern, "a regular expression")
+        try:
+            re.compile(pattern, re.IGNORECASE)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise source.wrong(path, pattern, f"a regular expression: {error}") from None
+        if pattern:
+            found[name] = pattern
+    return found

@@ -1,33 +1,36 @@
 """CVS files written anew: with the recipe of a sweep, with measured least values.
 
-A least value is the mean of the jobs less three standard deviations of one of them. It says itself
-how many jobs are behind it, when they ran, and how often a healthy job misses it.
+Keys, order and remarks stay; JSON's blanks are ours, with the indent of the file. A least value is
+the mean of the jobs less three standard deviations of one of them. It says itself how many jobs are
+behind it, when they ran, and how often a healthy job misses it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.reading import (
-    PREFIX,
-    TFLOPS,
-    TOKENS,
-    CvsFile,
-    Threshold,
-    leaves_of,
-    objects_of,
+    MODES,
+    VARIABLES,
+    is_handed_on,
+    of_the_launcher,
     read_cvs,
 )
-from pytest_xlatune.guests.cvs.recipe import model_of, recipe_of, untaken, with_values
+from pytest_xlatune.guests.cvs.source import objects_of, setting_text, typed
 from pytest_xlatune.guests.cvs.thresholds import Demand
+from pytest_xlatune.guests.cvs.values import PREFIX, TFLOPS, TOKENS, CvsCell, CvsFile
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.record import Json, dataclass
-from pytest_xlatune.model.redact import HIDDEN
+from pytest_xlatune.model.channels import on_top
+from pytest_xlatune.model.profile import APPENDING, Profile
+from pytest_xlatune.model.record import dataclass
+from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.recipes import recipe_remarks
@@ -36,6 +39,8 @@ from pytest_xlatune.studies.calibration import scored
 from pytest_xlatune.studies.trials import usable
 
 _REMARK = "_xlatune_recipe"  # each generation drops keys that begin with "_"
+_DIGITS = 4
+Data = dict[str, Any]
 
 
 def patched_cvs(source: DeployedFile, covered: Covered) -> dict[str, str]:
@@ -43,29 +48,137 @@ def patched_cvs(source: DeployedFile, covered: Covered) -> dict[str, str]:
 
     Nothing where there is no recipe. What has no place in the file stands in its remark.
     """
-    if covered.recipe is None:
-        return {}
-    return {f"{Path(source.path).stem}-recipe.json": _patched(source, covered)}
-
-
-def _patched(source: DeployedFile, covered: Covered) -> str:
     profile = covered.recipe
     if profile is None:
-        return source.text
+        return {}
     nodes = 2 if covered.cell.config_tag.endswith("-distributed") else 1
-    before = source.text.removeprefix("\ufeff")
-    file = read_cvs(before, where=source.path, nodes=nodes)
-    cell = next((each for each in file.cells if each.name == source.cvs_cell), file.cells[0])
-    made = recipe_of(file, cell, profile)
-    text = with_values(before, made.changes, where=source.path)
-    after = read_cvs(text, where=source.path, nodes=nodes)
-    left_out = (*made.left_out, *untaken(file, after, cell=cell, profile=profile, recipe=made))
+    text = source.text.removeprefix("\ufeff")
+    data, left_out = deployed_in(
+        text, profile, cell=source.cvs_cell, where=source.path, nodes=nodes
+    )
     said = [f"{profile.id}: measured on {covered.cell.label}"]
     said += recipe_remarks(covered.conclusion)
     said += [f"not in this file: {each}" for each in left_out]
-    if HIDDEN in source.text:
+    if HIDDEN in text:
         said.append("a value of this file is secret and hidden here: copy it from the file itself")
-    return with_values(text, {(_REMARK,): said}, where=source.path)
+    written = _text({**data, _REMARK: said}, text)
+    return {f"{Path(source.path).stem}-recipe.json": written}
+
+
+def deployed_in(
+    text: str, profile: Profile, *, cell: str, where: str, nodes: int
+) -> tuple[Data, list[str]]:
+    """Return the objects of a file with a profile in them for a cell, and what has no place there.
+
+    XLA flags and environment are of the whole file; a MaxText key goes to the cell's own sweep
+    where the file has several that run, or where the sweep says that key.
+    """
+    file = read_cvs(text, where=where, nodes=nodes)
+    own = next((each for each in file.cells if each.name == cell), file.cells[0])
+    data: Data = objects_of(text, where=where)[0]
+    left_out = _put_flags(data, file, own, profile)
+    env_path = ("container", "env")
+    if file.generation == "1":
+        env_path = ("config", "container_config", "env_dict")  # type: ignore[assignment]
+    for name, value in profile.env.items():
+        if is_secret(name):
+            left_out.append(f"{name}: its value is secret; set it yourself")
+        elif of_the_launcher(name):
+            left_out.append(f"{name}: only the launcher of a job sets it")
+        else:
+            text_of_it = on_top(file.env, {name: value})[name]
+            keys = [key for key, names in VARIABLES.items() if name in names]
+            keys = [key for key in keys if key in data.get("config", {})]
+            for key in keys:
+                data["config"][key] = text_of_it
+            if not keys or name in _below(data, *env_path):
+                _below(data, *env_path)[name] = text_of_it
+            if name in file.added and file.generation == "1":
+                left_out.append(
+                    f"{name}: it is in the file, and CVS itself sets {file.added[name]} over it"
+                )
+    for name, value in profile.overrides.items():
+        place = _place_of_key(data, file, own, name)
+        if place is None:
+            left_out.append(f"{name}: generation 1 gives MaxText no such key")
+        elif is_secret(name):
+            left_out.append(f"{name}: its value is secret; set it yourself")
+        else:
+            is_text = isinstance(place.get(name), str)
+            place[name] = setting_text(typed(value)) if is_text else typed(value)
+    return data, left_out + _lost(data, file, own, profile, told=left_out, nodes=nodes)
+
+
+def _below(data: Data, *path: str) -> Data:
+    """Return the object at a path, made where it is missing."""
+    for key in path:
+        data = data.setdefault(key, {})
+    return data
+
+
+def _model_of(data: Data, file: CvsFile, cell: CvsCell) -> Data:
+    """Return the keys of a model of generation 1."""
+    mode = next(key for key, each in MODES.items() if each == file.mode)
+    return _below(data, "model_params", mode, cell.model, cell.gpu)
+
+
+def _put_flags(data: Data, file: CvsFile, cell: CvsCell, profile: Profile) -> list[str]:
+    if not profile.flags:
+        return []
+    if "XLA_FLAGS" in file.env:
+        return ["its XLA flags: the file has XLA_FLAGS in its environment; add them there"]
+    is_first = file.generation == "1"
+    above = _model_of(data, file, cell) if is_first else data["train_params"]
+    flags = _below(above, "xla_flags")
+    left_out = []
+    for each in profile.flags:
+        if each.name in APPENDING and each.name in flags:
+            left_out.append(f"--{each.name}={each.value}: an object holds a flag once; add it")
+        else:
+            flags[each.name] = "true" if each.value is None else each.value  # as XLA reads it
+    if is_first:
+        left_out.append(
+            "flags of generation 1: CVS hands ten of its own to XLA and drops the others; run the "
+            "file here"
+        )
+    return left_out
+
+
+def _place_of_key(data: Data, file: CvsFile, cell: CvsCell, name: str) -> Data | None:
+    """Return the object that a MaxText key of a cell stands in; None where there is none."""
+    if file.generation == "1":
+        if name == "enable_checkpointing":
+            return _below(data, "config")
+        return _model_of(data, file, cell) if is_handed_on(name) else None
+    sweep: Data | None = data.get("sweeps", {}).get(cell.name)
+    if sweep is not None and (name in sweep or len(file.cells) > 1):
+        return sweep
+    return _below(data, "train_params", "maxtext_config")
+
+
+def _lost(
+    data: Data, before: CvsFile, cell: CvsCell, profile: Profile, *, told: Sequence[str], nodes: int
+) -> list[str]:
+    """Return what a file that was written and read again does not say of the profile."""
+    after = read_cvs(json.dumps(data), where=before.where, nodes=nodes)
+    own = next(each for each in after.cells if each.name == cell.name)
+    found = {**own.xla_flags, **after.env, **own.maxtext}
+    wanted = {each.name: "true" if each.value is None else each.value for each in profile.flags}
+    wanted |= {name: on_top(before.env, profile.env)[name] for name in profile.env}
+    wanted |= profile.overrides
+    if "XLA_FLAGS" in before.env:
+        wanted = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
+    return [
+        f"{name}: reading the file does not give it"
+        for name, value in wanted.items()
+        if setting_text(typed(found.get(name))) != setting_text(typed(value))
+        and not any(name in each for each in told)
+    ]
+
+
+def _text(data: Data, old: str) -> str:
+    indent = re.search(r"\n([ \t]+)", old)
+    return json.dumps(data, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,36 +188,12 @@ class LeastValue:
     Attributes:
         metric: of CVS.
         value: it, rounded down to four digits.
-        mean, sd: of the jobs.
-        jobs: how many tell it.
-        miss: probability that one more healthy job lies below it.
+        words: it, and how it was measured.
     """
 
     metric: str
     value: float
-    mean: float
-    sd: float
-    jobs: int
-    miss: float
-
-    @property
-    def words(self) -> str:
-        """The least value, and how it was measured."""
-        return (
-            f"{self.metric}: at least {self.value:g}: mean {self.mean:.6g} less 3 x {self.sd:.3g} "
-            f"of {counted(self.jobs, 'job')}; a healthy job misses it in {self.miss:.2%} of the "
-            "runs"
-        )
-
-
-_DIGITS = 4
-
-
-def rounded_down(value: float) -> float:
-    """Return a number cut to four digits, never above it."""
-    digits = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    scale = 10.0**digits
-    return math.floor(value * scale + 1e-9) / scale
+    words: str
 
 
 def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
@@ -120,70 +209,45 @@ def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
         if len(values) < 2:  # noqa: PLR2004 - a deviation needs two
             continue
         bound, miss = lower_bound(values)
-        found.append(
-            LeastValue(
-                metric=metric,
-                value=rounded_down(bound),
-                mean=fmean(values),
-                sd=stdev(values),
-                jobs=len(values),
-                miss=miss,
-            )
+        value = rounded_down(bound)
+        words = (
+            f"{metric}: at least {value:g}: mean {fmean(values):.6g} less 3 x {stdev(values):.3g} "
+            f"of {counted(len(values), 'job')}; a healthy job misses it in {miss:.2%} of the runs"
         )
+        found.append(LeastValue(metric=metric, value=value, words=words))
     return tuple(found)
 
 
+def rounded_down(value: float) -> float:
+    """Return a number cut to four digits, never above it."""
+    digits = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    scale = 10.0**digits
+    return math.floor(value * scale + 1e-9) / scale
+
+
 def with_least_values(
-    text: str,
-    file: CvsFile,
-    found: Mapping[str, Sequence[LeastValue]],
-    *,
-    where: str,
-    written: str,
+    text: str, file: CvsFile, found: Mapping[str, Sequence[LeastValue]], *, written: str
 ) -> str:
-    """Return a file of thresholds with measured least values: changed where it has them, else new.
+    """Return a file of thresholds with measured least values.
 
     Args:
-        text: of the configuration in generation 1, else of the thresholds beside it; "" is
-            a new file.
+        text: of the configuration in generation 1, else of the thresholds beside it.
         file: the configuration.
         found: cell -> least values.
-        where: how messages call the file of `text`.
         written: the date, ISO 8601.
     """
-    changes: dict[tuple[str | int, ...], Json] = {}
+    data: Data = objects_of(text, where=file.where)[0]
     is_inline = file.generation == "1"
-    known = objects_of(text, where=where)[0] if text else {}
-    for cell in file.cells:
-        own_values = found.get(cell.name, ())
-        if not own_values:
-            continue
-        at: tuple[str | int, ...] = (cell.name,)
-        if is_inline:
-            at = (*model_of(file, cell), "result_dict")
-        else:  # they may stand deeper
-            above = [
-                path[: path.index(cell.name)] for path, _ in leaves_of(known) if cell.name in path
-            ]
-            at = (*(above[0] if above else ()), cell.name)
-        entries = {path[len(at)] for path, _ in leaves_of(known) if path[: len(at)] == at != path}
-        for each in own_values:
-            name = each.metric if is_inline or each.metric in entries else PREFIX + each.metric
-            demand = Threshold(kind="min", value=each.value).to_json()
-            changes[*at, name] = f"{each.value:g}" if is_inline else demand
-        if not is_inline:
-            # CVS refuses a cell that lacks one of the metrics that it gates
-            for name in ("final_loss", "loss_decreased"):
-                if name not in entries and PREFIX + name not in entries:
-                    changes[*at, PREFIX + name] = {"kind": "info", "value": None}
-        said = "; ".join(each.words for each in own_values)
-        changes[*at, "_comment"] = f"least values of xlatune cvs calibrate, {written}: {said}"
-    if text:
-        return with_values(text, changes, where=where)
-    made: dict[str, Json] = {}
-    for path, value in changes.items():
-        below = made
-        for key in path[:-1]:
-            below = below.setdefault(str(key), {})
-        below[str(path[-1])] = value
-    return json.dumps(made, indent=2) + "\n"
+    for cell in (each for each in file.cells if found.get(each.name)):
+        above = _model_of(data, file, cell) if is_inline else data
+        own = _below(above, "result_dict" if is_inline else cell.name)
+        for each in found[cell.name]:
+            name = each.metric if is_inline or each.metric in own else PREFIX + each.metric
+            own[name] = f"{each.value:g}" if is_inline else {"kind": "min", "value": each.value}
+        # CVS refuses a cell that lacks one of the metrics that it gates
+        for name in () if is_inline else ("final_loss", "loss_decreased"):
+            if name not in own:
+                own.setdefault(PREFIX + name, {"kind": "info", "value": None})
+        said = "; ".join(each.words for each in found[cell.name])
+        own["_comment"] = f"least values of xlatune cvs calibrate, {written}: {said}"
+    return _text(data, text)

@@ -1,0 +1,261 @@
+"""The text of a CVS file as objects, and single values of it: typed, filled in, open or a remark.
+
+Pure. One kind of error, with the path: `ConfigError`. A *leaf* is a scalar, or an empty object or
+list.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Json
+
+Path = tuple[str | int, ...]
+
+_DEEPEST = 40  # of nested objects; the files have 8
+_LONGEST = 1 << 14  # characters of a value with its placeholders filled
+_LARGEST = 1e18  # a byte count of the largest machine is below
+_DIGITS = 300  # more are no number that a file means
+
+
+def written(path: Path) -> str:
+    """Write a path: keys joined by dots, a place in a list in brackets."""
+    text = ""
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def leaves_of(value: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
+    """Yield every leaf below a value."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from leaves_of(each, (*path, key))
+    elif isinstance(value, list) and value:
+        for index, each in enumerate(value):
+            yield from leaves_of(each, (*path, index))
+    else:
+        yield path, value
+
+
+def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Return the objects of a JSON file, and notes of keys that stand twice.
+
+    Raises:
+        ConfigError: it is no JSON object; with line and column.
+    """
+    notes: list[str] = []
+
+    def pairs(found: list[tuple[str, Json]]) -> dict[str, Json]:
+        made = dict(found)
+        # a published cluster file has one key three times
+        if len(made) != len(found):
+            names = [name for name, _ in found]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            notes.append(f"{', '.join(twice)} stands more than once in one object: the last counts")
+        return made
+
+    def refuse(word: str) -> Json:
+        raise ConfigError(f"{where}: {word} is no number of JSON; write a number or a text")
+
+    try:
+        data = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
+        leaves = list(leaves_of(data))
+    # a published cluster file lacks a comma: line and column find it
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{where}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg}"
+        ) from None
+    except RecursionError:
+        leaves = [(("",) * (_DEEPEST + 1), None)]
+    except ValueError as error:  # a number of more digits than Python reads
+        raise ConfigError(f"{where}: a number cannot be read: {error}") from None
+    for path, value in leaves:
+        if len(path) > _DEEPEST:
+            raise ConfigError(f"{where}: objects are nested too deeply to be a CVS file")
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            raise ConfigError(f"{where}: {written(path)} is larger than any number")
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else repr(data)[:40]
+        raise ConfigError(f"{where}, line 1: this is {kind}, and a CVS file is an object {{...}}")
+    return data, tuple(notes)
+
+
+# a comment without "_" in front:  1__container_image   ex__nccl_ib_hca_list
+_COMMENT = re.compile(r"_|_*ex_+|\d+__")
+
+
+def is_comment(key: str, siblings: object = ()) -> bool:
+    """Whether a key is a remark: it begins with `_`, `ex_`, `1__`, or ends in `__` and a key."""
+    if _COMMENT.match(key):
+        return True
+    _, mark, rest = key.rpartition("__")
+    return bool(mark) and isinstance(siblings, dict) and rest in siblings and rest != key
+
+
+# an item to fill in:  "eno0 <changeme>"   "<change>"   "X.X.X.X"
+_OPEN = re.compile(r"<change(?:me)?>|\bX\.X\.X\.X\b", re.IGNORECASE)
+
+
+def is_open(value: object) -> bool:
+    """Whether a text waits to be filled in."""
+    return isinstance(value, str) and _OPEN.search(value) is not None
+
+
+def sample_of(value: str) -> str:
+    """Return what stands in front of the mark: the file's own example."""
+    found = _OPEN.search(value)
+    return value[: found.start()].strip() if found else value
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?")
+
+
+def typed(value: Json) -> Json:
+    """Return a text as the number or truth that it spells: "500_000" is 500000, "False" is false.
+
+    Others are returned as they are.
+    """
+    if isinstance(value, float):
+        return plain(value)
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if len(text) < _DIGITS and _NUMBER.fullmatch(text):
+        number = float(text.replace("_", ""))
+        if re.fullmatch(r"[+-]?[\d_]+", text):
+            return int(text.replace("_", ""))
+        return plain(number) if abs(number) != float("inf") else text
+    return text
+
+
+def plain(number: float) -> float | int:
+    """Return a whole number without its point: 2.0 is 2, in JSON and in a digest."""
+    return int(number) if number == int(number) and abs(number) < 1e15 else number  # noqa: PLR2004
+
+
+def setting_text(value: Json) -> str:
+    """Write a value as an argument of MaxText or a variable: true, 500000, ["a","b"]."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+# a placeholder:  {user-id}   {paths.models_dir}
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
+
+
+class Source:
+    """The objects of one file, read with the path in every message.
+
+    `words` are its placeholders with their values; `notes` is what a reader has to tell.
+    """
+
+    def __init__(self, data: dict[str, Json], *, where: str, words: Mapping[str, str]) -> None:
+        self.data = data
+        self.where = where
+        self.notes: list[str] = []
+        paths = {name: each for name, each in self.table("paths").items() if isinstance(each, str)}
+        self.words = {**words, **paths, **{f"paths.{name}": each for name, each in paths.items()}}
+
+    def wrong(self, path: Path, value: object, expected: str) -> ConfigError:
+        """Return the error for a value of another kind than CVS takes there."""
+        shown = f"{value!r:.60}" if not isinstance(value, dict | list) else type(value).__name__
+        return ConfigError(f"{self.where}: {written(path)} is {shown}, expected {expected}")
+
+    def filled(self, value: Any) -> Any:
+        """Return a value with the placeholders of its texts filled.
+
+        Raises:
+            ConfigError: they name each other in a circle.
+        """
+        if isinstance(value, list):
+            return [self.filled(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        text = value
+        for _ in range(_DEEPEST):
+            filled = PLACEHOLDER.sub(lambda match: self.words.get(match[1], match[0]), text)
+            if filled == text:
+                return text
+            text = filled
+            if len(text) > _LONGEST:
+                break
+        raise ConfigError(
+            f"{self.where}: the placeholders in {value!r:.80} name each other in a circle"
+        )
+
+    def get(self, *path: str | int) -> Any:
+        """Return the value at a path; None where a key is missing."""
+        found: Any = self.data
+        for depth, key in enumerate(path):
+            if found is None:
+                return None
+            if not isinstance(found, dict):
+                raise self.wrong(path[:depth], found, "an object")
+            found = found.get(str(key))
+        return found
+
+    def table(self, *path: str | int) -> dict[str, Any]:
+        """Return an object, without its comments; {} where it is missing."""
+        found = self.get(*path)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise self.wrong(path, found, "an object")
+        return {key: each for key, each in found.items() if not is_comment(key)}
+
+    def texts(self, *path: str | int) -> list[str]:
+        """Return a list of texts, filled; [] where it is missing."""
+        found = self.get(*path)
+        if found is None:
+            return []
+        if not isinstance(found, list):
+            raise self.wrong(path, found, "a list")
+        for index, each in enumerate(found):
+            if not isinstance(each, str):
+                raise self.wrong((*path, index), each, "a text")
+        return [self.filled(each) for each in found]
+
+    def text(self, *path: str | int) -> str:
+        """Return a text or a number as text, filled; "" where it is missing."""
+        found = self.get(*path)
+        if isinstance(found, dict | list):
+            raise self.wrong(path, found, "a text")
+        return setting_text(self.filled(found))
+
+    def number(self, path: Path, value: Json) -> float | None:
+        """Return a value as a number; None where it is missing or open."""
+        if value is None or is_open(value) or value == "":
+            return None
+        found = typed(value)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.wrong(path, value, "a number")
+        if abs(found) > _LARGEST:
+            raise self.wrong(path, value, "a number below 1e18")
+        return found
+
+    def whole(self, path: Path, value: Json) -> int | None:
+        """Return a value as a whole number from 1; None where it is missing or open."""
+        found = self.number(path, value)
+        if found is not None and (found != int(found) or found < 1):
+            raise self.wrong(path, value, "a whole number, at least 1")
+        return None if found is None else int(found)
+
+    def truth(self, *path: str | int, default: bool = False) -> bool:
+        """Return a truth, which may be spelled "True" or "1"."""
+        found = self.get(*path)
+        if found is None or is_open(found) or found == "":
+            return default
+        value = typed(found)  # "1" is 1, and 1 equals True
+        if isinstance(value, dict | list) or value not in (True, False):
+            raise self.wrong(path, found, "true or false")
+        return bool(value)

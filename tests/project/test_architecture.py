@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "__init__": (9, set()),
     # each comes in by entry points: nothing imports it, another guest neither
     "guests": (9, set()),
-    "guests/cvs": (9, {"pytest", "ruamel"}),
+    "guests/cvs": (9, {"pytest"}),
     "guests/megascale": (9, {"numpy"}),
     "guests/mlflow": (9, {"mlflow"}),
     "guests/wandb": (9, {"wandb"}),

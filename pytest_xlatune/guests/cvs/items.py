@@ -106,6 +106,7 @@ class CvsModule(pytest.Module):
         nodeid = f"{parent.nodeid}::{name}"
         made: Any = cls.from_parent(parent, path=parent.path, nodeid=nodeid)
         made.name, made.made = name, module
+        made.add_marker("threshold")
         return made  # type: ignore[no-any-return]
 
     def _getobj(self) -> ModuleType:
@@ -120,7 +121,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("demand", demands, ids=[each.metric for each in demands])
 
 
-@pytest.mark.threshold
 def test_threshold(
     request: pytest.FixtureRequest, measure: Callable[[str], Measured], demand: Demand
 ) -> None:
@@ -132,7 +132,6 @@ def test_threshold(
     _tell(request, measured, demand, is_enforced=is_gated and file.enforce)
 
 
-@pytest.mark.threshold
 def test_error_patterns(request: pytest.FixtureRequest, campaign: Campaign) -> None:
     """The logs of a cell's jobs, once they are over, against the file's error patterns."""
     __tracebackhide__ = True

@@ -237,7 +237,7 @@ def test_each_kind_of_threshold_is_gated_with_noise(
     }
     assert "every job has the same" in found["final_loss"]["cvs.lines"]
     assert "no job tells scaling_efficiency_pct" in found["scaling_efficiency_pct"]["cvs.lines"]
-    assert done.parseoutcomes() == {"passed": 5, "failed": 2, "inconclusive": 1}
+    done.assert_outcomes(passed=5, failed=3)
 
 
 @pytest.mark.parametrize("is_late", [False, True])

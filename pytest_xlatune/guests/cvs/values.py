@@ -32,7 +32,7 @@ class OpenItem:
 
     @property
     def words(self) -> str:
-        """What is wanted, and what to type."""
+        """The wish, and the option that meets it."""
         sample = f" (the file's sample: {self.sample})" if self.sample else ""
         typed = f"--cvs-set '{self.path}={self.sample or 'VALUE'}'"
         return f"{self.path}: {self.wanted}{sample}: {typed}"

@@ -41,7 +41,7 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
-from pytest_xlatune.model.rotation import RotationRead
+from pytest_xlatune.model.rotation import RotationRead, read_rotation
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
@@ -164,8 +164,8 @@ class Follower:
 
         `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
         an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
-        with it between Memstats and the first step. A rotation also gets on where its journal
-        grows: its log is silent while it compiles one program after the other.
+        with it between Memstats and the first step, and with a rotation while its journal says
+        that a program compiles. A rotation also gets on where its journal grows.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
@@ -191,11 +191,19 @@ class Follower:
                 Phase.COMPILING: patience.compiling_s * compiling,
                 Phase.TRAINING: patience.training_s,
             }
-            if still_s <= limits_s[reader.phase]:
+            limit_s = limits_s[reader.phase]
+            if rotates and limit_s < still_s and self._compiles(submission):
+                limit_s = max(limit_s, limits_s[Phase.COMPILING])
+            if still_s <= limit_s:
                 return None
         return AttemptCutShort(
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
+
+    def _compiles(self, submission: Submission) -> bool:
+        folder = self._root / submission.folder
+        read, _ = _guarded(lambda: [*map(read_rotation, journals(folder))], folder, [])
+        return any(each.is_compiling for each in read)
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False

@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.rotating import (
     blame,
+    ends_early,
     findings_of,
     goes_on,
     is_enough,
@@ -45,6 +46,7 @@ from pytest_xlatune.model.result import (
     RotationResult,
     Score,
     SettingKind,
+    State,
     StepRecord,
     TrialResult,
     TrialSetting,
@@ -108,8 +110,9 @@ class Assessment:
     @property
     def why_none(self) -> Reason | None:
         """Why nothing was measured; None where something was."""
-        if self.score is not None or (
-            self.rotation is not None and self.rotation.score is not None
+        if self.decision.next is Next.ACCEPT and (
+            self.score is not None
+            or (self.rotation is not None and self.rotation.score is not None)
         ):
             return None
         return self.decision.why or (self.rotation.reason if self.rotation is not None else None)
@@ -228,6 +231,10 @@ def assess(
     )
     settings = _settings(trial, cell, report, options, is_asked=is_asked, exempt=exempt)
     findings = (*findings, *_setting_findings(settings))
+    if trial.rotation is not None and outcome.state is State.COMPLETED:
+        early = ends_early(journal, steps_of(report, metrics), trial.rotation)
+        known = {each.cls for each in findings}
+        findings = (*findings, *([early] if early and early.cls not in known else []))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
     if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:

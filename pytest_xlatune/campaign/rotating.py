@@ -51,8 +51,8 @@ _FROM_OUTSIDE = (
 # of the trainer, whichever program has its turn
 _OF_TRAINER = frozenset(
     {
-        *(FailureClass.CONFIG_ERROR, FailureClass.NO_STEPS, FailureClass.TOO_FEW_STEPS),
-        *(FailureClass.NO_SCORE, FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED),
+        *(FailureClass.CONFIG_ERROR, FailureClass.NO_STEPS, FailureClass.NO_SCORE),
+        *(FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED),
     }
 )
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
@@ -60,7 +60,8 @@ _ENOUGH_LINES = 0.7  # of the calls, where a process ended without a word
 _SPARE_CALLS = 2  # beside those of the log's steps: a warm-up
 # as long, and so many times its usual time, a turn or a compilation took that a time limit ended
 _STILL_S, _STILL_TIMES = 60.0, 10
-_ENOUGH = 0.5  # of the planned turns, where a time limit ended a rotation
+_ENOUGH = 0.5  # of the planned turns, where a rotation ended before the last of them
+_LATE_STEPS = 2  # of a turn, in which an error of the turn before may still show
 
 
 def read_journals(texts: Sequence[str]) -> RotationRead | None:
@@ -214,6 +215,29 @@ def is_enough(found: RotationResult, rotation: Rotation) -> bool:
     return score is not None and len(score.turns) >= _ENOUGH * len(rotation.spec.order)
 
 
+def ends_early(
+    read: RotationRead | None, steps: Sequence[StepRecord], rotation: Rotation
+) -> Finding | None:
+    """Return that a trainer which ended well made fewer steps than the turns need, if it did.
+
+    More than half of the planned turns count as they are: each program had one.
+    """
+    if rotation.is_look or read is None or not read.turns or not steps:
+        return None
+    made, turns, planned = _calls_logged(steps), len(read.turns), len(rotation.spec.order)
+    # where the trainer went on without turns, it did not end early
+    if turns > _ENOUGH * planned or made > _ENOUGH * rotation.steps:
+        return None
+    cls, detail = FailureClass.TOO_FEW_STEPS, f"{made} of {rotation.steps} steps"
+    return Finding(cls=cls, action=Action.RETRY, text=cls.meaning, detail=detail)
+
+
+def _calls_logged(steps: Sequence[StepRecord]) -> int:
+    """Return how many calls have written their lines, which is the number of the next one."""
+    ids = [each.step for each in steps]
+    return max(ids) - min(ids) + 1
+
+
 def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
     """Return a finding for each program that the worker left out; none asks for anything."""
     if read is None:
@@ -247,10 +271,12 @@ def blame(
     """Return the program that an attempt died of; None where it was no program, or not this often.
 
     The one that was being compiled, or whose turn it was. It is a suspect first, unless the
-    playbook drops a profile for such an end at once; only another such end in the same program is
-    its fault. A loss that is not finite shows one step after the program that spoilt the weights:
-    of the first step of a turn the turn before is meant. A loss is blamed on one program of a
-    rotation at most, for the weights are common to all.
+    playbook drops a profile for such an end at once; only another such end right after, in the same
+    program, is its fault. In the first steps of a turn it may as well be an error of the profile
+    before: both are suspects then, and another such end tells which one. A loss that is not
+    finite shows one step after the program that spoilt the weights: of the first step of a turn the
+    turn before is meant. A loss is blamed on one program of a rotation at most, for the weights are
+    common to all.
 
     Args:
         decision: what the playbook makes of the end.
@@ -270,28 +296,41 @@ def blame(
         and _stood_still(read, steps, rotation, outcome.end_s)
     ):
         return None
-    is_whole = outcome.state is State.COMPLETED
-    if is_whole and decision.cls != FailureClass.NUMERICAL_FAILURE:
+    is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
+    is_well = outcome.state is State.COMPLETED
+    if is_well and not is_loss and ends_early(read, steps, rotation) is None:
         return None
     if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
         return None
-    is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
     if is_loss and any(each.cls == decision.cls for each in earlier):
         return None
     gone = {each.program for each in earlier if not each.is_suspect}
-    ids = {each.id for each in rotation.spec.programs} - gone
-    named = _of_loss(read, steps) if is_loss else _of_end(read, steps)
-    suspects = [each for each in named if each in ids]
-    if not suspects:
-        return None
-    program = suspects[0]
+    ids = {each.id for each in rotation.spec.programs if not each.is_baseline} - gone
+    if is_loss:
+        named = (_of_loss(read, steps), "")
+    else:
+        named = _of_end(read, steps, rotation.spec.turn_steps, is_well=is_well)
+    program, before = (each if each in ids else "" for each in named)
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
-    before = [each for each in earlier if each.at is at]
-    if len(before) >= MOST_BLAMED[at]:
+    if sum(each.at is at for each in earlier) >= MOST_BLAMED[at]:
         return None
-    is_again = any(each.program == program for each in before)
-    is_suspect = decision.next is not Next.DROP and not is_again
-    return Blamed(program=program, at=at, cls=decision.cls, attempt=number, is_suspect=is_suspect)
+    # with the end of another program in between it did not come again
+    last = earlier[-1] if earlier and earlier[-1].at is at else None
+    # a suspect has the first turn, behind a baseline: one before it again ended what this survived
+    is_before = last is not None and bool(before) and last.before == before
+    program = before if is_before else program
+    if not program:
+        return None
+    is_again = is_before or (last is not None and last.program == program)
+    is_suspect = not is_again and (bool(before) or decision.next is not Next.DROP)
+    return Blamed(
+        program=program,
+        at=at,
+        cls=decision.cls,
+        attempt=number,
+        is_suspect=is_suspect,
+        before=before if is_suspect else "",
+    )
 
 
 def _stood_still(
@@ -310,40 +349,47 @@ def _stood_still(
     return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
 
 
-def _of_end(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
-    """Return the suspects of an end, without those whose calls have all written their lines.
+def _of_end(
+    read: RotationRead, steps: Sequence[StepRecord], turn_steps: int, *, is_well: bool
+) -> tuple[str, str]:
+    """Return the program of an end, and the one before where it may be of that; "" is none.
 
-    A baseline that hangs is no fault of the profile before it, a trainer that fails behind the last
-    step is one of none.
+    A baseline that hangs is no fault of the profile before it, whose steps are over. A trainer that
+    fails behind the last step of a turn, or between two steps, is one of none.
     """
+    own = next(iter(read.suspects), "")
     recent = [each.program for each in read.turns[-2:]]
-    if read.is_compiling or not recent or not steps or read.raised_call is not None:
-        return read.suspects
+    if read.is_compiling or not recent or not steps:
+        return own, ""
+    last, raised = read.turns[-1], read.raised_call
+    if raised is not None and last.calls == turn_steps:  # at the first call of the next turn
+        return own, last.program if own != last.program else ""
     if not set(read.suspects) <= {*recent}:  # of a process that came further than the first one
-        return read.suspects
-    ids, last = [each.step for each in steps], read.turns[-1]
-    over = max(ids) - min(ids) + 1
-    if over >= last.first_call + last.calls:
-        return ()
-    left = recent[-1:] if over >= last.first_call else recent
-    return tuple(each for each in read.suspects if each in left)
+        return own, ""
+    call = _calls_logged(steps) if raised is None else raised
+    if call >= last.first_call + (turn_steps if is_well or raised is not None else last.calls):
+        return "", ""
+    if call < last.first_call and own != last.program:  # a step of the one before is still open
+        return own, ""
+    is_late = call < last.first_call + _LATE_STEPS and len(recent) > 1
+    return last.program, recent[0] if is_late else ""
 
 
-def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> tuple[str, ...]:
-    """Return the programs that can have spoilt the loss, the likelier one first."""
+def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:
+    """Return the likeliest program to have spoilt the loss; "" where that is none of a profile.
+
+    A trainer that writes no line for the step that it aborts at means the one behind its last line.
+    """
+    if not steps:
+        return ""
     ids = [each.step for each in steps]
     bad = [each.step for each in steps if each.loss is not None and not math.isfinite(each.loss)]
-    if not bad:
-        return ()
-    call = min(bad) - min(ids)
-    before = [each for each in read.turns if each.first_call <= call]
-    if not before:
-        return ()
-    own = before[-1].program
-    named = [own]
-    if before[-1].first_call == call:
-        named = [before[-2].program, own] if len(before) > 1 else [own]
-    return tuple(each for each in named if each.partition("~")[0] != BASELINE_ID)
+    call = min(bad) - min(ids) if bad else _calls_logged(steps)
+    named = [each for each in read.turns if each.first_call <= call][-2:]
+    if named and named[-1].first_call < call:
+        named = named[-1:]
+    ours = (each.program for each in named if each.program.partition("~")[0] != BASELINE_ID)
+    return next(ours, "")
 
 
 def goes_on(decision: Decision, found: Blamed) -> Decision:

@@ -160,11 +160,12 @@ class TrialProgress:
 
     @property
     def as_run(self) -> Trial:
-        """The trial as its next attempt is: a rotation goes without what it died of."""
-        gone = tuple(each.program for each in self.blamed if not each.is_suspect)
-        if not gone or self.trial.rotation is None:
+        """The trial as its next attempt is: without what it died of, a suspect's turn first."""
+        if not self.blamed or self.trial.rotation is None:
             return self.trial
-        rotation = dataclasses.replace(self.trial.rotation, died_of=gone)
+        gone = tuple(each.program for each in self.blamed if not each.is_suspect)
+        suspect = self.blamed[-1].program if self.blamed[-1].is_suspect else ""
+        rotation = dataclasses.replace(self.trial.rotation, died_of=gone, suspect=suspect)
         return dataclasses.replace(self.trial, rotation=rotation)
 
     @functools.cached_property

@@ -195,8 +195,10 @@ class Blamed(Record):
         cls: the failure class of that attempt.
         attempt: its number.
         is_suspect: it may have died of something else, such as a hang or a person's `kill`: the
-            next attempt has the program still, and only another such end at the same program is
-            its fault.
+            next attempt has the program still, and only another such end right after, at the same
+            program, is its fault.
+        before: of a suspect that died in the first steps of its turn the profile that had the turn
+            before, whose error may show as late; "" is none.
     """
 
     program: str
@@ -204,6 +206,7 @@ class Blamed(Record):
     cls: str
     attempt: int
     is_suspect: bool = False
+    before: str = ""
 
 
 # what the trainer does that no other rotation of it would do otherwise

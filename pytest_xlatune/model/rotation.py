@@ -143,6 +143,16 @@ class RotationSpec(Record):
             order=tuple(moved.get(each, 0) for each in self.order),
         )
 
+    def begun_by(self, program: str) -> RotationSpec:
+        """Return a spec in which this program and the first profile to have a turn change places.
+
+        So the baseline stands before its first turn, and who followed it follows another one.
+        """
+        at = next((at for at, each in enumerate(self.programs) if each.id == program), None)
+        first = next((each for each in self.order if not self.programs[each].is_baseline), None)
+        moved = {} if at is None or first is None else {at: first, first: at}
+        return replace(self, order=tuple(moved.get(each, each) for each in self.order))
+
     def at_call(self, call: int) -> str:
         """Return the id of the program that is due at the step function's call, counted from 0."""
         if call < self.first_step:

@@ -84,17 +84,21 @@ class Rotation(Record):
             trials, and no part of its identity either; 0 is that of the protocol.
         died_of: the programs that earlier attempts died of, and no part of its identity: they are
             neither compiled nor run.
+        suspect: the profile that the attempt before may have died of; it takes the first turn of a
+            profile, so that others follow one another. No part of its identity.
     """
 
     number: int
     spec: RotationSpec
     deadline_s: int = 0
     died_of: tuple[str, ...] = ()
+    suspect: str = ""
 
     @property
     def as_run(self) -> RotationSpec:
         """The spec of its next attempt."""
-        return self.spec.without(self.died_of) if self.died_of else self.spec
+        spec = self.spec.without(self.died_of) if self.died_of else self.spec
+        return spec.begun_by(self.suspect) if self.suspect else spec
 
     @property
     def is_look(self) -> bool:
@@ -176,8 +180,8 @@ class Trial(Record):
         }
         if self.rotation is not None:
             spec = used(self.rotation.spec.to_json(), "memory_limit_bytes")
-            planned = {"deadline_s": 0, "died_of": [], "spec": spec}
-            identity["rotation"] = self.rotation.to_json() | planned
+            planned = {"deadline_s": 0, "died_of": [], "suspect": "", "spec": spec}
+            identity["rotation"] = used(self.rotation.to_json() | planned, "suspect")
         return digest(identity, length=10)
 
     @property

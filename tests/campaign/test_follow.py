@@ -15,6 +15,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Submission
+from tests.helpers.turned import line
 
 JOB = Submission(trial_id="one", attempt=1, executor="slurm", job_id="7", folder="one.1")
 PATIENCE = Patience(before_memstats_s=600, compiling_s=1800, training_s=500, after_fatal_s=60)
@@ -47,8 +48,8 @@ class Case:
         with (self.folder / f"log.{rank}.txt").open("a", encoding="utf-8") as log:
             log.writelines(f"{line}\n" for line in lines)
 
-    def look(self, at_s: float) -> AttemptCutShort | None:
-        return self.follower.look(JOB, Protocol(), ticks_s=at_s)
+    def look(self, at_s: float, *, rotates: bool = False) -> AttemptCutShort | None:
+        return self.follower.look(JOB, Protocol(), ticks_s=at_s, rotates=rotates)
 
 
 def still(still_s: float) -> AttemptCutShort:
@@ -76,6 +77,24 @@ def test_a_hang_is_no_step_for_longer_than_the_phase_allows(
     case.say("NCCL INFO Channel 00/02 : 0 1", "still busy")
     assert case.look(1000.0 + limit_s) is None
     assert case.look(1001.0 + limit_s) == still(still_s=1 + limit_s)
+
+
+@pytest.mark.parametrize(
+    ("event", "limit_s"),
+    [
+        pytest.param("compile", 1800, id="while its journal says that a program compiles"),
+        pytest.param("turn", 500, id="in a turn"),
+    ],
+)
+def test_a_rotation_that_compiles_between_its_steps_has_the_patience_of_that(
+    case: Case, event: str, limit_s: float
+) -> None:
+    case.say(MEMSTATS, *steps(0, 3))
+    said = line(event, program="fast", first_call=3)
+    (case.folder / "rotation.0.jsonl").write_text(line("found", name="f") + said, encoding="utf-8")
+    assert case.look(0, rotates=True) is None
+    assert case.look(limit_s, rotates=True) is None
+    assert case.look(1 + limit_s, rotates=True) == still(still_s=1 + limit_s)
 
 
 @pytest.mark.parametrize("line", [HANG, CHECK, OOM, RAISED, DYING])

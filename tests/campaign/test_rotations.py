@@ -230,6 +230,7 @@ ONCE = [
         Outcome(state=State.FAILED, signal=11), "Fatal Python error: Segmentation fault\n", "",
         id="a crash in its turn that may not come again",
     ),
+    pytest.param(OK, "", "", id="an end with exit 0 in its turn, with most steps to come"),
 ]  # fmt: skip
 
 
@@ -249,6 +250,63 @@ def test_one_event_is_no_fault_of_a_program(
     assert again.result.status is TrialStatus.MEASURED
     assert program not in again.changes
     assert len(again.executor.specs) == 3
+
+
+RAISED = Outcome(state=State.FAILED, exit_code=1)
+NAN = "E0112 07:09:00.3 77 train.py:410] Aborting training due to NaN loss.\n"
+OOM = "RuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 88.25GiB.\n"
+
+
+@pytest.mark.parametrize("guilty", ["fast", "slow", "odd"])
+@pytest.mark.parametrize(
+    ("said", "outcome", "late"),
+    [
+        pytest.param("RuntimeError: broken\n", RAISED, 6, id="an exception, a step late"),
+        pytest.param("RuntimeError: broken\n", RAISED, 7, id="an exception, two steps late"),
+        pytest.param(OOM, RAISED, 6, id="no memory, a step late"),
+        pytest.param(OOM, RAISED, 0, id="no memory, at its first step"),
+        pytest.param(CHECK, ABORTED, 1, id="an abort at its second step"),
+        pytest.param(NAN, RAISED, 6, id="a NaN loss without its line, a step late"),
+        pytest.param(NAN, RAISED, 3, id="a NaN loss without its line"),
+        pytest.param("", OK, 3, id="an end with exit 0"),
+    ],
+)
+def test_the_profile_that_an_end_is_of_is_blamed_and_not_its_neighbour(
+    tmp_path: Path, guilty: str, said: str, outcome: Outcome, late: int
+) -> None:
+    """So many calls behind the first one of its turn, which another profile follows."""
+
+    def play(spec: RotationSpec, _: int) -> Told:
+        names = [spec.programs[each].id for each in spec.order]
+        bases = [spec.programs[each].is_baseline for each in (*spec.order[1:], 0)]
+        of_guilty = (at for at, each in enumerate(names) if each == guilty)
+        turn = next((at for at in of_guilty if late <= 5 or not bases[at]), None)
+        if turn is None:
+            return step_lines(spec, SPEEDS), OK, (journal(spec),)
+        call = turn * spec.turn_steps + late
+        told = journal(spec, turns=call // spec.turn_steps + 1, is_over=False)
+        return step_lines(spec, SPEEDS, until=spec.first_step + call) + said, outcome, (told,)
+
+    ran = run(tmp_path, play)
+    assert [each.program for each in ran.rotation.blamed] == [guilty]
+    assert ran.result.status is TrialStatus.MEASURED
+    assert {*ran.changes} == {*turned.ids(SPEC.programs)} - {guilty}
+
+
+def test_ends_of_several_programs_in_turn_blame_none_of_them(tmp_path: Path) -> None:
+    ends = ["slow", "fast", turned.COPY, "slow"]
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        if attempt > len(ends):
+            return step_lines(spec, SPEEDS), OK, (journal(spec),)
+        names = [spec.programs[each].id for each in spec.order]
+        call = names.index(ends[attempt - 1]) * spec.turn_steps + 4
+        told = journal(spec, turns=call // spec.turn_steps + 1, is_over=False)
+        return step_lines(spec, SPEEDS, until=spec.first_step + call), KILLED, (told,)
+
+    ran = run(tmp_path, play)
+    assert ran.rotation.blamed == ()
+    assert ran.result.status is TrialStatus.MEASURED
 
 
 def test_many_programs_may_die_and_none_counts_against_the_others(tmp_path: Path) -> None:
@@ -333,6 +391,11 @@ LAST = next(at for at in reversed(range(len(SPEC.order))) if SPEC.order[at] > 1)
                   tail=turned.line("raised", call=BEGINS - 2)),
             [BEFORE_IT], id="by an exception of a profile's program",
         ),
+        pytest.param(
+            _ends(at=2, lines=SPEC.first_step + 2 * SPEC.turn_steps, times=1,
+                  tail=turned.line("raised", call=SPEC.first_step + 2 * SPEC.turn_steps)),
+            [], id="by an exception at the first call behind another profile's turn",
+        ),
     ],
 )  # fmt: skip
 def test_no_profile_is_blamed_whose_steps_are_all_over(
@@ -384,6 +447,13 @@ def test_trouble_of_the_site_blames_no_program(
         pytest.param(dying(Outcome(state=State.FAILED, exit_code=3), times=9), "dropped", False,
                      id="a trainer that ends by itself"),
         pytest.param(dying(KILLED, times=1), "measured", False, id="one kill"),
+        pytest.param(
+            lambda spec, _: (
+                step_lines(spec, SPEEDS, until=spec.first_step + 15) + NAN, RAISED,
+                (journal(replace(spec, order=(0,) * 3), turns=3, is_over=False),),
+            ),
+            "dropped", False, id="a NaN loss of the baseline, behind turns that count",
+        ),
     ],
 )  # fmt: skip
 def test_what_ranks_stops_the_sweep_where_something_else_ended_it(

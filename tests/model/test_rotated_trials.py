@@ -102,6 +102,7 @@ def test_a_rotation_and_its_result_come_back_equal() -> None:
         ({"spec": replace(SPEC, turn_steps=9)}, True),
         ({"deadline_s": 9000}, False),
         ({"died_of": ("fast",)}, False),
+        ({"suspect": "fast"}, False),
     ],
     ids=[
         "another number is another trial",
@@ -109,6 +110,7 @@ def test_a_rotation_and_its_result_come_back_equal() -> None:
         "and so is another length of a turn",
         "how long is waited is no part of it",
         "nor is what earlier attempts died of",
+        "or may have died of",
     ],
 )
 def test_identity_is_what_was_planned(change: dict[str, object], is_other: bool) -> None:
@@ -134,6 +136,15 @@ def test_what_it_died_of_is_not_run_again_and_the_order_keeps_its_length() -> No
     assert after.as_run.order == (0, 0, 1, 1, 0, 0)
     assert TRIAL.rotation.as_run is SPEC
     assert after.steps == TRIAL.rotation.steps == 4 + 6 * 8
+
+
+def test_a_suspect_has_the_first_turn_of_a_profile() -> None:
+    assert TRIAL.rotation is not None
+    spec = replace(SPEC, programs=(*SPEC.programs, RotatedProgram(id="slow", options={"a": "1"})))
+    spec = replace(spec, order=(0, 1, 3, 2, 3, 1))
+    orders = {"slow": (0, 3, 1, 2, 1, 3), "fast": spec.order, "gone": spec.order}
+    for suspect, order in orders.items():
+        assert replace(TRIAL.rotation, spec=spec, suspect=suspect).as_run.order == order
 
 
 def test_a_rotation_waits_for_as_long_as_it_says() -> None:

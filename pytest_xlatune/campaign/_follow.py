@@ -202,8 +202,12 @@ class Follower:
 
     def _compiles(self, submission: Submission) -> bool:
         folder = self._root / submission.folder
-        read, _ = _guarded(lambda: [*map(read_rotation, journals(folder))], folder, [])
-        return any(each.is_compiling for each in read)
+        found, _ = _guarded(
+            lambda: any(read_rotation(each).is_compiling for each in journals(folder)),
+            folder,
+            otherwise=False,
+        )
+        return found
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False

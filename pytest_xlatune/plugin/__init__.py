@@ -1,7 +1,7 @@
 """What every pytest run loads where the package is installed: options, help, markers.
 
-Everything else is `collect`, and is loaded when a file has imported the class of a sweep, or where
-the command line, the environment or a settings file says something of ours.
+Everything else is `collect`, and is loaded when a file has imported the class of a sweep, where the
+command line or a settings file says something of ours, and in the controller of xdist.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ def _is_said(config: pytest.Config) -> bool:
         config.getoption("dist", "no") != "no"
         or any(vars(config.option)[name.replace("-", "_")] for name in SWITCHES)
         or any(vars(config.option)[each.key] or config.getini(each.key) for each in OPTIONS)
-        or any(name.startswith("XLATUNE_") for name in os.environ)
         or any(os.path.isfile(each / "xlatune.toml") for each in (root, *root.parents))  # noqa: PTH113 - false where we may not look
     )
 

@@ -85,9 +85,14 @@ def _register_fixtures(config: pytest.Config) -> None:
     """
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
     manager = config.pluginmanager.getplugin("funcmanage")
-    if manager is not None:  # a session has begun
-        for found in manager._arg2fixturedefs.values():  # noqa: SLF001 - pytest gives no other way
-            found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
+    if manager is None:
+        return
+    # A session has begun, and pytest has no public way to put fixtures behind those that it knows.
+    by_node = getattr(manager, "_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
+    for found in (each for known in by_node.values() for each in known.values()):
+        found.sort(key=lambda each: each.func.__module__ == fixtures.__name__)
+    for found in getattr(manager, "_arg2fixturedefs", {}).values():  # 9.0: the last one
+        found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
 
 
 def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:

@@ -127,7 +127,8 @@ def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
         done = folder.pytester.runpytest_subprocess("-p", "xlatune", "test_other.py", *workers)
         done.assert_outcomes(passed=1)
         done.stdout.no_fnmatch_line("*xlatune:*")
-        done.stdout.fnmatch_lines(["imported: []"])
+        if not workers:  # the controller of xdist cannot know what its workers will collect
+            done.stdout.fnmatch_lines(["imported: []"])
     assert not (folder.path / ".xlatune").exists()
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.guests.megascale import environment
+from pytest_xlatune.guests.megascale import command
 from pytest_xlatune.guests.megascale.environment import Item
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
@@ -96,7 +96,7 @@ def test_the_look_at_a_host_is_the_command_of_the_guest(
 ) -> None:
     for is_good, status in ((False, 111), (True, 0)):
         item = Item(name="mtu.eth0", value="1460", is_good=is_good, advice="more", source="a test")
-        monkeypatch.setattr(environment, "check", lambda _, item=item: [item])
+        monkeypatch.setattr(command, "check", lambda _, item=item: [item])
         with pytest.raises(SystemExit) as end:
             exec(preflight._SLICES_LOOK, {})  # as a node's Python has it
         assert int(end.value.code or 0) == status

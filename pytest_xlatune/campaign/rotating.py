@@ -314,9 +314,10 @@ def blame(
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
     if sum(each.at is at for each in earlier) >= MOST_BLAMED[at]:
         return None
-    # with the end of another program in between it did not come again
+    # An end in another program between the two speaks for this one: only the last blame counts.
     last = earlier[-1] if earlier and earlier[-1].at is at else None
-    # a suspect has the first turn, behind a baseline: one before it again ended what this survived
+    # The retry gives the suspect the first turn, behind a baseline. Where it survived that and the
+    # next end comes behind the same profile as before, that profile is to blame.
     is_before = last is not None and bool(before) and last.before == before
     program = before if is_before else program
     if not program:

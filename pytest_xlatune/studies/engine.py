@@ -80,7 +80,7 @@ class BlocksSoFar:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepDecision:
-    """What runs next, and what follows from what ran. Not slotted: some of it is kept.
+    """What runs next, and what follows from what ran. Its cached properties need no slots.
 
     Attributes:
         plan, arms, past, slots: what it was made of.
@@ -180,8 +180,10 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
     decision = replace(decision, is_ranked=not (screened or arms.opens or again))
     if not again:
         decision = replace(decision, entered=enter(decision))
-    if decision.entered and (past.confirm or (plan.confirm and not screened)):
-        decision = replace(decision, blocks=confirm(decision))
+    layout = decision.layout
+    is_due = past.confirm or (plan.confirm and not screened)
+    if decision.entered and isinstance(layout, Plan) and is_due:
+        decision = replace(decision, blocks=confirm(decision, layout))
     if screened:
         return replace(decision, due=screened, later=_behind_screen(decision))
     if again and plan.confirm:
@@ -272,8 +274,8 @@ def lay_out(decision: SweepDecision) -> Plan | Refusal:
         return planned
     baselines = sum(trial.is_baseline for trial in decision.arms.queued)
     count = _screened_jobs(decision) - len(decision.again) - baselines
-    # a screen alone must show a quiet cell clearly: by chance its spread is two thirds of the
-    # noise in one sweep of twelve
+    # A screen has few jobs: in one sweep of twelve its spread is two thirds of the noise by
+    # chance. So the spread is widened before a cell counts as quiet.
     seen = decision.first.spread
     sigma = plan.sigma_prior or (None if seen is None else _CLEARLY * seen)
     layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
@@ -323,9 +325,9 @@ def best_of(
     among: Collection[str] = (),
     always: Collection[str] = (),
 ) -> list[str]:
-    """Return the first profiles of a ranking that are of interest, `always` or not.
+    """Return the best profiles of a ranking that may help; those in `always` stay in any case.
 
-    `among` some of them, or all.
+    With `among` only these profiles are looked at.
     """
     order = _order(decision.arms, ranking)
     own = (each for each in order if not among or each in among)
@@ -373,14 +375,13 @@ def enter(decision: SweepDecision) -> tuple[Profile, ...]:
     return tuple(declared[each] for each in ordered if each in declared)
 
 
-def confirm(decision: SweepDecision) -> BlocksSoFar:
+def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     """Lay out blocks of falling width; cut between them, look when all that decide are complete.
 
     A cut is a function of the screen and of the blocks before it alone.
     """
     plan, past = decision.plan, decision.past
-    layout = decision.layout
-    design = design_of(past, layout, arms=len(decision.entered))  # type: ignore[arg-type]
+    design = design_of(past, layout, arms=len(decision.entered))
     widths = design.widths or (design.arms,) * design.blocks
     pair = [decision.able[each] for each in decision.paired if each in decision.able]
     profiles = {each.id: each for each in decision.entered}
@@ -533,11 +534,11 @@ def _spared(
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
     may_gain = bounds(ranking, fit, others, kept=going)
-    # at 0.6 % noise 29 % of sweeps without an effect could say so in 50 jobs; with blocks for
-    # what may still gain 2 %, 73 % do in 65
+    # Without these blocks 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
+    # 0.6 % noise); with them 73 % can, in 65 jobs.
     high = [] if is_won else sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
-    # M was told of the others alone, while a profile without a score could gain +4 %
-    # one that lost its run in the screen has another here, and no third
+    # A profile without a score may gain anything, so the bound M does not hold for it. One that
+    # lost its run in the screen gets a second run here, and no third.
     tried = {key.arm for key in past.confirm if key.block < before}
     wanted = [
         arm
@@ -545,7 +546,7 @@ def _spared(
         if relative(min(may_gain[arm], 1.0)) >= BOUND
         and (math.isfinite(may_gain[arm]) or arm not in tried)
     ]
-    # one that was in blocks before is known well enough
+    # What was in blocks before is known well enough.
     single = [arm for arm in others if fit is None or arm not in fit.arms]
     low = [
         (standing.estimate, arm)

@@ -88,10 +88,11 @@ def _register_fixtures(config: pytest.Config) -> None:
     if manager is None:
         return
     # A session has begun, and pytest has no public way to put fixtures behind those that it knows.
-    by_node = getattr(manager, "_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
-    for found in (each for known in by_node.values() for each in known.values()):
+    known = vars(manager)
+    by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
+    for found in (each for nodes in by_node.values() for each in nodes.values()):
         found.sort(key=lambda each: each.func.__module__ == fixtures.__name__)
-    for found in getattr(manager, "_arg2fixturedefs", {}).values():  # 9.0: the last one
+    for found in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
         found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
 
 

@@ -75,7 +75,7 @@ def test_nodes_of_the_project_are_the_cells(folder: Any) -> None:
     done.stdout.fnmatch_lines(["*found nodes n1, n2*"])
     (opened, *_) = folder.events("campaign-opened")
     assert [each["nodelist"] for each in opened["cells"]] == [["n1", "n2"]]
-    (folder.path / "conftest.py").write_text(own.replace("NODES", '("n1", "n3")'), "utf-8")
+    (folder.path / "conftest.py").write_text(own.replace("NODES", '("n1", "other")'), "utf-8")
     done = folder.run("-m", "wave1")
     done.assert_outcomes(errors=1, deselected=5)
     done.stdout.fnmatch_lines(["*were measured on another cell: nodelist was*"])

@@ -18,11 +18,12 @@ the second ceiling. A compiler sees the share U(.95, 1) of what a job takes.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ def study_of(world: World, found: Curve) -> BatchStudy:
     else:
         asked = BatchSize(compiled_ceiling=found.ceiling, sigma=sigma)
     handed = asked_of(CELL, world.budget)
-    return asked.study(replace(handed, asks_compiler=world.estimate == "asked"))
+    return asked.study(dataclasses.replace(handed, asks_compiler=world.estimate == "asked"))
 
 
 def asked_of(cell: Cell, budget: int) -> Asked:
@@ -274,7 +275,7 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
         by="remat_policy",
         by_values=POLICIES,
     )
-    study = asked.study(replace(asked_of(CELL, world.budget), asks_compiler=True))
+    study = asked.study(dataclasses.replace(asked_of(CELL, world.budget), asks_compiler=True))
     share, score = {}, {}
     for cell in study.cells:
         lane, size = POLICIES.index(cell.overrides["remat_policy"]), cell.per_device_batch_size or 0

@@ -12,11 +12,12 @@ import argparse
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pages
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus

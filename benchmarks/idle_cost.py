@@ -25,9 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from tabulate import tabulate
 
 from pytest_xlatune.executors import Request, payload

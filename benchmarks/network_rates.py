@@ -11,15 +11,17 @@ pairs of two racks. Random numbers repeat.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pages
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -162,22 +164,24 @@ def row(world: World, checks: int) -> str:
 
 def worlds() -> list[World]:
     found = [
-        replace(noise, nodes=nodes, fault=fault, loss=loss)
+        dataclasses.replace(noise, nodes=nodes, fault=fault, loss=loss)
         for noise in NOISES
         for nodes in (8, 16, 32)
         for fault, loss in TRUTHS
     ]
     found += [
-        replace(NOISES[0], nodes=4, fault=fault, loss=loss)
+        dataclasses.replace(NOISES[0], nodes=4, fault=fault, loss=loss)
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (LINK, 0.30))
     ]
     found += [
-        replace(NOISES[1], nodes=nodes, fault=fault, loss=loss, spread=0.003)
+        dataclasses.replace(NOISES[1], nodes=nodes, fault=fault, loss=loss, spread=0.003)
         for nodes in (9, 16)
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05))
     ]
     found += [
-        replace(NOISES[1], nodes=nodes, racks=racks, fault=fault, loss=loss, across=0.02)
+        dataclasses.replace(
+            NOISES[1], nodes=nodes, racks=racks, fault=fault, loss=loss, across=0.02
+        )
         for nodes, racks in ((32, 4), (128, 8))
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (UPLINK, 0.05))
     ]

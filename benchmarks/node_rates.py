@@ -10,14 +10,16 @@ follows from the seeds.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pages
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -132,16 +134,20 @@ def table(checks: int) -> str:
         ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    worlds = [replace(noise, slow=n, loss=loss) for noise in NOISES for n, loss in TRUTHS]
+    worlds = [
+        dataclasses.replace(noise, slow=n, loss=loss) for noise in NOISES for n, loss in TRUTHS
+    ]
     worlds += [
-        replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
+        dataclasses.replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
         for nodes in (4, 8, 128)
         for slow in (0, 1)
     ]
     worlds += [
-        replace(noise, slow=slow, loss=0.03, rounds=8) for noise in NOISES[1:3] for slow in (0, 1)
+        dataclasses.replace(noise, slow=slow, loss=0.03, rounds=8)
+        for noise in NOISES[1:3]
+        for slow in (0, 1)
     ]
-    worlds.append(replace(NOISES[1], nodes=4, slow=1, loss=0.30))
+    worlds.append(dataclasses.replace(NOISES[1], nodes=4, slow=1, loss=0.30))
     lines += [row(world, checks) for world in worlds]
     return "\n".join(lines)
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from reuse_cost import lines_of, study_of, used, world_of
 from simcluster import Cluster, drive
 from tabulate import tabulate

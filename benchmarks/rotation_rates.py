@@ -22,13 +22,14 @@ The two parts of the job have `share` and 1 - `share` of the variance of the job
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -153,8 +154,8 @@ class World:
 
 
 NULL = World(name="nothing helps")
-THREE = replace(NULL, effects=(0.02,) * 3)
-WEAK = replace(NULL, effects=(0.01,) * 3)
+THREE = dataclasses.replace(NULL, effects=(0.02,) * 3)
+WEAK = dataclasses.replace(NULL, effects=(0.01,) * 3)
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.95)
 TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
     ("steps of three times the noise", {"step_sd": 0.015}),
@@ -188,23 +189,27 @@ def worlds() -> tuple[World, ...]:
     """Return all worlds, in the order of the table."""
     found = []
     for base, what in ((NULL, "nothing helps"), (THREE, "three at +2 %"), (WEAK, "three at +1 %")):
-        found += [replace(base, name=f"{what}, share {100 * s:g} %", share=s) for s in SHARES]
+        found += [
+            dataclasses.replace(base, name=f"{what}, share {100 * s:g} %", share=s) for s in SHARES
+        ]
     found += [
-        replace(NULL, name=f"nothing helps, {name}", **changes)  # type: ignore[arg-type]
+        dataclasses.replace(NULL, name=f"nothing helps, {name}", **changes)  # type: ignore[arg-type]
         for name, changes in TROUBLES
     ]
     for size in (0.02, 0.03, 0.05):
         name = f"one at +{100 * size:g} % in rotations, 0 deployed"
-        found.append(replace(NULL, name=name, effects=(size,), deployed=(0.0,)))
+        found.append(dataclasses.replace(NULL, name=name, effects=(size,), deployed=(0.0,)))
     found += [
-        replace(THREE, name=f"three at +2 %, {name}", **changes)  # type: ignore[arg-type]
+        dataclasses.replace(THREE, name=f"three at +2 %, {name}", **changes)  # type: ignore[arg-type]
         for name, changes in TROUBLES
     ]
     found += [
-        replace(THREE, name=each.name, effects=each.effects, profiles=each.profiles)
+        dataclasses.replace(THREE, name=each.name, effects=each.effects, profiles=each.profiles)
         for each in HARMED
     ]
-    found.append(replace(NULL, name="programs kept, not compiled anew (never done)", kept=True))
+    found.append(
+        dataclasses.replace(NULL, name="programs kept, not compiled anew (never done)", kept=True)
+    )
     return tuple(found)
 
 
@@ -515,13 +520,15 @@ def row(world: World, found: Counter[str]) -> str:
 def searches() -> tuple[World, ...]:
     """Return the worlds of sweeps that search, in the order of the table."""
     found = [
-        replace(NULL, name="nothing helps", points="null"),
-        replace(NULL, name="nothing helps, job noise 1.0 %", points="null", sigma=0.010),
-        replace(NULL, name="nothing helps, share 0 %", points="null", share=0.0),
+        dataclasses.replace(NULL, name="nothing helps", points="null"),
+        dataclasses.replace(
+            NULL, name="nothing helps, job noise 1.0 %", points="null", sigma=0.010
+        ),
+        dataclasses.replace(NULL, name="nothing helps, share 0 %", points="null", share=0.0),
     ]
     for kind in ("smooth", "cliff", "narrow", "pair"):
         found += [
-            replace(NULL, name=kind, points=kind, sampler=each)
+            dataclasses.replace(NULL, name=kind, points=kind, sampler=each)
             for each in ("ours", "random", "TPE")
         ]
     return tuple(found)

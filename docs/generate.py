@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import dataclasses
 import enum
 import importlib
 import inspect
@@ -404,11 +403,11 @@ def _reach(kind: Any, found: dict[str, type[Any]]) -> None:
         return
     if issubclass(kind, enum.Enum):
         found[kind.__name__] = kind
-    elif issubclass(kind, Record) and dataclasses.is_dataclass(kind):
+    elif issubclass(kind, Record):
         found[kind.__name__] = kind
         hints = typing.get_type_hints(kind)
-        for field in dataclasses.fields(kind):
-            _reach(hints[field.name], found)
+        for name in kind.__struct_fields__:
+            _reach(hints[name], found)
 
 
 def _first(kind: type[Any]) -> str:
@@ -417,19 +416,34 @@ def _first(kind: type[Any]) -> str:
 
 def _fields(kind: type[Any]) -> Lines:
     told = dict(_told(kind))
-    fields = dataclasses.fields(kind)
-    if not fields:
+    if not kind.__struct_fields__:
         yield "No field."
         return
     yield from _head("field", "type", "meaning")
-    for each in fields:
-        yield _row(f"`{each.name}`", f"`{each.type}`", told.get(each.name, ""))
+    types = {name: said for base in kind.__mro__[::-1] for name, said in _annotated(base).items()}
+    for name in kind.__struct_fields__:
+        yield _row(f"`{name}`", f"`{types[name]}`", told.get(name, ""))
+
+
+# an annotation that checks more than the type -> the type
+_IS = {
+    **dict.fromkeys(("Real", "Time"), "float"),
+    **dict.fromkeys(("RelativePath", "AnyRelativePath", "JobId"), "str"),
+    "Timings": "Sequence[tuple[int, float]]",
+    "AnyStudyRecord": "StudyRecord",
+}
+_CHECKED = re.compile(rf"\b({'|'.join(_IS)})\b")
+
+
+def _annotated(kind: type[Any]) -> dict[str, str]:
+    said: dict[str, str] = vars(kind).get("__annotations__", {})
+    return {name: _CHECKED.sub(lambda found: _IS[found[0]], text) for name, text in said.items()}
 
 
 def _told(kind: type[Any]) -> Iterator[tuple[str, str]]:
     """Yield the fields that a docstring or a comment explains."""
     for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
+        if not issubclass(base, Record):
             continue
         with contextlib.suppress(OSError, TypeError):
             # `    pid: int  # its id`

@@ -7,8 +7,9 @@ The cell, the launcher and the settings of the site are those of `maxtext/flagsh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import (
     Around,

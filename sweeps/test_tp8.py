@@ -10,8 +10,9 @@ of `maxtext/flagship.py`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import (
     Around,

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pytest_xlatune.campaign._limits import Packing, Spending
@@ -61,7 +62,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted, keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (

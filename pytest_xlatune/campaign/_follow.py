@@ -11,12 +11,15 @@ is told as a finding of it, and the others go on.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.campaign.rotating import read_journals
@@ -38,7 +41,6 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
@@ -233,7 +235,7 @@ class Follower:
         journal, bad = _guarded(lambda: read_journals(journals(folder)), folder, None)
         faults += [replace(bad, action=Action.NONE)] if bad else []
         return LogProgress(
-            report=replace(
+            report=dataclasses.replace(
                 report,
                 findings=(
                     *report.findings,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pytest_xlatune.campaign.setup import Setup
@@ -30,7 +30,6 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits

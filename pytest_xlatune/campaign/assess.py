@@ -7,11 +7,14 @@ assessed again to the same result.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign.playbook import Decision, decide
 from pytest_xlatune.campaign.rotating import (
@@ -34,7 +37,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -147,7 +149,7 @@ def _rotation_without(
 def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
     """Return what may be written down: a log quotes whatever it likes."""
     said, findings = found.decision, found.findings
-    return replace(
+    return dataclasses.replace(
         found,
         findings=tuple(finding_without_secrets(each, secrets) for each in findings),
         rotation=_rotation_without(found.rotation, secrets),
@@ -264,7 +266,7 @@ def assess(
         if elsewhere is not None:
             cause = elsewhere
             findings, decision = (*findings, cause), replace(rules(cause), found=cause.why)
-            turned = replace(turned, result=_without_score(turned.result, cause.why))
+            turned = dataclasses.replace(turned, result=_without_score(turned.result, cause.why))
     # profiler and dump change the time of a step: an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored and turned.is_scored_whole:
         steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
@@ -409,7 +411,7 @@ def with_log(found: Assessment, log: Path) -> Assessment:
         meant = [f"--{near}" for each in names if (near := nearest(each, history().flags))]
         if meant:
             said = replace(said, found=Reason(Why.DID_YOU_MEAN, flags=said.detail, meant=meant))
-            found = replace(found, decision=said)
+            found = dataclasses.replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
         lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
@@ -422,7 +424,9 @@ def with_log(found: Assessment, log: Path) -> Assessment:
         why = said.found or (verbatim(said.detail) if said.detail else said.proof)
     else:
         return found
-    return replace(found, decision=replace(said, found=Reason(Why.SEE_LOG, why=why, log=str(log))))
+    return dataclasses.replace(
+        found, decision=replace(said, found=Reason(Why.SEE_LOG, why=why, log=str(log)))
+    )
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:

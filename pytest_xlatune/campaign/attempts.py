@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+
 from pytest_xlatune.campaign._follow import Follower, LogProgress, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
@@ -130,7 +132,7 @@ def _ended(
 ) -> tuple[Event, ...]:
     """Return the end of a trial of which nothing was submitted, or nothing ran."""
     before = state.trials[told.trial_id].result
-    result = dataclasses.replace(
+    result = msgspec.structs.replace(
         before,
         status=STATUS[told.next],
         reason=told.why,
@@ -148,7 +150,7 @@ class Attempts:
         self._reference = reference
         self._policy = policy or Policy()
         rules = {**self._policy.rules, **setup.policy.rules}  # the site's before the study's
-        self._rules = dataclasses.replace(setup.policy, rules=rules)
+        self._rules = msgspec.structs.replace(setup.policy, rules=rules)
         self._follower = Follower(setup.folder, patience=setup.resources.patience)
         self._began_s = setup.now()
         self._asked_to_end_s: dict[str, float] = {}
@@ -342,7 +344,7 @@ class Attempts:
         if why is None:
             return pinned
         if why.fatal is not None:
-            why = dataclasses.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
+            why = msgspec.structs.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
@@ -396,14 +398,14 @@ class Attempts:
             evidence=outcome.reason,
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
-            return self._away(state, dataclasses.replace(told, waited_s=limit_s), outcome)
+            return self._away(state, msgspec.structs.replace(told, waited_s=limit_s), outcome)
         if outcome.lacks_nodes and self._is_look_due(nodes):
             return self._look_at_nodes(state, nodes, told, outcome)
         # a controller that restarts, or a site that changes a limit, may say it for a moment
         if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
         cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
-        return (dataclasses.replace(told, cls=cls, detail=detail),)
+        return (msgspec.structs.replace(told, cls=cls, detail=detail),)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
         """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
@@ -421,7 +423,7 @@ class Attempts:
         done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
         if done.faults or revived:
             sick = done.unfit or nodes
-            told = dataclasses.replace(
+            told = msgspec.structs.replace(
                 told,
                 cls=FailureClass.NODE_DRAIN,
                 faults=done.faults,
@@ -441,7 +443,7 @@ class Attempts:
         """Return what follows when the nodes of a waiting trial cannot take it."""
         if self._policy.on_node_failure is OnNodeFailure.STOP:
             return (told,)
-        told = dataclasses.replace(told, next=Next.GIVE_UP)
+        told = msgspec.structs.replace(told, next=Next.GIVE_UP)
         _LOG.info("%s ends without a measurement: %s", told.trial_id, sentence(told.why))
         finding = Finding(
             cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
@@ -554,7 +556,7 @@ class Attempts:
         found = with_log(found, attempt_folder / log_name(0))
         # a library quoted a token in its exception: it reached ledger, terminal, junit and reports
         found = without_secrets(found, secrets)
-        outcome = dataclasses.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
+        outcome = msgspec.structs.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
             trial_id=trial.id,
             attempt=number,
@@ -568,7 +570,7 @@ class Attempts:
         is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
         if is_verdict and decision.next is Next.STOP and decision.is_of_node:
             failed = decision.nodes or nodes
-            decision = dataclasses.replace(decision, next=Next.GIVE_UP, nodes=failed)
+            decision = msgspec.structs.replace(decision, next=Next.GIVE_UP, nodes=failed)
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
@@ -587,7 +589,7 @@ class Attempts:
                 is_elsewhere=decision.cls == FailureClass.OTHER_DEVICE,
             )
             ran_on = tuple(outcome.nodes) or nodes
-            result = dataclasses.replace(
+            result = msgspec.structs.replace(
                 progress.result,
                 status=status,
                 score=found.score,
@@ -638,7 +640,7 @@ class Attempts:
             return decision
         behind = (each.why for each in report.findings if each.cls == FailureClass.RANK_BEHIND)
         shown = several([_last_step(report, trial), *filter(None, behind)])
-        return dataclasses.replace(decision, evidence=evidence, shown=shown)
+        return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
     def _of_now(self, decision: Decision, outcome: Outcome) -> Decision:
         """Return a decision that trouble of the site does not stop which an earlier session had.
@@ -648,7 +650,7 @@ class Attempts:
         is_past = outcome.end_s is not None and outcome.end_s < self._began_s
         is_of_site = decision.cls in SITE_CLASSES and decision.cannot is None
         if decision.next is Next.STOP and is_past and is_of_site:
-            return dataclasses.replace(decision, next=Next.RETRY)
+            return msgspec.structs.replace(decision, next=Next.RETRY)
         return decision
 
     def _prepared(
@@ -676,7 +678,7 @@ class Attempts:
                 faults=done.faults,
             )
             return decision, (began,)
-        stop = dataclasses.replace(
+        stop = msgspec.structs.replace(
             decision,
             next=Next.STOP,
             needed=needed,

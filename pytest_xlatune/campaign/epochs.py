@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
 from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event

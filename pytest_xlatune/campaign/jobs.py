@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor
@@ -29,7 +31,6 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import ConfigError, LedgerError, shown
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted

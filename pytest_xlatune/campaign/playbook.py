@@ -8,12 +8,10 @@ This module decides; it starts, cancels and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import takewhile
 
 from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import NODE_CLASSES, UNKNOWN_CLASSES, FailureClass
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -85,8 +83,7 @@ STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Decided):
+class Decision(Decided, frozen=True, kw_only=True):
     """What was decided after an attempt; `told` is the event that keeps it.
 
     Attributes:
@@ -104,7 +101,7 @@ class Decision(Decided):
 
     def told(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
         """Return the event of an attempt."""
-        kept = {each.name: getattr(self, each.name) for each in fields(Decided)}
+        kept = {name: getattr(self, name) for name in Decided.__struct_fields__}
         of = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
         return Decided(**(kept | of))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.model.cell import Protocol

@@ -5,11 +5,12 @@ Values and callables alone: nothing here submits, reads a log or writes a ledger
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors import Executor, Request, request_for
@@ -20,7 +21,6 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell, DeployedFile, secrets_in
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits
@@ -115,7 +115,7 @@ class Setup:
     def whole(self, trial: Trial) -> Trial:
         """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""
         found = trial.profile.with_secrets_of(self.profiles)
-        return trial if found == trial.profile else dataclasses.replace(trial, profile=found)
+        return trial if found == trial.profile else msgspec.structs.replace(trial, profile=found)
 
     def picks_nodes(self, cell: Cell) -> bool:
         """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
@@ -125,11 +125,11 @@ class Setup:
         """Return what an attempt is submitted with; each cell asks for its own nodes."""
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
-            resources = dataclasses.replace(resources, nodes=len(cell.nodelist))
+            resources = msgspec.structs.replace(resources, nodes=len(cell.nodelist))
         more_s = trial.deadline_s - trial.protocol.deadline_s
         if more_s > 0:  # of a rotation
             limit_s = resources.time_limit_s + more_s
-            resources = dataclasses.replace(resources, time_limit_s=limit_s)
+            resources = msgspec.structs.replace(resources, time_limit_s=limit_s)
         return request_for(
             trial,
             number,

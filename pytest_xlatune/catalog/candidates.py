@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
@@ -25,7 +27,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
     parse_flags,
 )
-from pytest_xlatune.model.record import Record, dataclass, digest
+from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
 
 _SWITCH = 1  # values up to here are off and on, which have nothing beside them
@@ -53,8 +55,7 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
 _DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that leave a candidate out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut(Record):
+class LeftOut(Record, frozen=True, kw_only=True):
     """A profile of the catalog that is not worth a trial here, and why."""
 
     profile: str

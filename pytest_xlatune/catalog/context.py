@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile, parse_flags
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import same_value, whole
 
 _THRESHOLD = {
@@ -49,8 +51,7 @@ _POINT_TO_POINT = frozenset(
 _UNTOLD = "collective-broadcast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape(Record):
+class Shape(Record, frozen=True, kw_only=True):
     """The facts of a program that constraints ask for."""
 
     # kind of collective -> for each computation, the sizes of its results in bytes; () where the
@@ -183,8 +184,7 @@ class Level(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objection(Record):
+class Objection(Record, frozen=True, kw_only=True):
     """What a rule has against a profile; of the deployed settings, the profile is the baseline."""
 
     rule: str
@@ -197,8 +197,7 @@ class Objection(Record):
         return f"{whose}: {self.text} [{self.rule}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context(Record):
+class Context(Record, frozen=True, kw_only=True):
     """What profiles are applied to.
 
     Attributes:
@@ -215,7 +214,7 @@ class Context(Record):
     """
 
     deployed: Flags = ()
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
     knows_env: bool = True
     is_complete: bool = True
     jaxlib: str = ""

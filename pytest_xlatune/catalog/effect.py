@@ -9,6 +9,7 @@ that is dropped in silence, overridden or added up is told from one that is in e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.catalog.context import CONTROL, Level, Objection, is_control
 from pytest_xlatune.catalog.rules import did_you_mean
@@ -22,12 +23,11 @@ from pytest_xlatune.model.profile import (
     append_flags,
     format_flags,
 )
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import is_relative
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedText(Record):
+class ParsedText(Record, frozen=True, kw_only=True):
     """What XLA makes of one text."""
 
     options: dict[str, str] | None  # every option by name; None where it refused the text
@@ -38,8 +38,7 @@ class ParsedText(Record):
 Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined(Record):
+class Examined(Record, frozen=True, kw_only=True):
     """What was found."""
 
     # those to the deployed settings first, then in the profiles' order

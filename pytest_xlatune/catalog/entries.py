@@ -17,22 +17,23 @@ import re
 import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pytest_xlatune.model.cell import Axis, Parallelism
 from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.rotation import Taken, taken
 from pytest_xlatune.model.text import whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagHistory(Record):
+class FlagHistory(Record, frozen=True, kw_only=True):
     """One flag through the releases.
 
     Attributes:
@@ -50,8 +51,7 @@ class FlagHistory(Record):
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History(Record):
+class History(Record, frozen=True, kw_only=True):
     """All flags, and the releases that were probed, oldest first."""
 
     note: str
@@ -182,8 +182,7 @@ class Status(StrEnum):
     GONE = "gone"  # no longer accepted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogEntry(Record):
+class CatalogEntry(Record, frozen=True, kw_only=True):
     """One setting, and how it is tried.
 
     Attributes:
@@ -222,13 +221,13 @@ class CatalogEntry(Record):
     constraints: str = ""
     corrects: str = ""
     companions: str = ""
-    companion_env: dict[str, str] = field(default_factory=dict)
-    companion_keys: dict[str, str] = field(default_factory=dict)
+    companion_env: dict[str, str] = msgspec.field(default_factory=dict)
+    companion_keys: dict[str, str] = msgspec.field(default_factory=dict)
     wave: str = "wave2"
     vendor: str = ""
     integer: bool = False
     compile_time: bool = False
-    defaults: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, str] = msgspec.field(default_factory=dict)
     blocked: tuple[str, ...] = ()
     aims: tuple[str, ...] = ()
     changes_numerics: bool = False
@@ -353,8 +352,7 @@ def retired() -> dict[str, str]:
     return dict(_data(_FILES[1])["retired"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch(Record):
+class Switch(Record, frozen=True, kw_only=True):
     """A variable with which others do nothing.
 
     Attributes:

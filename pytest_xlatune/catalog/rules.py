@@ -14,7 +14,8 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import (
     CONTROL,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.parsers import add_options, options_of
@@ -114,7 +115,7 @@ def _import(arguments: argparse.Namespace) -> Output:
         tokens=arguments.tokens,
         context=context,
     )
-    return Output(documents=_documents(folder, replace(options, export=exports)))
+    return Output(documents=_documents(folder, msgspec.structs.replace(options, export=exports)))
 
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:

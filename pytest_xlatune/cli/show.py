@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
-from pytest_xlatune.model.record import Json, laid_out
+from pytest_xlatune.model.pretty_json import pretty_json
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import Document, Table
 from pytest_xlatune.report.render import csv_text, terminal
@@ -91,7 +92,7 @@ def show(lines: Iterable[str]) -> None:
 
 def show_json(document: Json) -> None:
     """Print one JSON document, as it stands in the files that a run writes."""
-    _say(laid_out(document, keeps_order=True).removesuffix("\n"))
+    _say(pretty_json(document, keeps_order=True).removesuffix("\n"))
 
 
 def show_document(document: Document) -> None:

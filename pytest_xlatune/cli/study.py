@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.running import end_jobs, say_interrupted, ticks
@@ -68,7 +69,7 @@ def _study(arguments: argparse.Namespace) -> Output:
     targets = read_targets(os.environ, options.notify_file)
     exports, missing = check_exports(options.export)
     complain(missing)
-    options = replace(options, export=exports)
+    options = msgspec.structs.replace(options, export=exports)
     check_folders((("--workdir", options.workdir), ("--reports", options.reports)))
     check_sweep(resolved)
     show(options.said.unread([resolved.sweep.name]))

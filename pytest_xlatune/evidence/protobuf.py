@@ -19,14 +19,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import dataclass
 
 Bytes = bytes | memoryview
 Ints = NDArray[np.int64]

@@ -34,13 +34,12 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial

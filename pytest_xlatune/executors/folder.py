@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import payload
@@ -18,7 +18,7 @@ from pytest_xlatune.logs.standstill import HangLook, Standstill, standstill
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import TIME, Json, Record, dataclass, read_json
+from pytest_xlatune.model.record import Json, Record, Time, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
     hide,
@@ -39,8 +39,7 @@ _PARTS = 4  # below the work directory: sweep, cell, session, attempt
 _MOST_BYTES = 1 << 24  # of a file that is read back; ours have some kilobytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRecord(Record):
+class ProcessRecord(Record, frozen=True, kw_only=True):
     """A process, told from any later one of the same id."""
 
     host: str  # where it runs
@@ -48,7 +47,7 @@ class ProcessRecord(Record):
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
     # seconds since the epoch when this was written down, by the host's clock
-    at_s: float = field(metadata=TIME)
+    at_s: Time
     # of a trainer: what it has in its environment, and every process of its own
     token: str = ""
 
@@ -199,14 +198,14 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     The trainer's environment is not asked again where that takes another container. A launcher
     that names no probe has trials that tell nothing: the payload may not run where they do.
     """
-    spec = dataclasses.replace(spec, node_health=health) if health else spec
+    spec = msgspec.structs.replace(spec, node_health=health) if health else spec
     if not spec.probe:
         return spec
     probe = (*spec.probe, DEVICES) if devices else spec.probe
     if spec.is_probe_dear and not devices:
         probe = ()
     program = _program(Path(probe_environment.__file__).name)
-    return dataclasses.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
+    return msgspec.structs.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
 
 
 def with_worker(spec: LaunchSpec) -> LaunchSpec:
@@ -215,7 +214,7 @@ def with_worker(spec: LaunchSpec) -> LaunchSpec:
     if not places:
         return spec
     text = _program("rotate.py")
-    return dataclasses.replace(spec, files={**spec.files, **dict.fromkeys(places, text)})
+    return msgspec.structs.replace(spec, files={**spec.files, **dict.fromkeys(places, text)})
 
 
 def _program(name: str) -> str:

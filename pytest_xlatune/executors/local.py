@@ -15,7 +15,6 @@ this user, however many processes each has. This module decides nothing about wh
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import pwd
@@ -24,6 +23,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor, Request, Resumed, machine_lock, payload
@@ -183,7 +184,7 @@ def _lost(folder: Path) -> Outcome:
         lost = Outcome(state=State.LOST, reason=why)
     if (trainer := read_started(folder)) is None:
         return lost
-    return dataclasses.replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
+    return msgspec.structs.replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
 
 
 def _signal(process: ProcessRecord, number: signal.Signals) -> None:

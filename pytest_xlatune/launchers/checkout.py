@@ -19,16 +19,19 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
+
+import msgspec
 
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.program import check_absolute
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.written import written
 
 UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of HEAD and all changes
 # a commit, and whether it stands for changes that are not committed:  3f2a...c1+uncommitted
@@ -122,7 +125,7 @@ class CheckoutLauncher(Launcher):
             ConfigError: as of the inner launcher, or the cell names no commit.
         """
         spec, move = self.inner.launch(trial, cell), self._mover(cell)
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             spec,
             argv=tuple(map(move, spec.argv)),
             probe=tuple(map(move, spec.probe)),

@@ -19,6 +19,7 @@ from __future__ import annotations
 import shlex
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.launchers.program import (
     FOLDER,
@@ -30,9 +31,9 @@ from pytest_xlatune.launchers.program import (
 )
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.redact import command_text_without_secrets, command_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.written import written
 
 OVERRIDES = "{overrides}"
 PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {

@@ -35,16 +35,19 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
+
+import msgspec
 
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.written import written
 
 HOST_FILE = "container.sh"
 ENTRY_FILE = "container.entry.sh"
@@ -397,7 +400,7 @@ class ContainerLauncher(Launcher):
             ENTRY_FILE: _ENTRY + (_ENTRY_MIND if is_apart else _ENTRY_BECOME),
             ENV_FILE: _env_script(spec.env, spec.unset),
         }
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             spec,
             argv=(*_START, *spec.argv),
             probe=(*_START, *spec.probe) if spec.probe else (),

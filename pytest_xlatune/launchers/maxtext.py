@@ -16,7 +16,7 @@ import ast
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlparse
 
@@ -31,8 +31,8 @@ from pytest_xlatune.launchers.program import (
 from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import format_flags, parse_flags
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.written import written
 
 # Model configs ship with a degree for one of these; naming another must take that one back.
 _EXCLUSIVE = ("FSDP", "PP")

@@ -25,7 +25,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
@@ -43,8 +43,8 @@ from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import shell_exports
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.written import written
 
 # the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
 JOB_NAME_BYTES = 243

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -29,7 +30,6 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     shell_exports,
 )
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 # What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and

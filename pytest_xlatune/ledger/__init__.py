@@ -15,16 +15,18 @@ import functools
 import importlib.metadata
 import itertools
 import json
+import operator
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
 
+import msgspec
 from filelock import FileLock
 
 from pytest_xlatune import owned
@@ -33,7 +35,16 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, Json, Record, check_time, dataclass, read_json
+from pytest_xlatune.model.record import (
+    AnyRelativePath,
+    Json,
+    Record,
+    RelativePath,
+    Time,
+    decode,
+    explained,
+    read_json,
+)
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -47,11 +58,13 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 
-class Event(Record):
-    """Base of what a line says. `kind` is the word in the line."""
+def _word_of(name: str) -> str:
+    """Return the word of a line for a class, `trial-ended` of `TrialEnded`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
-    __slots__ = ()
-    kind: ClassVar[str]
+
+class Event(Record, frozen=True, kw_only=True, tag_field="event", tag=_word_of):
+    """Base of what a line says."""
 
 
 def versions() -> dict[str, str]:
@@ -65,8 +78,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignOpened(Event):
+class CampaignOpened(Event, frozen=True, kw_only=True):
     """A session began or resumed work on the cells of a study.
 
     Attributes:
@@ -81,46 +93,38 @@ class CampaignOpened(Event):
             was lost: its attempts' files are read again.
     """
 
-    kind: ClassVar[str] = "campaign-opened"
     cells: tuple[Cell, ...]
     study: str
-    sweep: str = field(default="", metadata=BELOW)
+    sweep: AnyRelativePath = ""
     session: str = ""
-    declared: dict[str, Json] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, Json] = msgspec.field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
     command: str = ""
-    run: str = field(default="", metadata=BELOW)
+    run: AnyRelativePath = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPlanned(Event):
+class TrialPlanned(Event, frozen=True, kw_only=True):
     """A study proposed the trial; the first such line gives it its place in the plan."""
 
-    kind: ClassVar[str] = "trial-planned"
     trial: Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptIntended(Event):
+class AttemptIntended(Event, frozen=True, kw_only=True):
     """About to be submitted; without an `AttemptSubmitted` after it, look for the comment."""
 
-    kind: ClassVar[str] = "attempt-intended"
     trial_id: str
     attempt: int
     comment: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSubmitted(Event):
+class AttemptSubmitted(Event, frozen=True, kw_only=True):
     """An executor took it and named the job."""
 
-    kind: ClassVar[str] = "attempt-submitted"
     submission: Submission
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptCutShort(Event):
+class AttemptCutShort(Event, frozen=True, kw_only=True):
     """A running attempt measures nothing any more that counts: the process that drives ends it.
 
     Attributes:
@@ -128,30 +132,25 @@ class AttemptCutShort(Event):
         fatal: the line after which it cannot go on; None where it hangs without a word.
     """
 
-    kind: ClassVar[str] = "attempt-cut-short"
     trial_id: str
     attempt: int
     still_s: float
     fatal: Finding | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptLetGo(Event):
+class AttemptLetGo(Event, frozen=True, kw_only=True):
     """No session waits for a running attempt any more: it is ended next, and no failure."""
 
-    kind: ClassVar[str] = "attempt-let-go"
     trial_id: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnded(Event):
+class AttemptEnded(Event, frozen=True, kw_only=True):
     """How the attempt ended and what its log shows.
 
     `blamed` is the program of a rotation that it died of; its next attempt goes without it.
     """
 
-    kind: ClassVar[str] = "attempt-ended"
     trial_id: str
     attempt: int
     outcome: Outcome
@@ -159,11 +158,9 @@ class AttemptEnded(Event):
     blamed: Blamed | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialEnded(Event):
+class TrialEnded(Event, frozen=True, kw_only=True):
     """The trial's final result."""
 
-    kind: ClassVar[str] = "trial-ended"
     result: TrialResult
 
 
@@ -187,8 +184,7 @@ class Cannot(StrEnum):
     BE_SCORED = "be-scored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent(Record):
+class Spent(Record, frozen=True, kw_only=True):
     """A limit of the sweep that another trial would probably break.
 
     Attributes:
@@ -208,8 +204,7 @@ class Spent(Record):
         return Reason(Why.HOURS_SPENT, **hours)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided(Event):
+class Decided(Event, frozen=True, kw_only=True):
     """What follows from an attempt, on which failure class and on which evidence.
 
     Attributes:
@@ -234,7 +229,6 @@ class Decided(Event):
         not_before_s: time before which the next attempt must not start; 0 is at once.
     """
 
-    kind: ClassVar[str] = "decided"
     trial_id: str
     attempt: int
     next: Next
@@ -317,11 +311,9 @@ class Decided(Event):
         return Reason(Why.DEPLOYED_NOT_SCORED if is_scoring else Why.DEPLOYED_CANNOT_RUN, why=found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesPinned(Event):
+class NodesPinned(Event, frozen=True, kw_only=True):
     """The scheduler picked the nodes of the first trial of a cell; its others run on the same."""
 
-    kind: ClassVar[str] = "nodes-pinned"
     cell_digest: str
     nodes: tuple[str, ...]
 
@@ -335,8 +327,7 @@ class NoteKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noted(Event):
+class Noted(Event, frozen=True, kw_only=True):
     """Anything a reader should know. Nothing is decided on it.
 
     Attributes:
@@ -345,7 +336,6 @@ class Noted(Event):
         why: what else there is to know; None where `text` says it.
     """
 
-    kind: ClassVar[str] = "noted"
     about: NoteKind = NoteKind.OTHER
     text: str = ""
     why: Reason | None = None
@@ -356,16 +346,13 @@ class Noted(Event):
         return self.why or verbatim(self.text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesRead(Event):
+class FilesRead(Event, frozen=True, kw_only=True):
     """The files that deploy the cell, as a session found them; the last such event counts."""
 
-    kind: ClassVar[str] = "files-read"
     files: tuple[DeployedFile, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileCompiled(Event):
+class ProfileCompiled(Event, frozen=True, kw_only=True):
     """What compiling a profile said of it, before any of its trials was queued.
 
     Attributes:
@@ -378,7 +365,6 @@ class ProfileCompiled(Event):
         memory: what it says of memory, where a study asked for that of an arm: `profile` is its id.
     """
 
-    kind: ClassVar[str] = "profile-compiled"
     profile: str
     key: str
     cls: CompileClass
@@ -390,8 +376,7 @@ class ProfileCompiled(Event):
     memory: CompiledMemory | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRecorded(Event):
+class EvidenceRecorded(Event, frozen=True, kw_only=True):
     """Where the dump and the captures of an evidence trial lie.
 
     Attributes:
@@ -403,18 +388,16 @@ class EvidenceRecorded(Event):
         pgle: file for XLA's scheduler that was made of the trace, as the trainer names it.
     """
 
-    kind: ClassVar[str] = "evidence-recorded"
     trial_id: str
-    dump: str = field(default="", metadata=BELOW)
-    captures: tuple[str, ...] = field(default=(), metadata=BELOW)
+    dump: AnyRelativePath = ""
+    captures: tuple[RelativePath, ...] = ()
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     shares: Shares | None = None
     pgle: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSeen(Event):
+class EnvironmentSeen(Event, frozen=True, kw_only=True):
     """What a trial ran on, where that is not what the last such event of its cell says.
 
     Attributes:
@@ -422,7 +405,6 @@ class EnvironmentSeen(Event):
         is_whole: whether the devices were asked for too.
     """
 
-    kind: ClassVar[str] = "environment-seen"
     trial_id: str
     cell_digest: str
     nodes: tuple[NodeEnvironment, ...]
@@ -439,8 +421,7 @@ class EpochCause(StrEnum):
     CHANGED = "changed"  # its trainer, packages, driver or kernel are not those of the one before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochBegan(Event):
+class EpochBegan(Event, frozen=True, kw_only=True):
     """Nodes are not what they were: no score on them from here on compares with one before.
 
     Attributes:
@@ -454,7 +435,6 @@ class EpochBegan(Event):
         changes: everything that is not as it was.
     """
 
-    kind: ClassVar[str] = "epoch-began"
     cause: EpochCause
     nodes: tuple[str, ...] = ()
     cls: str = ""
@@ -493,8 +473,12 @@ class EpochBegan(Event):
         return not self.nodes or not nodes or not {*self.nodes}.isdisjoint(nodes)
 
 
-# a slotted dataclass is made twice; the second, which stays, comes later
-EVENTS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
+def word_of(event: Event | type[Event]) -> str:
+    """Return the word in the line of an event."""
+    return str(event.__struct_config__.tag)
+
+
+EVENTS: dict[str, type[Event]] = {word_of(each): each for each in Event.__subclasses__()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,11 +492,19 @@ class LedgerEntry:
 
 LEDGER = "ledger.jsonl"
 SCHEMA = 4
-_HEAD = b'{"schema":'  # how every line begins
-_OPENED = CampaignOpened.kind.encode()
+_HEAD = b'{"schema":'  # how every line begins, and then it goes on as here:
+# {"schema":4,"at":1700000000.0,"event":"noted"
+_BEGUN = re.compile(
+    rb'\{"schema": ?4, ?"at": ?(?P<at>[\d.e+-]{1,40}), ?(?="event": ?"(?P<kind>[\w-]{1,40})")'
+)
+_OPENED = word_of(CampaignOpened).encode()
 _TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
 _LOCK_TIMEOUT_S = 60.0
 _REMEMBERED = 1 << 15  # lines: a sweep of 5,000 profiles
+_EVENT = msgspec.json.Decoder[Event](
+    functools.reduce(operator.or_, EVENTS.values()), dec_hook=decode
+)
+_TIME = msgspec.json.Decoder(Time)
 
 
 class LedgerSchemaError(UnreadableLedgerError):
@@ -664,8 +656,11 @@ class Ledger:
 
 
 def _line(event: Event, at_s: float) -> bytes:
-    data = {"schema": SCHEMA, "at": at_s, "event": event.kind, **event.to_json()}
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **event.to_json()}
+    try:
+        return msgspec.json.encode(data) + b"\n"
+    except UnicodeEncodeError:  # the name of a file that is no UTF-8
+        return json.dumps(data, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
@@ -681,34 +676,42 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _said(line: bytes) -> tuple[float, Event]:
     """Return the time and the event of a line."""
+    begun = _BEGUN.match(line)
+    if begun is None:
+        raise _unreadable(line)
+    try:
+        at_s = _TIME.decode(begun["at"])
+        return at_s, _EVENT.decode(b"{" + memoryview(line)[begun.end() :])
+    except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
+        if not isinstance(error, msgspec.ValidationError | XlatuneError):
+            raise _unreadable(line) from None
+        told, kind = explained(error), begun["kind"].decode()
+        if kind not in EVENTS:
+            told = f"no event; expected one of {', '.join(EVENTS)}"
+        raise UnreadableLedgerError(f"{kind}: {told}; {UnreadableLedgerError.ADVICE}") from None
+
+
+def _unreadable(line: bytes) -> UnreadableLedgerError:
+    """Return the error of a line that is of another schema, or no JSON of ours."""
     try:
         data = read_json(line, is_ours=True)
-        schema, at_s, kind = data.pop("schema"), data.pop("at"), data.pop("event")
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise UnreadableLedgerError(
-            f"unreadable line {line[:60]!r}; every line ends whole, so this one was "
-            "damaged later. Restore the file, cut out the line (what it said is lost), or "
-            f"{UnreadableLedgerError.ADVICE}"
-        ) from None
+        schema, _, _ = data["schema"], data["at"], data["event"]
+    except (ValueError, KeyError, TypeError):
+        schema = SCHEMA
     if schema != SCHEMA:
         versions = data.get("versions")  # of the line that a session begins with
         by = versions.get("pytest-xlatune") if isinstance(versions, dict) else None
         wrote = "another version of pytest-xlatune" if by is None else f"pytest-xlatune {by!r:.40}"
-        raise LedgerSchemaError(
+        return LedgerSchemaError(
             f"found schema {schema!r:.40}, written by {wrote}; this version reads {SCHEMA}. Start "
             "over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
             "of its jobs, or read it with the version that wrote it"
         )
-    if not isinstance(kind, str) or kind not in EVENTS:
-        raise UnreadableLedgerError(
-            f"unknown event {kind!r:.40}; expected one of {', '.join(EVENTS)}; "
-            f"{UnreadableLedgerError.ADVICE}"
-        )
-    try:
-        check_time(what="its time", value=at_s)
-        return float(at_s), EVENTS[kind].from_json(data)
-    except (XlatuneError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise UnreadableLedgerError(f"{kind}: {error}; {UnreadableLedgerError.ADVICE}") from None
+    return UnreadableLedgerError(
+        f"unreadable line {line[:60]!r}; every line ends whole, so this one was "
+        "damaged later. Restore the file, cut out the line (what it said is lost), or "
+        f"{UnreadableLedgerError.ADVICE}"
+    )
 
 
 def _append(path: Path, text: bytes) -> None:

@@ -8,19 +8,19 @@ read as absent then. The ledger alone says what was measured.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import field
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune import owned
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import TIME, Record, dataclass, read_json
+from pytest_xlatune.model.record import Record, Time, read_json
 from pytest_xlatune.model.result import Outcome
 
 NOW = "now.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Now(Record):
+class Now(Record, frozen=True, kw_only=True):
     """What the executor said last.
 
     Attributes:
@@ -29,8 +29,8 @@ class Now(Record):
             to start it, None where it does not say, and `reason` is why it waits.
     """
 
-    at_s: float = field(default=0.0, metadata=TIME)
-    jobs: dict[str, Outcome] = field(default_factory=dict)
+    at_s: Time = 0.0
+    jobs: dict[str, Outcome] = msgspec.field(default_factory=dict)
 
 
 def read_now(folder: Path) -> Now:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -36,12 +38,12 @@ from pytest_xlatune.ledger import (
     ProfileCompiled,
     TrialEnded,
     TrialPlanned,
+    word_of,
 )
 from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Blamed,
@@ -110,9 +112,9 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
     try:
         return TRANSITIONS[state][type(event)]
     except KeyError:
-        allowed = ", ".join(each.kind for each in TRANSITIONS[state]) or "nothing"
+        allowed = ", ".join(word_of(each) for each in TRANSITIONS[state]) or "nothing"
         raise LedgerError(
-            f"the attempt is {state}, where {event.kind} cannot follow ({allowed} can); the "
+            f"the attempt is {state}, where {word_of(event)} cannot follow ({allowed} can); the "
             "ledger was damaged, or another program wrote it"
         ) from None
 
@@ -165,8 +167,8 @@ class TrialProgress:
             return self.trial
         gone = tuple(each.program for each in self.blamed if not each.is_suspect)
         suspect = self.blamed[-1].program if self.blamed[-1].is_suspect else ""
-        rotation = dataclasses.replace(self.trial.rotation, died_of=gone, suspect=suspect)
-        return dataclasses.replace(self.trial, rotation=rotation)
+        rotation = msgspec.structs.replace(self.trial.rotation, died_of=gone, suspect=suspect)
+        return msgspec.structs.replace(self.trial, rotation=rotation)
 
     @functools.cached_property
     def result(self) -> TrialResult:
@@ -260,7 +262,7 @@ class LedgerState:
 
     def with_nodes(self, cell: Cell) -> Cell:
         """Return a cell with the nodes that the scheduler picked for it, if it did."""
-        return dataclasses.replace(cell, nodelist=self.nodes_of(cell))
+        return msgspec.structs.replace(cell, nodelist=self.nodes_of(cell))
 
     def epoch_of(self, cell_digest: str, nodes: Sequence[str]) -> int:
         """Count the epochs that part a trial of this cell on these nodes from earlier ones."""
@@ -290,7 +292,7 @@ class LedgerState:
 
     def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
-        known = {each.name: getattr(result, each.name) for each in dataclasses.fields(TrialResult)}
+        known = {name: getattr(result, name) for name in TrialResult.__struct_fields__}
         if said is None:
             return EvidenceResult(**known)
         return EvidenceResult(**known, is_read=True, shares=said.shares, pgle=said.pgle)
@@ -323,8 +325,8 @@ def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -
             _add(state, entry.event, entry.at_s)
         except KeyError as error:
             raise UnreadableLedgerError(
-                f"ledger line {entry.number}: {entry.event.kind} names trial {error}, which was "
-                f"never planned; {UnreadableLedgerError.ADVICE}"
+                f"ledger line {entry.number}: {word_of(entry.event)} names trial {error}, "
+                f"which was never planned; {UnreadableLedgerError.ADVICE}"
             ) from None
         except LedgerError as error:
             raise UnreadableLedgerError(
@@ -410,7 +412,7 @@ def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> 
             continue
         after = own.waiting_as(protocols[progress.trial.cell_digest])
         if after != own:
-            trial = dataclasses.replace(progress.trial, protocol=after)
+            trial = msgspec.structs.replace(progress.trial, protocol=after)
             state.trials[trial_id] = dataclasses.replace(progress, trial=trial)
 
 

@@ -25,12 +25,15 @@ be a slower rank. Once two ranks were seen to print a step alike, going back beg
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._shapes import Fronts, KeptSteps, Sieve, StepLines, StepRun, record
@@ -41,7 +44,6 @@ from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
-from pytest_xlatune.model.record import Record, dataclass
 from pytest_xlatune.model.text import begun
 
 _LINE_BYTES = 1 << 16
@@ -94,7 +96,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogReport(Record):
+class LogReport:
     """What a log tells, of its last start and of one rank.
 
     Attributes:
@@ -695,7 +697,7 @@ class LogReader:
                 return
         start.phase = Phase.TRAINING
         if record.start != start.index:
-            record = replace(record, start=start.index)
+            record = dataclasses.replace(record, start=start.index)
         start.last = max(start.last, record.step) if start.steps else record.step
         start.layout = layout if start.last == record.step else None
         start.steps[record.step] = record
@@ -723,7 +725,7 @@ class LogReader:
         start = self._start
         start.repeated, start.layout = True, None
         if grammar.told(record) > start.steps.told(record.step):
-            start.steps[record.step] = replace(record, start=start.index)
+            start.steps[record.step] = dataclasses.replace(record, start=start.index)
 
     def _is_at_home(self, origin: Origin) -> bool:
         """Whether steps of this origin count; a better one than before takes its place."""

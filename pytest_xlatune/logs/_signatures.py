@@ -11,14 +11,13 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import MEGASCALE, Action, FailureClass, Finding
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)

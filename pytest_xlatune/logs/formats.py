@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
@@ -19,7 +19,6 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
 LEAST_LETTERS = 3  # of a word, by which the lines worth reading are found

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 import string
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_xlatune.model import channels
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import Json, dataclass, read_json
+from pytest_xlatune.model.record import Json, read_json
 
 # \x1b[36m(Actor pid=9)\x1b[0m
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

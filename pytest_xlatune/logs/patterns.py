@@ -27,13 +27,14 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import Json, dataclass, read_json
+from pytest_xlatune.model.record import Json, read_json
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")

@@ -11,7 +11,7 @@ import operator
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
@@ -20,7 +20,6 @@ from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import begun
 
 KEPT = 512  # steps of a rank

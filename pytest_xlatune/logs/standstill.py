@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import NamedTuple
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
@@ -48,8 +49,7 @@ _RAS_RANK = re.compile(
 _RAS_COMM = re.compile(r"#\d+-\d+ \([0-9a-f]+\) ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenProcess(Record):
+class SeenProcess(Record, frozen=True, kw_only=True):
     """One process of a trainer, as `/proc` and its interpreter show it.
 
     Attributes:
@@ -80,8 +80,7 @@ class SeenProcess(Record):
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HangLook(Record):
+class HangLook(Record, frozen=True, kw_only=True):
     """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`.
 
     Attributes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table

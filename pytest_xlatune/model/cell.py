@@ -12,21 +12,24 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+import msgspec
+from msgspec.structs import replace
+
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import METRICS, TGS, Metric
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Json, Record, dataclass, digest, used, written
+from pytest_xlatune.model.record import Json, Record, digest, used
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
     secrets_of,
     secrets_of_command,
     without_secrets,
 )
+from pytest_xlatune.model.written import Written
 
 
 class Axis(StrEnum):
@@ -57,8 +60,7 @@ def axis_variable(axis: str) -> str:
 CONFIG_TAG_VARIABLE = "MAXTEXT_CONFIG_TAG"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallelism(Record):
+class Parallelism(Record, frozen=True, kw_only=True):
     """The axes of a cell and their degrees, in the order written, e.g. PP=2,FSDP=4."""
 
     axes: tuple[tuple[str, int], ...]
@@ -110,9 +112,7 @@ _LEAST = {
 }
 
 
-@written("protocol")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol(Record):
+class Protocol(Written, frozen=True, kw_only=True):
     """How a trial is run and scored.
 
     Attributes:
@@ -279,8 +279,7 @@ def check_model_tag(said: str) -> None:
 
 
 # without slots, which leave no place for a digest that is worked out once
-@dataclass(frozen=True, kw_only=True)
-class Cell(Record):
+class Cell(Record, frozen=True, kw_only=True, dict=True):
     """Everything that is held fixed while profiles are compared.
 
     Attributes:
@@ -309,10 +308,10 @@ class Cell(Record):
     nodelist: tuple[str, ...] = ()
     image: str = ""
     launcher: str = "command"
-    deployed: dict[str, str] = field(default_factory=dict)
-    overrides: dict[str, str] = field(default_factory=dict)
+    deployed: dict[str, str] = msgspec.field(default_factory=dict)
+    overrides: dict[str, str] = msgspec.field(default_factory=dict)
     devices: int = 0
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: Protocol = msgspec.field(default_factory=Protocol)
     code: str = ""
     sourced: tuple[tuple[str, str], ...] = ()
 
@@ -325,7 +324,9 @@ class Cell(Record):
                     "number above 0"
                 )
             # 7 and 7.0 are one cell, but not one JSON text
-            object.__setattr__(self, "per_device_batch_size", float(self.per_device_batch_size))
+            msgspec.structs.force_setattr(
+                self, "per_device_batch_size", float(self.per_device_batch_size)
+            )
         size = math.prod(degree for _, degree in self.parallelism.axes)
         if self.devices and size != self.devices:
             raise ConfigError(
@@ -393,8 +394,7 @@ class Cell(Record):
         return self.per_device_batch_size * self.max_target_length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedFile(Record):
+class DeployedFile(Record, frozen=True, kw_only=True):
     """A file that deploys a cell, as it was when a sweep began: what a recipe is a patch of.
 
     Attributes:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
-
-from pytest_xlatune.model.record import dataclass
+from dataclasses import dataclass, field
 
 DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
 

@@ -7,16 +7,17 @@ asked for: devices and, in a container, packages are asked for once a session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 
 _COMMIT = 40  # characters of a full hash
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEnvironment(Record):
+class NodeEnvironment(Record, frozen=True, kw_only=True):
     """What a trial ran on, on one node.
 
     Attributes:
@@ -30,11 +31,11 @@ class NodeEnvironment(Record):
     """
 
     name: str
-    node: dict[str, str] = field(default_factory=dict)
-    packages: dict[str, str] = field(default_factory=dict)
-    devices: dict[str, str] = field(default_factory=dict)
-    code: dict[str, str] = field(default_factory=dict)
-    repositories: dict[str, str] = field(default_factory=dict)
+    node: dict[str, str] = msgspec.field(default_factory=dict)
+    packages: dict[str, str] = msgspec.field(default_factory=dict)
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
+    code: dict[str, str] = msgspec.field(default_factory=dict)
+    repositories: dict[str, str] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     def after(self, earlier: NodeEnvironment | None) -> NodeEnvironment:
@@ -106,8 +107,7 @@ def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
     return found.items()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHours(Record):
+class JobHours(Record, frozen=True, kw_only=True):
     """How the hours of a cell's attempts were spent; of jobs, not of nodes.
 
     Attributes:
@@ -125,8 +125,7 @@ class JobHours(Record):
     unscored_h: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord(Record):
+class RunRecord(Record, frozen=True, kw_only=True):
     """What the figures of a cell, or of all cells that a study compares, rest on besides settings.
 
     Attributes:

@@ -7,12 +7,11 @@ stands in `logs/signatures.toml`; which of them follow from log and outcome toge
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import Self
 
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import TIME, Record, dataclass
+from pytest_xlatune.model.record import Record, Time
 
 
 class _Told(StrEnum):
@@ -617,8 +616,7 @@ class Action(StrEnum):
     STOP = "stop"  # the sweep cannot go on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Record):
+class Finding(Record, frozen=True, kw_only=True):
     """One diagnosed thing about an attempt.
 
     Attributes:
@@ -670,8 +668,7 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Record):
+class Outcome(Record, frozen=True, kw_only=True):
     """How one attempt ended.
 
     Attributes:
@@ -694,8 +691,8 @@ class Outcome(Record):
     exit_code: int | None = None
     signal: int | None = None
     nodes: tuple[str, ...] = ()
-    start_s: float | None = field(default=None, metadata=TIME)
-    end_s: float | None = field(default=None, metadata=TIME)
+    start_s: Time | None = None
+    end_s: Time | None = None
     reason: str = ""
     lacks_nodes: bool = False
     is_started: bool = True

@@ -10,16 +10,15 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Self, overload
 
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record, Rows, dataclass
+from pytest_xlatune.model.record import Real, Record, Rows, Timings
 from pytest_xlatune.model.text import significant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric(Record):
+class Metric(Record, frozen=True, kw_only=True):
     """A figure that trials are scored by.
 
     Attributes:
@@ -55,12 +54,11 @@ BUSBW = Metric(name="busbw", title="bus bandwidth", unit="GB/s")
 METRICS = {each.name: each for each in (TGS, BUSBW)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure(Record):
+class Figure(Record, frozen=True, kw_only=True):
     """A figure other than TGS, of one trial or the geometric mean of several."""
 
     metric: Metric
-    value: float
+    value: Real
 
     @property
     def words(self) -> str:
@@ -69,7 +67,7 @@ class Figure(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged(Record):
+class Logged:
     """The figures of a metric that a log prints beside its steps.
 
     Attributes:
@@ -82,7 +80,7 @@ class Logged(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord(Record):
+class StepRecord:
     """One training step as the log or MaxText's metrics file tells it. None: not printed.
 
     Attributes:
@@ -109,7 +107,7 @@ class StepRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Steps(Record, Rows[StepRecord]):
+class Steps(Rows[StepRecord]):
     """Steps as columns, each as long as the others: what `StepRecord` says, of all of them.
 
     A step's record is made where it is asked for: to make those of 100,000 steps takes longer than
@@ -170,8 +168,7 @@ _COLUMNS = tuple(each.name for each in fields(StepRecord))
 _row_of = operator.attrgetter(*_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score(Record):
+class Score(Record, frozen=True, kw_only=True):
     """The steady state of one job: log of tokens over time on the kept steps.
 
     Attributes:
@@ -192,26 +189,25 @@ class Score(Record):
         memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
     """
 
-    value: float
-    tgs: float | None = None
-    step_s: float | None = None
+    value: Real
+    tgs: Real | None = None
+    step_s: Real | None = None
     n_steps: int
     window: tuple[int, int]
     dropped: tuple[int, ...] = ()
     stragglers: int = 0
-    window_tgs: float | None = None
-    loss: float | None = None
+    window_tgs: Real | None = None
+    loss: Real | None = None
     flags: tuple[str, ...] = ()
-    timings: Sequence[tuple[int, float]] = ()
+    timings: Timings = ()
     figure: Figure | None = None
-    tflops: float | None = None
-    first_loss: float | None = None
-    memory_gb: float | None = None
-    mfu: float | None = None
+    tflops: Real | None = None
+    first_loss: Real | None = None
+    memory_gb: Real | None = None
+    mfu: Real | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoScore(Record):
+class NoScore(Record, frozen=True, kw_only=True):
     """Why a job has no score."""
 
     reason: Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
 
@@ -13,8 +13,7 @@ KIND = "network"
 CONCLUSION = "conclusion"  # the arm of a verdict on the whole: no arm of a plot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellsRecord(NoiseRecord):
+class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
     """What every study whose arms are cells knows of them.
 
     Attributes:
@@ -22,7 +21,7 @@ class CellsRecord(NoiseRecord):
     """
 
     kind: ClassVar[str] = "cells"
-    peak_tflops: float | None = None
+    peak_tflops: Real | None = None
 
     def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the arm of a trial."""
@@ -30,8 +29,7 @@ class CellsRecord(NoiseRecord):
         return (trial.arm,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairFound(Record):
+class PairFound(Record, frozen=True, kw_only=True):
     """One pair of nodes.
 
     Attributes:
@@ -43,8 +41,8 @@ class PairFound(Record):
     """
 
     nodes: tuple[str, ...]
-    delta: float | None = None
-    fresh: float | None = None
+    delta: Real | None = None
+    fresh: Real | None = None
     runs: int = 0
 
     @property
@@ -53,8 +51,7 @@ class PairFound(Record):
         return self.delta if self.fresh is None else self.fresh
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRecord(CellsRecord):
+class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
     """What a network study found besides its verdicts.
 
     Attributes:
@@ -81,8 +78,8 @@ class NetworkRecord(CellsRecord):
     pairs: tuple[PairFound, ...] = ()
     covered: int = 0
     of_pairs: int = 0
-    node_loss: float | None = None
-    link_loss: float | None = None
+    node_loss: Real | None = None
+    link_loss: Real | None = None
     racks: int = 0
     is_fault: bool = False
 

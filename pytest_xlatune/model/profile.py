@@ -11,11 +11,11 @@ XLA drops in silence is an error here.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+
+import msgspec
 
 from pytest_xlatune.model.channels import (
     CHANNELS,
@@ -27,8 +27,9 @@ from pytest_xlatune.model.channels import (
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Json, Record, canonical, dataclass, digest, written
+from pytest_xlatune.model.record import Json, Record, canonical, digest
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
+from pytest_xlatune.model.written import Written
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
@@ -71,8 +72,7 @@ _FLAG = re.compile(
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag(Record):
+class Flag(Record, frozen=True, kw_only=True):
     """One XLA flag. `value` None is the bare form `--name`; the empty string is `--name=`."""
 
     name: str
@@ -214,9 +214,7 @@ def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Fl
     return tuple(Flag(name=name, value=defaults[name]) for name in names)
 
 
-@written("profile")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile(Record):
+class Profile(Written, frozen=True, kw_only=True):
     """A named set of flags, environment variables and launcher overrides on top of the deployed.
 
     Attributes:
@@ -234,8 +232,8 @@ class Profile(Record):
 
     id: str
     flags: Flags = ()
-    env: dict[str, str] = field(default_factory=dict)
-    overrides: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    overrides: dict[str, str] = msgspec.field(default_factory=dict)
     wave: str = "wave2"
     note: str = ""
     is_control: bool = False
@@ -286,7 +284,7 @@ class Profile(Record):
         """
         known = tuple(known)
         known = tuple(each for each in known if each.id == self.id) or known
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             self,
             env=_revealed(self.env, [each.env for each in known]),
             overrides=_revealed(self.overrides, [each.overrides for each in known]),
@@ -324,7 +322,7 @@ class Profile(Record):
         env, overrides = without_secrets(self.env), without_secrets(self.overrides)
         if env == self.env and overrides == self.overrides:
             return self
-        return dataclasses.replace(self, env=env, overrides=overrides)
+        return msgspec.structs.replace(self, env=env, overrides=overrides)
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:

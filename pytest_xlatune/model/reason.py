@@ -16,7 +16,7 @@ from enum import StrEnum, auto
 from typing import Any, Self
 
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.record import Json
 
 # a field: a number, a name, another reason, several of them, or None where there is none
 Value = Any
@@ -676,7 +676,7 @@ class Why(StrEnum):
     LEDGER_UNREAD = auto()
 
 
-class Reason(Record):
+class Reason:
     """A kind and its fields. Equal, hashable, and the same after a way through JSON.
 
     Attributes:

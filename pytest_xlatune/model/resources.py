@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
+
+import msgspec
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action
-from pytest_xlatune.model.record import Record, dataclass, written
+from pytest_xlatune.model.written import Written
 
 
-@written("patience")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience(Record):
+class Patience(Written, frozen=True, kw_only=True):
     """How long a running trial may make no progress; a step is progress, a line of the log is not.
 
     Seconds of the watching process without suspended time, 1 at least.
@@ -41,9 +40,7 @@ class Patience(Record):
 _LEAST = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_limit_s": 0}
 
 
-@written("resources")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources(Record):
+class Resources(Written, frozen=True, kw_only=True):
     """What a scheduler is asked for; not part of a cell's identity.
 
     Attributes:
@@ -59,8 +56,8 @@ class Resources(Record):
     tasks_per_node: int = 1
     time_limit_s: int = 2700
     queue_limit_s: int = 0
-    patience: Patience = field(default_factory=Patience)
-    options: dict[str, str] = field(default_factory=dict)
+    patience: Patience = msgspec.field(default_factory=Patience)
+    options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -84,9 +81,7 @@ class Next(StrEnum):
     INTERRUPTED = "interrupted"  # we ended it, for no session waits for it; it is run again
 
 
-@written("retry rule")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryRule(Record):
+class RetryRule(Written, frozen=True, kw_only=True):
     """How often a failure class is retried, and what follows when that did not help.
 
     Attributes:
@@ -102,9 +97,7 @@ class RetryRule(Record):
     before: Action = Action.NONE
 
 
-@written("retry policy")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy(Record):
+class RetryPolicy(Written, frozen=True, kw_only=True):
     """The rules of a site: the playbook's, with its own on top.
 
     Attributes:
@@ -113,7 +106,7 @@ class RetryPolicy(Record):
     """
 
     max_attempts: int = 4
-    rules: dict[str, RetryRule] = field(default_factory=dict)
+    rules: dict[str, RetryRule] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

@@ -8,17 +8,18 @@ is in `failure` and `metric`, which a command that reads logs loads without the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+import msgspec
 
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import BELOW, NO_OPTION, Json, Record, dataclass
+from pytest_xlatune.model.record import JobId, Json, OfOurs, Real, Record, RelativePath
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.trial import CompiledMemory, Trial
@@ -68,8 +69,7 @@ class NotRun(StrEnum):
     CANNOT = "cannot"  # its program does not compile, or does not fit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission(Record):
+class Submission(Record, frozen=True, kw_only=True):
     """One submission of a trial, journalled before anyone waits for it.
 
     Attributes:
@@ -83,8 +83,8 @@ class Submission(Record):
     trial_id: str
     attempt: int
     executor: str
-    job_id: str = field(metadata=NO_OPTION)
-    folder: str = field(metadata=BELOW)
+    job_id: JobId
+    folder: RelativePath
 
 
 class Effect(StrEnum):
@@ -120,8 +120,7 @@ class SettingKind(StrEnum):
     OVERRIDE = "override"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialSetting(Record):
+class TrialSetting(Record, frozen=True, kw_only=True):
     """One setting of a trial, and how well it is known that it was in effect.
 
     Attributes:
@@ -185,8 +184,7 @@ class BlamedAt(StrEnum):
     TURN = "turn"  # it had its turn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blamed(Record):
+class Blamed(Record, frozen=True, kw_only=True):
     """The program that an attempt of a rotation died of; the next one goes without it.
 
     Attributes:
@@ -218,8 +216,7 @@ _NO_TURNS_BY = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationResult(Record):
+class RotationResult(Record, frozen=True, kw_only=True):
     """The result of a rotation.
 
     Attributes:
@@ -246,8 +243,7 @@ class RotationResult(Record):
         return found and not is_apart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult(Record):
+class TrialResult(Record, frozen=True, kw_only=True):
     """A trial and all that is known of it: what studies read as history.
 
     Attributes:
@@ -278,7 +274,10 @@ class TrialResult(Record):
     settings: tuple[TrialSetting, ...] | None = None
     memory: CompiledMemory | None = None
     rotation: RotationResult | None = None
-    devices: dict[str, str] = field(default_factory=dict, hash=False)
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.trial, self.status, self.job_ids, self.epoch))
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
@@ -292,8 +291,7 @@ class TrialResult(Record):
         return tuple(each for each in self.findings if each.action not in none)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares(Record):
+class Shares(Record, frozen=True, kw_only=True):
     """Where the time of a step went in an evidence run, as far as it left something to read.
 
     Attributes:
@@ -302,7 +300,7 @@ class Shares(Record):
         kinds: of the collectives in the compiled program; None where no dump tells them.
     """
 
-    of_step: dict[str, float]
+    of_step: dict[str, Real]
     kinds: tuple[str, ...] | None = None
 
     @property
@@ -323,8 +321,7 @@ class Shares(Record):
         return Reason(Why.SEVERAL, reasons=said) if said else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceResult(TrialResult):
+class EvidenceResult(TrialResult, frozen=True, kw_only=True):
     """An evidence trial and all that is known of it; it has no score.
 
     Attributes:
@@ -338,8 +335,7 @@ class EvidenceResult(TrialResult):
     pgle: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Record):
+class Comparison(Record, frozen=True, kw_only=True):
     """One arm against the reference on job scores; all effects are differences of logarithms.
 
     Attributes:
@@ -354,14 +350,14 @@ class Comparison(Record):
         method: the rule, and what it rests on.
     """
 
-    estimate: float
-    ci95: tuple[float, float]
-    lower: float
+    estimate: Real
+    ci95: tuple[Real, Real]
+    lower: Real
     n: int
     n_baseline: int
     df: int
-    sigma: float
-    mde80: float
+    sigma: Real
+    mde80: Real
     method: Reason
 
 
@@ -379,8 +375,7 @@ class VerdictKind(StrEnum):
     INVALID = "INVALID"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostRuns(Record):
+class LostRuns(Record, frozen=True, kw_only=True):
     """Confirming runs of an arm that are over and have no score.
 
     Attributes:
@@ -401,8 +396,7 @@ class LostRuns(Record):
         return Reason(Why.RUNS_LOST_TO, lost=self.lost, runs=self.runs, to=self.to)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(Record):
+class Verdict(Record, frozen=True, kw_only=True):
     """The conclusion on one arm.
 
     Attributes:
@@ -438,12 +432,12 @@ class Verdict(Record):
 
     arm: str
     kind: VerdictKind
-    delta: float | None = None
-    ci95: tuple[float, float] | None = None
+    delta: Real | None = None
+    ci95: tuple[Real, Real] | None = None
     n: int = 0
-    tgs: float | None = None
-    step_s: float | None = None
-    mde80: float | None = None
+    tgs: Real | None = None
+    step_s: Real | None = None
+    mde80: Real | None = None
     method: Reason | None = None
     reasons: tuple[Reason, ...] = ()
     can_run: bool = True
@@ -459,7 +453,7 @@ class Verdict(Record):
     word: str = ""
     against: Reason | None = None
     up_to: str = ""
-    likely: tuple[float, float, float] | None = None
+    likely: tuple[Real, Real, Real] | None = None
 
     @property
     def wins(self) -> bool:
@@ -472,18 +466,16 @@ class Verdict(Record):
         return self.not_run is NotRun.NEEDLESS
 
 
-class StudyRecord(Record):
+class StudyRecord(Record, frozen=True, kw_only=True):
     """What a study found besides its verdicts; each study has its own class, told by `kind`.
 
     A subclass is a frozen, slotted, keyword-only dataclass, found again by its kind.
     """
 
-    __slots__ = ()
     kind: ClassVar[str] = ""
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
-        # a slotted dataclass is made twice; the second is the one that stays
         cls._kinds[cls.kind] = cls
 
     @property
@@ -542,13 +534,23 @@ class StudyRecord(Record):
         return super(StudyRecord, found).from_json(values)
 
 
+if TYPE_CHECKING:
+    AnyStudyRecord = StudyRecord
+else:
+
+    class AnyStudyRecord(metaclass=OfOurs):
+        """A record of any study, read as the kind that it names."""
+
+        made = StudyRecord
+        from_json = StudyRecord.from_json
+
+
 def reads_record(kind: str) -> bool:
     """Tell whether records of a kind can be read: its class is loaded."""
     return kind in StudyRecord._kinds  # noqa: SLF001 - of this module
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRecord(StudyRecord):
+class NoiseRecord(StudyRecord, frozen=True, kw_only=True):
     """How noisy the jobs of a study were, and what it can see for it.
 
     Attributes:
@@ -557,8 +559,8 @@ class NoiseRecord(StudyRecord):
     """
 
     kind: ClassVar[str] = "noise"
-    sigma: float | None = None
-    mde80: float | None = None
+    sigma: Real | None = None
+    mde80: Real | None = None
 
 
 class Needed(StrEnum):
@@ -569,8 +571,7 @@ class Needed(StrEnum):
     NOT_TESTED = "not measured without it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipePart(Record):
+class RecipePart(Record, frozen=True, kw_only=True):
     """Settings of a recipe, or of what led before it, and what they gain.
 
     Attributes:
@@ -584,14 +585,13 @@ class RecipePart(Record):
 
     settings: tuple[str, ...]
     need: Needed
-    gain: float | None = None
+    gain: Real | None = None
     without: str = ""
     n: int = 0
     is_deployed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Record):
+class Recipe(Record, frozen=True, kw_only=True):
     """What a tuning sweep recommends: the smallest set of settings shown to be needed.
 
     Attributes:
@@ -607,8 +607,7 @@ class Recipe(Record):
     ties: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningRecord(NoiseRecord):
+class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
     """What a tuning sweep found besides its verdicts.
 
     Attributes:
@@ -621,16 +620,15 @@ class TuningRecord(NoiseRecord):
 
     kind: ClassVar[str] = "tuning"
     finalists: tuple[str, ...] = ()
-    bound: float | None = None
+    bound: Real | None = None
     recipe: Recipe | None = None
-    from_start80: float | None = None
+    from_start80: Real | None = None
 
 
 Found = TypeVar("Found", bound=StudyRecord)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conclusion(Record):
+class Conclusion(Record, frozen=True, kw_only=True, dict=True):
     """What a study says of its arms.
 
     Not slotted: a session asks for the verdict on each arm, and finds it by the arm's id.
@@ -647,8 +645,8 @@ class Conclusion(Record):
 
     reference: Verdict | None = None
     verdicts: tuple[Verdict, ...]
-    record: StudyRecord | None = None
-    alpha: float = 0.0
+    record: AnyStudyRecord | None = None
+    alpha: Real = 0.0
     complete: bool = False
     first_step: int | None = None
     notes: tuple[Reason, ...] = ()

@@ -15,10 +15,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, channel_of, flags_in
 from pytest_xlatune.model.errors import ConfigError, LedgerError
@@ -32,7 +35,7 @@ from pytest_xlatune.model.profile import (
     effective_values,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass, read_json
+from pytest_xlatune.model.record import Real, Record, read_json
 from pytest_xlatune.model.text import is_relative
 
 SCHEMA = 1  # of the spec and of the journal
@@ -53,8 +56,7 @@ class Taken(StrEnum):
     VARIABLE = "variable"  # of the environment, or a key of the trainer: before anything runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotatedProgram(Record):
+class RotatedProgram(Record, frozen=True, kw_only=True):
     """A program of a rotation.
 
     Attributes:
@@ -64,7 +66,7 @@ class RotatedProgram(Record):
     """
 
     id: str
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -84,8 +86,7 @@ class RotatedProgram(Record):
         return self.profile == BASELINE_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationSpec(Record):
+class RotationSpec(Record, frozen=True, kw_only=True):
     """What the worker is told.
 
     Attributes:
@@ -272,8 +273,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledProgram(Record):
+class CompiledProgram(Record, frozen=True, kw_only=True):
     """A program that was compiled.
 
     Attributes:
@@ -287,13 +287,12 @@ class CompiledProgram(Record):
     """
 
     program: str
-    compile_s: float
+    compile_s: Real
     memory_bytes: int | None = None
     same_as: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn(Record):
+class Turn(Record, frozen=True, kw_only=True):
     """Consecutive calls of one program.
 
     Attributes:
@@ -308,8 +307,7 @@ class Turn(Record):
     calls: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationRead(Record):
+class RotationRead(Record, frozen=True, kw_only=True):
     """What the journal of one process says.
 
     Attributes:
@@ -338,8 +336,8 @@ class RotationRead(Record):
 
     found: str = ""
     compiled: tuple[CompiledProgram, ...] = ()
-    refused: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = msgspec.field(default_factory=dict)
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
     suspects: tuple[str, ...] = ()
     is_over: bool = False
@@ -351,7 +349,7 @@ class RotationRead(Record):
     another_call: int | None = None
     device: str = ""
     is_compiling: bool = False
-    last_at_s: float | None = None
+    last_at_s: Real | None = None
     raised_call: int | None = None
 
 

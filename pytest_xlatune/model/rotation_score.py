@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 
 
 def copies(count: int) -> tuple[str, ...]:
@@ -22,8 +22,7 @@ def is_baseline(program: str) -> bool:
     return program.partition("~")[0] == BASELINE_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTurn(Record):
+class MeasuredTurn(Record, frozen=True, kw_only=True):
     """One turn of a program, as the trainer's own step lines tell it.
 
     Attributes:
@@ -40,18 +39,16 @@ class MeasuredTurn(Record):
     round: int
     first_step: int
     steps: int
-    log_step_s: float
+    log_step_s: Real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoTurns(Record):
+class NoTurns(Record, frozen=True, kw_only=True):
     """Why nothing of a rotation can be told."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramChange(Record):
+class ProgramChange(Record, frozen=True, kw_only=True):
     """One program of a rotation against the baseline.
 
     Attributes:
@@ -63,13 +60,12 @@ class ProgramChange(Record):
     """
 
     program: str
-    change: float
-    error: float | None
+    change: Real
+    error: Real | None
     turns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationScore(Record):
+class RotationScore(Record, frozen=True, kw_only=True):
     """What the turns of one rotation say; a test rests on several of these, never on turns.
 
     Attributes:
@@ -81,11 +77,11 @@ class RotationScore(Record):
         tokens: of a device in a step; None where the log does not print TGS.
     """
 
-    level: float
+    level: Real
     programs: tuple[ProgramChange, ...]
-    turn_sd: float | None
+    turn_sd: Real | None
     turns: tuple[MeasuredTurn, ...] = ()
-    tokens: float | None = None
+    tokens: Real | None = None
 
     def of(self, program: str) -> ProgramChange | None:
         """Return what a program came to; None where it had no turns."""

@@ -6,12 +6,13 @@ its cell, arm, profile, protocol, study, stage, block and position, never a test
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import cached_property
+
+import msgspec
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
-from pytest_xlatune.model.record import Record, dataclass, digest, used
+from pytest_xlatune.model.record import Record, digest, used
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.rotation import RotationSpec
 
@@ -25,8 +26,7 @@ AUTOTUNE_PINS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm(Record):
+class Arm(Record, frozen=True, kw_only=True):
     """What a study compares: a profile in one cell, or a cell as deployed.
 
     Attributes:
@@ -43,8 +43,7 @@ class Arm(Record):
         return hash((self.id, self.cell_digest))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class ConfirmDesign(Record):
+class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     """The layout that a confirming trial was planned in; it never changes once a trial has it.
 
     Error rates are spent on a layout, so that neither a restart nor a larger budget may refill it.
@@ -73,8 +72,7 @@ ROTATION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation(Record):
+class Rotation(Record, frozen=True, kw_only=True):
     """What a trial is in which programs take turns.
 
     Attributes:
@@ -117,8 +115,7 @@ class Rotation(Record):
 
 
 # without slots, which leave no place for an identity that is worked out once
-@dataclass(frozen=True, kw_only=True)
-class Trial(Record):
+class Trial(Record, frozen=True, kw_only=True, dict=True):
     """One measured run of one arm.
 
     Attributes:
@@ -148,7 +145,7 @@ class Trial(Record):
 
     def __post_init__(self) -> None:
         if not self.arm:
-            object.__setattr__(self, "arm", self.profile.id)
+            msgspec.structs.force_setattr(self, "arm", self.profile.id)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -243,8 +240,7 @@ class Trial(Record):
         return not self.block and self.protocol.is_scored and self.rotation is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledMemory(Record):
+class CompiledMemory(Record, frozen=True, kw_only=True):
     """What compiling says of the memory that a cell takes of one device.
 
     Attributes:
@@ -271,8 +267,7 @@ class CompiledMemory(Record):
         return self.needed_bytes <= self.limit_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSpec(Record):
+class LaunchSpec(Record, frozen=True, kw_only=True):
     """What the payload on the node does: plain data, written to `spec.json`.
 
     Attributes:
@@ -298,11 +293,11 @@ class LaunchSpec(Record):
     """
 
     argv: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
-    first_env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    first_env: dict[str, str] = msgspec.field(default_factory=dict)
     unset: tuple[str, ...] = ()
     inherit: tuple[str, ...] = ()
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = msgspec.field(default_factory=dict)
     cwd: str = ""
     metrics_file: str = ""
     tells_options: bool = False

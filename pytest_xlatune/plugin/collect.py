@@ -7,12 +7,12 @@ in every process: profiles, slots, finalists, tags.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import pytest
 
 from pytest_xlatune import owned
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         if options.export and not (options.is_off or is_worker(config)):
             kept, no_exports = check_exports(options.export)
-            options = dataclasses.replace(options, export=kept)
+            options = msgspec.structs.replace(options, export=kept)
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
         _register_fixtures(config)

@@ -16,7 +16,7 @@ import signal
 import textwrap
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ import pytest
 from pytest_xlatune import owned
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted, percent, printable
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,

@@ -11,9 +11,10 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune import owned
@@ -21,7 +22,6 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
@@ -163,7 +163,7 @@ class Session:
             said = self.options.said.of(sweep.name)
             names = expand(",".join(nodes))
             others = {name: value for name, value in said.values.items() if name != "nodes"}
-            said = dataclasses.replace(
+            said = msgspec.structs.replace(
                 said,
                 values={**others, "nodelist": names},
                 places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
@@ -172,9 +172,9 @@ class Session:
             known.sweep = known.declared.resolve(said, jaxlib=known.sweep.jaxlib)
         if retry_policy != known.sweep.sweep.site.retry_policy:
             own = known.sweep.sweep
-            site = dataclasses.replace(own.site, retry_policy=retry_policy)
+            site = msgspec.structs.replace(own.site, retry_policy=retry_policy)
             known.sweep = dataclasses.replace(
-                known.sweep, sweep=dataclasses.replace(own, site=site)
+                known.sweep, sweep=msgspec.structs.replace(own, site=site)
             )
         known.looked = looked
         self.given.add(sweep.name)

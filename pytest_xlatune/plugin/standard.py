@@ -11,6 +11,7 @@ sweep is what fixtures give.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -18,7 +19,6 @@ import pytest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.prepare.preflight import Preflight

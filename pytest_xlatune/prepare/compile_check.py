@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,7 +29,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json, dataclass, digest
+from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Shape, closes_ring, idle_variables
 from pytest_xlatune.catalog.entries import compiled_in
@@ -110,7 +112,7 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
 
 def by_trainer(launcher: Launcher, cell: Cell) -> Way:
     """Compile by running the cell's trainer for one step on this machine."""
-    protocol = dataclasses.replace(
+    protocol = msgspec.structs.replace(
         cell.protocol,
         steps=1,
         profiler="",

@@ -9,15 +9,17 @@ judges what the worker wrote and what XLA said.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import msgspec
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
@@ -27,7 +29,7 @@ from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
 from pytest_xlatune.model.channels import LIBTPU, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Record, dataclass, read_json
+from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.prepare.preflight import Preflight
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
@@ -52,8 +54,7 @@ _TPU_REFUSES = re.compile(
 _FROM_XLA = frozenset({"unknown-flag", "bad-value", "no-op", "adds-up", "twin"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linted(Record):
+class Linted(Record, frozen=True, kw_only=True):
     """What was found.
 
     Attributes:
@@ -83,7 +84,7 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
     found = examine(profiles, context.deployed, target, env=context.env)
     channels, unread = _channels(profiles, context, target)
-    known = dataclasses.replace(context, jaxlib=target.jaxlib)
+    known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
     ruled = [each for each in check(profiles, known) if each.rule not in _FROM_XLA]
     order = {each.id: at for at, each in enumerate(profiles)}
     return Linted(

@@ -27,6 +27,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
 from typing import runtime_checkable
@@ -41,7 +42,7 @@ from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import dataclass, read_json
+from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.trial import Trial

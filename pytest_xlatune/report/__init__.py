@@ -11,6 +11,7 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
@@ -18,12 +19,11 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceUse(Record):
+class DeviceUse(Record, frozen=True, kw_only=True):
     """What an arm takes of a device, by the logs of its runs.
 
     Attributes:
@@ -32,9 +32,9 @@ class DeviceUse(Record):
         memory_gb: of the compiled step, the largest of any run, 2^30 bytes.
     """
 
-    tflops: float | None = None
-    mfu: float | None = None
-    memory_gb: float | None = None
+    tflops: Real | None = None
+    mfu: Real | None = None
+    memory_gb: Real | None = None
 
 
 Slots = tuple[tuple[str, str], ...]

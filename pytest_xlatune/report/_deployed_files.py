@@ -20,6 +20,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml import YAML, MappingNode
@@ -27,7 +28,6 @@ from ruamel.yaml.error import YAMLError
 
 from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import is_relative
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size, whole
 from pytest_xlatune.report._deployed_files import values_of

@@ -6,9 +6,11 @@ what the study can tell, the jobs. Nothing is computed here but the means of wha
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
@@ -316,7 +318,7 @@ def _document(
     unfinished = f"The {noun} is not over: this report is preliminary."
     whole = subject
     if nodes is not None:
-        whole = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
+        whole = dataclasses.replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
     return Document(
         title=title,
         header=header(whole),

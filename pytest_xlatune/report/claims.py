@@ -8,7 +8,8 @@ what the data cannot tell is never a pass.
 
 from __future__ import annotations
 
-from pytest_xlatune.model.record import dataclass
+from dataclasses import dataclass
+
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
 from pytest_xlatune.model.text import interval, percent, size
 from pytest_xlatune.report.words import sentence

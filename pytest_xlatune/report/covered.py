@@ -7,18 +7,21 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Json, Record, dataclass, laid_out, read_json
+from pytest_xlatune.model.record import Json, Real, Record, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
@@ -27,8 +30,7 @@ SCHEMA = 3
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceFact(Record):
+class EvidenceFact(Record, frozen=True, kw_only=True):
     """A difference between the baseline and the winner that evidence shows.
 
     Attributes:
@@ -43,14 +45,13 @@ class EvidenceFact(Record):
     kind: str
     text: str
     part: str = ""
-    before_ms: float | None = None
-    after_ms: float | None = None
+    before_ms: Real | None = None
+    after_ms: Real | None = None
     artifacts: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation(Record):
+class Explanation(Record, frozen=True, kw_only=True):
     """What recorded evidence says of a winner against `baseline-deployed`.
 
     Attributes:
@@ -64,12 +65,11 @@ class Explanation(Record):
     profile: str = ""
     facts: tuple[EvidenceFact, ...] = ()
     is_identical: bool | None = None
-    moved: float | None = None
+    moved: Real | None = None
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier(Record):
+class Earlier(Record, frozen=True, kw_only=True):
     """An earlier measurement of a cell that was measured again under other conditions.
 
     Attributes:
@@ -84,17 +84,16 @@ class Earlier(Record):
     """
 
     cell_digest: str
-    written_s: float
+    written_s: Real
     baseline: Verdict
     best: Verdict | None = None
     recipe: Profile | None = None
-    deployed: dict[str, str] = field(default_factory=dict)
-    scores: tuple[float, ...] = ()
-    change: tuple[float, float, float] | None = None
+    deployed: dict[str, str] = msgspec.field(default_factory=dict)
+    scores: tuple[Real, ...] = ()
+    change: tuple[Real, Real, Real] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere(Record):
+class Elsewhere(Record, frozen=True, kw_only=True):
     """The verdict of wave 6 on the winner, on another configuration of the model.
 
     Attributes:
@@ -119,8 +118,7 @@ class Elsewhere(Record):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Covered(Record):
+class Covered(Record, frozen=True, kw_only=True, dict=True):
     """One cell of a tuning document, with all facts that the document tells of it.
 
     It has no slots: its data are made once.
@@ -145,16 +143,16 @@ class Covered(Record):
 
     sweep: str
     cell_digest: str
-    written_s: float
+    written_s: Real
     cell: Cell
     profiles: tuple[Profile, ...]
     conclusion: Conclusion
     history: tuple[TrialResult, ...]
     stopped: str = ""
-    remarks: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, str] = msgspec.field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    explanation: Explanation = field(default_factory=Explanation)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    explanation: Explanation = msgspec.field(default_factory=Explanation)
     earlier: tuple[Earlier, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
     record: RunRecord | None = None
@@ -274,7 +272,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
 
 def write_cells(cells: Sequence[Covered]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    return laid_out({"schema": SCHEMA, "cells": [each.data for each in cells]})
+    return pretty_json({"schema": SCHEMA, "cells": [each.data for each in cells]})
 
 
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"

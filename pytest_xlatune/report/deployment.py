@@ -13,11 +13,12 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.covered import Covered

@@ -11,9 +11,9 @@ import dataclasses
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted, printable
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from shlex import quote
@@ -19,7 +20,7 @@ from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, axis_variable
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
 from pytest_xlatune.model.reason import first
-from pytest_xlatune.model.record import canonical, dataclass, digest
+from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.report.covered import Covered, names

@@ -6,12 +6,13 @@ From ledgers, as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, varied_fields
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import Metric
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
 from pytest_xlatune.report.document import (

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import functools
 import gettext
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.report.document import Text
 
 

@@ -10,16 +10,17 @@ no delta, interval or verdict.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.metric import BUSBW, TGS, Metric
+from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, first
-from pytest_xlatune.model.record import laid_out
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
     Action,
@@ -754,7 +755,7 @@ def leaderboard_json(subject: Subject) -> str:
         **({"slots": slots} if slots else {}),
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
-    return laid_out(document)
+    return pretty_json(document)
 
 
 def shown_cell(cell: Cell) -> Cell:

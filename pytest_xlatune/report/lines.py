@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.pairs import CONCLUSION

@@ -12,18 +12,18 @@ run, wherever the text came from.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
@@ -226,13 +226,13 @@ def document_page(document: Document, *, source: str) -> Page:
         *((each.title, each.blocks) for each in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
-    return replace(_page(document.title, sections, ()), source=source)
+    return dataclasses.replace(_page(document.title, sections, ()), source=source)
 
 
 def index_page(title: str, parts: Sequence[tuple[str, Links]], *, source: str) -> Page:
     """Return a page of links: title and lines of each part."""
     page = _page(title, [(name, (links,)) for name, links in parts], ())
-    return replace(page, source=source)
+    return dataclasses.replace(page, source=source)
 
 
 def tuning_page_of(

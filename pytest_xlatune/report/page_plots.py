@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
 from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,

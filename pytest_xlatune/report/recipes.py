@@ -7,9 +7,9 @@ conclusion, but what recipes were measured to be at the sweep's noise: `MEASURED
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion, Needed, RecipePart
 from pytest_xlatune.model.text import ABSENT, counted, fine, percent, points
 from pytest_xlatune.report.document import Block, Table, Text, columns, literal, literals

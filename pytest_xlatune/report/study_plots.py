@@ -13,11 +13,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean, median
 
 from pytest_xlatune.model.pairs import PairFound
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Score, TrialResult, Verdict, relative
 from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
 from pytest_xlatune.report import Subject

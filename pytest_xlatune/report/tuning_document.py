@@ -9,9 +9,9 @@ throughput rose. A changed program alone is a lead, not a cause.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 
@@ -384,7 +384,7 @@ def _effect(covered: Covered, say: Say) -> Iterator[Block]:
 
 def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
     yield from tables(covered.subject, is_short=True, say=say)
-    yield replace(sensitivity(covered.conclusion), title="What this sweep can tell")
+    yield dataclasses.replace(sensitivity(covered.conclusion), title="What this sweep can tell")
     bubble = bubbles(
         covered.cell,
         covered.profiles,
@@ -393,7 +393,7 @@ def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
         say=say,
     )
     for block in bubble.blocks if bubble else ():
-        yield replace(block, title=TITLE) if isinstance(block, Table) else block
+        yield dataclasses.replace(block, title=TITLE) if isinstance(block, Table) else block
 
 
 def _negative(covered: Covered, say: Say) -> Iterator[Block]:

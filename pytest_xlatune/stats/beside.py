@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.stats.design import t_quantile
 
 MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, variance
 
 import numpy as np
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.stats.design import t_quantile
 
 IDENTICAL = 1e-9  # scores that agree to this were copied, not measured

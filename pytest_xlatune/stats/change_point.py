@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pytest_xlatune.model.record import dataclass
 
 DF = 5.0  # of the errors
 SIZES = 19  # from 1 % to 10 %, or to what the ends say

@@ -9,13 +9,13 @@ many trials would tell. How it lays them out is not known here.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
@@ -379,7 +379,7 @@ def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> Ga
     """
     to_margin = comparison.estimate - math.log1p(-margin)
     for blocks in range(2, MOST_BLOCKS + 1):
-        larger = replace(design, blocks=blocks)
+        larger = dataclasses.replace(design, blocks=blocks)
         if larger.df < MIN_DF:
             continue
         error = comparison.sigma * math.sqrt(larger.variance)

@@ -14,6 +14,7 @@ takes longer to import than a plan to compute; the tests hold every digit that i
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import itertools
@@ -21,12 +22,11 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from pytest_xlatune.model.metric import relative
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends
@@ -179,7 +179,9 @@ class SweepLayout:
         """
         first = self.widths[0]
         widths = (first if at < slots else each for at, each in enumerate(self.widths))
-        return replace(self, widths=tuple(min(each, max(profiles, 1)) for each in widths))
+        return dataclasses.replace(
+            self, widths=tuple(min(each, max(profiles, 1)) for each in widths)
+        )
 
     @property
     def in_blocks(self) -> int:
@@ -376,7 +378,7 @@ def _with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
     """
     if slots > 1:
         is_wide = slots >= len(_TWICE.widths)
-        return (replace(_TWICE, most=min(MAX_BLOCKS, slots)),) if is_wide else ()
+        return (dataclasses.replace(_TWICE, most=min(MAX_BLOCKS, slots)),) if is_wide else ()
     return tuple(
         SweepLayout(screen_baselines=3, widths=widths, again=again, most=MOST_BLOCKS)
         for share, widths in _LARGE

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean, stdev
 
 import numpy as np
 
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Score, relative
 from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import IDENTICAL, fit_line
@@ -26,17 +27,16 @@ MIN_SCORES = 4
 MIN_LENGTH = 4  # steps inside a job, below which their correlation is anything
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise(Record):
+class Noise(Record, frozen=True, kw_only=True):
     """What jobs of one configuration differ by, as fractions."""
 
-    sigma_job: float  # standard deviation of a job's score about the drift line
-    sigma_low: float  # 95 % interval of it
-    sigma_high: float
-    step_sd: float | None  # of a kept step inside its job; None where no steps were kept
-    lag1: float | None  # correlation of neighbouring kept steps inside a job; None likewise
-    straggler_rate: float  # share of the window's steps that were dropped as slow
-    drift: float  # change along the line from the first job to the last
+    sigma_job: Real  # standard deviation of a job's score about the drift line
+    sigma_low: Real  # 95 % interval of it
+    sigma_high: Real
+    step_sd: Real | None  # of a kept step inside its job; None where no steps were kept
+    lag1: Real | None  # correlation of neighbouring kept steps inside a job; None likewise
+    straggler_rate: Real  # share of the window's steps that were dropped as slow
+    drift: Real  # change along the line from the first job to the last
     steady_from: int | None  # first steady step, pooled; None where too few jobs say
     jobs: int  # scored jobs behind it
 
@@ -143,15 +143,14 @@ def _share(fraction: float) -> str:
 _WIDE = 0.5  # of an interval of a share, above which it tells nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupNoise(Record):
+class GroupNoise(Record, frozen=True, kw_only=True):
     """What values of one group share, and what they differ by in it; fractions."""
 
-    between: float  # standard deviation of the part that values of a group share
-    within: float  # that of a value inside its group
-    rho: float  # share of a value's variance that is common to its group
-    rho_low: float  # 95 % interval of it
-    rho_high: float
+    between: Real  # standard deviation of the part that values of a group share
+    within: Real  # that of a value inside its group
+    rho: Real  # share of a value's variance that is common to its group
+    rho_low: Real  # 95 % interval of it
+    rho_high: Real
     groups: int
     trials: int
 
@@ -198,16 +197,15 @@ def group_noise(scores: Sequence[tuple[Hashable, float]]) -> GroupNoise | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationNoise(Record):
+class RotationNoise(Record, frozen=True, kw_only=True):
     """What programs of one process have in common, from copies of the baseline; fractions."""
 
-    common: float  # standard deviation of the part that programs of a rotation have in common
-    own: float  # that of what two copies of one program differ by, turns included
-    of_turns: float | None  # of that, what the turns of a copy leave open; None with too few
-    share: float  # of a job's variance, as far as programs of a process have it in common
-    share_low: float  # 95 % interval of it
-    share_high: float
+    common: Real  # standard deviation of the part that programs of a rotation have in common
+    own: Real  # that of what two copies of one program differ by, turns included
+    of_turns: Real | None  # of that, what the turns of a copy leave open; None with too few
+    share: Real  # of a job's variance, as far as programs of a process have it in common
+    share_low: Real  # 95 % interval of it
+    share_high: Real
     rotations: int
     copies: int  # in all of them
 
@@ -270,16 +268,15 @@ class SlotTrial:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotNoise(Record):
+class SlotNoise(Record, frozen=True, kw_only=True):
     """What node slots differ by, and what they cost each other; logarithms of the score."""
 
-    effects: tuple[float, ...]  # of each slot against the mean of the others
-    reach: tuple[float, ...]  # half the width of their 95 % intervals, which hold together
-    busy: float | None  # change while all other slots run; None where they never ran together
-    busy_low: float  # 95 % interval of it
-    busy_high: float
-    sigma: float  # of one trial on its slot
+    effects: tuple[Real, ...]  # of each slot against the mean of the others
+    reach: tuple[Real, ...]  # half the width of their 95 % intervals, which hold together
+    busy: Real | None  # change while all other slots run; None where they never ran together
+    busy_low: Real  # 95 % interval of it
+    busy_high: Real
+    sigma: Real  # of one trial on its slot
     trials: int
 
     @property

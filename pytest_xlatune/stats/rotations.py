@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median, variance
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Comparison, VerdictKind, relative
 from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
@@ -53,8 +54,7 @@ LEAST = 3  # rotations that decide
 _MOST = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPace(Record):
+class JobPace(Record, frozen=True, kw_only=True):
     """What the time of a job is made of.
 
     Attributes:
@@ -65,9 +65,9 @@ class JobPace(Record):
         compilations: measured ones; 0 is a guess.
     """
 
-    start_s: float
-    step_s: float
-    compile_s: float
+    start_s: Real
+    step_s: Real
+    compile_s: Real
     jobs: int = 0
     compilations: int = 0
 

@@ -12,13 +12,16 @@ tokens over time is right. Windows are by step id and the same for all jobs of a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import compress, islice
 from statistics import median
 from typing import TypeGuard, cast, overload
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import (
@@ -31,7 +34,6 @@ from pytest_xlatune.model.metric import (
     Steps,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
@@ -131,7 +133,7 @@ def timed_steps(
     known = _one_rank(Steps.of(steps))
     tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
     exact = dict(zip(*_timed(known, tokens), strict=True))
-    return tuple(replace(each, step_s=exact.get(each.step)) for each in known)
+    return tuple(dataclasses.replace(each, step_s=exact.get(each.step)) for each in known)
 
 
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:

@@ -19,8 +19,8 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.stats.design import t_quantile
 
 WINDOW = 16  # steps

@@ -11,9 +11,10 @@ told what they show.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.channels import CHANNELS, flags_in
@@ -28,7 +29,6 @@ from pytest_xlatune.model.profile import (
     read_as_xla,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
@@ -264,7 +264,7 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
         dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
         if dumped is not None:
             is_of_another = shown.is_restarted and dumped.effect is Effect.IN_EFFECT
-            return replace(dumped, effect=Effect.ASKED) if is_of_another else dumped
+            return dataclasses.replace(dumped, effect=Effect.ASKED) if is_of_another else dumped
         if listed is not None:
             found = listed.get(name)
             if found is None or not same_value(found, value):

@@ -9,19 +9,20 @@ Outside this package no code names a study's class or a stage.
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Json, Record, dataclass, wrong_kind
+from pytest_xlatune.model.record import Json, Record
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.written import Written, wrong_kind
 from pytest_xlatune.stats.rotations import JobWork
 
 History = Sequence[TrialResult]
@@ -83,8 +84,7 @@ class Ask(StrEnum):
     PROVEN = "proven"  # the same from the results so far, whatever this run has deselected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Record):
+class Question(Record, frozen=True, kw_only=True):
     """A question to a study.
 
     Attributes:
@@ -109,8 +109,7 @@ class Answered(StrEnum):
     YES = "yes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Record):
+class Answer(Record, frozen=True, kw_only=True):
     """What a study says to a question.
 
     Attributes:
@@ -162,7 +161,7 @@ class Traits:
     has_slots: bool = False
 
 
-class Study(Record, ABC):
+class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
     """The whole contract between a study and all that runs it; each default has a meaning.
 
     A subclass is a frozen dataclass without slots, for what follows from its fields is kept. As
@@ -174,12 +173,17 @@ class Study(Record, ABC):
     """
 
     traits: ClassVar[Traits] = Traits()
-    seed: int | None = None
-    if TYPE_CHECKING:  # a field of a dataclass would take a property for its default
+    if TYPE_CHECKING:  # no fields: a subclass has its own, or a property
+
+        @property
+        def seed(self) -> int | None:
+            """What its random orders follow from."""
 
         @property
         def cells(self) -> tuple[Cell, ...]:
             """Every cell that a trial of it may name, by digest."""
+    else:
+        seed = None
 
     @property
     @abstractmethod
@@ -282,8 +286,7 @@ class Study(Record, ABC):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Record):
+class Candidate(Record, frozen=True, kw_only=True):
     """A rival of the cell as deployed: settings, a commit, an image, an interpreter.
 
     Attributes:
@@ -342,7 +345,7 @@ class Asked:
     rotates: Callable[[], bool] = lambda: False
 
 
-class DeclaredStudy(Record, ABC):
+class DeclaredStudy(Written, frozen=True, kw_only=True):
     """A study as a sweep file declares it: `Sweep(study=...)`. Its fields are the study's own.
 
     A subclass is a frozen, slotted, keyword-only dataclass in the module of its study.
@@ -351,7 +354,6 @@ class DeclaredStudy(Record, ABC):
         kind: of its entry in the registry.
     """
 
-    __slots__ = ()
     kind: ClassVar[str]
 
     @abstractmethod

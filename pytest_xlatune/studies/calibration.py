@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import copies
@@ -58,8 +59,9 @@ _COPIES = 3  # of the baseline in each: two leave a rotation too few turns to te
 _TURN_STEPS, _LEAST_ROUNDS = 4, 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationStudy(StagedStudy["CalibrationWalk"], OneCell):
+class CalibrationStudy(
+    StagedStudy["CalibrationWalk"], OneCell, frozen=True, kw_only=True, dict=True
+):
     """So many jobs of a cell as deployed.
 
     Attributes:

@@ -74,7 +74,7 @@ class CellWalk(Walk[C]):
         return found
 
 
-class CellArms(StagedStudy[W]):
+class CellArms(StagedStudy[W], frozen=True, kw_only=True):
     """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
 
     @property
@@ -138,7 +138,7 @@ class CellArms(StagedStudy[W]):
         return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
 
 
-class RankedCells(CellArms[W]):
+class RankedCells(CellArms[W], frozen=True, kw_only=True):
     """Cells of which one may be recommended; one that could not be measured has no verdict."""
 
     @abstractmethod

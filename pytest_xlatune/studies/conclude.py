@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
 from pytest_xlatune.model.reason import Reason, Why

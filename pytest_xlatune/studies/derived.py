@@ -15,9 +15,12 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
@@ -36,10 +39,11 @@ from pytest_xlatune.model.profile import (
     settings_of,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass, digest, written
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
@@ -47,9 +51,7 @@ COMPUTE_COUNTS = 0.1
 NO_AIM = Reason(Why.NO_AIM)
 
 
-@written("singles")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Singles(Record):
+class Singles(Written, frozen=True, kw_only=True):
     """A wave of single settings: as many of the candidates as there are slots.
 
     Attributes:
@@ -72,7 +74,7 @@ class Singles(Record):
     slots: int
     candidates: tuple[Profile, ...] = ()
     evidence: bool = True
-    aims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    aims: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     pgle: bool = False
 
     def __post_init__(self) -> None:
@@ -276,9 +278,7 @@ class Leader:
         return Reason(Why.LEADER, profile=self.profile.id, change=relative(self.estimate))
 
 
-@written("stacks")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks(Record):
+class Stacks(Written, frozen=True, kw_only=True):
     """A wave of stacks: two or three profiles that led, applied together.
 
     Attributes:
@@ -374,9 +374,7 @@ class Stacks(Record):
                     yield found
 
 
-@written("around")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around(Record):
+class Around(Written, frozen=True, kw_only=True):
     """A wave of the leaders with another value: the next one up and down a ladder.
 
     Attributes:
@@ -448,9 +446,7 @@ class Around(Record):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
-@written("crossed")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossed(Record):
+class Crossed(Written, frozen=True, kw_only=True):
     """A last wave: the best settings of the program with the best shape of the pipeline.
 
     What leads and sets keys of the trainer is a shape; what leads and sets only flags and variables
@@ -499,9 +495,7 @@ class Crossed(Record):
                 yield found
 
 
-@written("search")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search(Record):
+class Search(Written, frozen=True, kw_only=True):
     """A wave of values that are searched in rotations, beyond those of the catalog.
 
     A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the
@@ -546,8 +540,8 @@ class Search(Record):
                 f"{where}: {self.slots} candidates in {self.rounds} rounds; expected one round or "
                 "more, and one candidate or more in each"
             )
-        object.__setattr__(self, "slots", min(self.slots, points))
-        object.__setattr__(self, "rounds", min(self.rounds, self.slots))
+        msgspec.structs.force_setattr(self, "slots", min(self.slots, points))
+        msgspec.structs.force_setattr(self, "rounds", min(self.rounds, self.slots))
         if len(self.names) < points:
             raise ConfigError(f"{where}: two values of a flag have one name; leave one of them out")
 

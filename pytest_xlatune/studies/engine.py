@@ -24,12 +24,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine

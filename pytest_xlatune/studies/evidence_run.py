@@ -6,14 +6,15 @@ takes its trial for one of its own. This module must not know how its files are 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass, digest
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
     EvidenceResult,
@@ -33,8 +34,7 @@ _UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
 _AFTER = 2  # steps behind the window: the profiler writes in the first, the second ends the run
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvidenceStudy(OneCell):
+class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """One evidence run of one profile, the baseline included."""
 
     traits: ClassVar[Traits] = Traits(about_cell=True)

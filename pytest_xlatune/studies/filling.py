@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, is_part, settings_of
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History

@@ -17,12 +17,15 @@ This module must not know of executors, ledgers, clocks or logs.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -36,7 +39,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json, Record, dataclass, written
+from pytest_xlatune.model.record import Json, Real, Record
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -128,9 +131,7 @@ _BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
 _Claim = tuple[VerdictKind, Reason]
 
 
-@written("gate")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate(DeclaredStudy):
+class Gate(DeclaredStudy, frozen=True, kw_only=True):
     """What a gate demands.
 
     Attributes:
@@ -147,8 +148,8 @@ class Gate(DeclaredStudy):
     """
 
     kind: ClassVar[str] = KIND
-    margin: float = 0.01
-    floor_tgs: float | None = None
+    margin: Real = 0.01
+    floor_tgs: Real | None = None
     blocks: int = 4
     block_baselines: int = 1
     key: str = ""
@@ -224,8 +225,7 @@ def candidate(
     return Candidate(profile=settings, code=code, image=image, python=python)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBaseline(Record):
+class StoredBaseline(Record, frozen=True, kw_only=True):
     """Baseline trials of an earlier time: where they stand, when that was written, the trials."""
 
     source: str
@@ -233,8 +233,7 @@ class StoredBaseline(Record):
     trials: tuple[TrialResult, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateStudy(StagedStudy["GateWalk"], OneCell):
+class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dict=True):
     """One run of a gate; fewer candidates are another gate.
 
     Attributes:
@@ -252,12 +251,12 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
     traits: ClassVar[Traits] = Traits(aim=Aim.GATES, compares_settings=True)
     cell: Cell
     profiles: tuple[Profile, ...]
-    others: dict[str, Cell] = field(default_factory=dict)
-    gate: Gate = field(default_factory=Gate)
+    others: dict[str, Cell] = msgspec.field(default_factory=dict)
+    gate: Gate = msgspec.field(default_factory=Gate)
     budget: int = 50
     seed: int = 0
     stored: StoredBaseline | None = None
-    loss_tolerance: float = 0.02
+    loss_tolerance: Real = 0.02
     rotates: bool = False
 
     def __post_init__(self) -> None:
@@ -468,12 +467,12 @@ class GateStudy(StagedStudy["GateWalk"], OneCell):
         if self.stored is None:
             return past
         # a report has them in its own window; they are held beside the candidates in theirs
-        window = replace(past.window, is_moved=True)
+        window = dataclasses.replace(past.window, is_moved=True)
         stored = tuple(
             moved(each, window if each.score and each.score.timings else past.window)
             for each in self.stored.trials
         )
-        return replace(
+        return dataclasses.replace(
             past,
             confirmed={**past.confirmed, BASELINE_ID: stored},
             reference_loss=median_loss(stored),

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Effective, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,
@@ -37,8 +39,7 @@ _POWER = 0.8
 _UNTOLD = "the settings of"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportedStudy(OneCell):
+class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """The jobs of a table, and which of its profiles are known to do nothing.
 
     Attributes:
@@ -51,7 +52,7 @@ class ImportedStudy(OneCell):
     cell: Cell
     profiles: tuple[Profile, ...]
     no_ops: tuple[str, ...] = ()
-    idle: dict[str, str] = field(default_factory=dict)
+    idle: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:

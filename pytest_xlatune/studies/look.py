@@ -7,9 +7,9 @@ budget can refill the alpha that was spent on it. Writes no verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -21,7 +23,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why, verbatim
-from pytest_xlatune.model.record import dataclass, written
+from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -98,8 +100,7 @@ class Word(Words):
     HEALTHY = "HEALTHY"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesRecord(CellsRecord):
+class NodesRecord(CellsRecord, frozen=True, kw_only=True):
     """What a node study found besides its verdicts.
 
     Attributes:
@@ -116,7 +117,7 @@ class NodesRecord(CellsRecord):
     suspects: tuple[str, ...] = ()
     controls: tuple[str, ...] = ()
     rounds: int = 0
-    shift: float | None = None
+    shift: Real | None = None
     words: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -149,9 +150,7 @@ class NodesRecord(CellsRecord):
         return {HEALTHY_FILE: f"{head}{','.join(self.healthy)}\n"}
 
 
-@written("nodes")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes(DeclaredStudy):
+class Nodes(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
 
     Attributes:
@@ -171,10 +170,10 @@ class Nodes(DeclaredStudy):
     # (python benchmarks/node_rates.py)
     rounds: int = 4
     controls: int = 4
-    reference_tgs: float | None = None
+    reference_tgs: Real | None = None
     reference: str = ""
-    floor_tgs: float | None = None
-    peak_tflops: float | None = None
+    floor_tgs: Real | None = None
+    peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
@@ -214,8 +213,7 @@ class Nodes(DeclaredStudy):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeStudy(CellArms["NodeWalk"]):
+class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     """One check of nodes.
 
     Attributes:
@@ -231,7 +229,7 @@ class NodeStudy(CellArms["NodeWalk"]):
     asked: Nodes = Nodes()
     budget: int = 50
     seed: int = 0
-    loss_tolerance: float = 0.02
+    loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
         found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.profile import BASELINE_ID, Key, Profile, is_part, settings_of
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     Comparison,
     Needed,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import (

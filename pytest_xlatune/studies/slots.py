@@ -10,20 +10,23 @@ verdict, and decides nothing by a score but which slot is slower than the others
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass, digest
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -133,7 +136,7 @@ class Slots:
                     held[slot] += 1
                     with_baseline[slot] += is_baseline
             trials = (replace(each, cell_digest=laid[place(each)]) for each in segment.trials)
-            found.append(replace(segment, trials=tuple(trials)))
+            found.append(dataclasses.replace(segment, trials=tuple(trials)))
         return tuple(found)
 
     def dealt_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:

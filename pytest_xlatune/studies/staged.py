@@ -11,9 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason
@@ -132,7 +133,7 @@ class PastWalk(Walk[S]):
 W = TypeVar("W", bound=Walk[Any])
 
 
-class StagedStudy(Study, Generic[W]):
+class StagedStudy(Study, Generic[W], frozen=True, kw_only=True):
     """A study that is a walk through its history: it proposes what the walk waits for."""
 
     @abstractmethod

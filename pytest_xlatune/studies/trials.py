@@ -17,16 +17,18 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.reason import Reason, Why, first
-from pytest_xlatune.model.record import dataclass, digest
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Comparison,
     RotationResult,

@@ -9,17 +9,19 @@ concludes the same. This module must not know of executors, ledgers, clocks or l
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
@@ -118,8 +120,7 @@ def way_begun(study: TuningStudy, history: History) -> RotateWay | None:
     return begun_ways(study, history).way
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuningStudy(TuningPlan):
+class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     """A sweep of profiles over one cell."""
 
     @remembered
@@ -840,7 +841,7 @@ class RotatedSweep(Walk["TuningStudy"]):
         later = max(plan.deciding - len({*blocks.values()} - {0}), 0) if confirm else 0
         ranking = plan.widths[:1] + plan.searched * self._asks_search
         widths = ranking[[*blocks.values()].count(0) :] + plan.widths[-1:] * later
-        rotations = replace(plan, widths=widths, searched=())
+        rotations = dataclasses.replace(plan, widths=widths, searched=())
         found += rotations.load(turns, first_steps=FIRST_STEPS)
         checks = plan.checks if confirm else 0
         return found + JobWork(jobs=checks, steps=checks * steps)

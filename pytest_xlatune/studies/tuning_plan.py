@@ -5,10 +5,13 @@ Much follows from what a sweep declares and is worked out once. This module know
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
+
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
@@ -23,7 +26,7 @@ from pytest_xlatune.model.profile import (
     check_unique,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
+from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
@@ -94,8 +97,7 @@ class JobNoise:
         return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuningPlan(OneCell):
+class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     """A sweep of profiles over one cell.
 
     Attributes:
@@ -133,16 +135,16 @@ class TuningPlan(OneCell):
     confirm: bool = True
     budget: int = 50
     seed: int = 0
-    sigma_prior: float | None = None
+    sigma_prior: Real | None = None
     screen_baselines: int = 0
     finalists: int = 0
     blocks: int = 0
     block_baselines: int = 0
-    loss_tolerance: float = 0.02
+    loss_tolerance: Real = 0.02
     slots: tuple[tuple[str, ...], ...] = ()
     pair: str = "off"
     rotation: RotationRule | None = None
-    alpha: float = SWEEP_ALPHA
+    alpha: Real = SWEEP_ALPHA
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -267,7 +269,7 @@ class TuningPlan(OneCell):
                 break
         if isinstance(found, Refusal):
             return found
-        return replace(found, pair=True, jobs=found.jobs + found.blocks)
+        return dataclasses.replace(found, pair=True, jobs=found.jobs + found.blocks)
 
     def _without_pair(
         self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
@@ -294,7 +296,7 @@ class TuningPlan(OneCell):
         widths = self._stated_widths(start.widths, count)
         beside = self.block_baselines or start.block_baselines
         screened = count + (in_screen or start.screen_baselines)
-        return replace(
+        return dataclasses.replace(
             start,
             profiles=count,
             screen_baselines=in_screen or start.screen_baselines,

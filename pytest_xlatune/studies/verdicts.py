@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, first
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
@@ -431,7 +432,7 @@ def named(arm: str, arms: Sequence[Arm]) -> Answer:
     return Answer(state=Answered.YES, arm=found)
 
 
-class OneCell(Study):
+class OneCell(Study, frozen=True, kw_only=True):
     """A study of profiles in one cell, compared with that cell as deployed."""
 
     cell: Cell

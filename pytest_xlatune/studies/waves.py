@@ -15,14 +15,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.profile import Key, Profile, is_part, settings_of
 from pytest_xlatune.model.reason import Reason, Why, several, verbatim
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.search import DEPLOYED, Point

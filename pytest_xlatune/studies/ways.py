@@ -7,13 +7,15 @@ is measured in rotations, the second one in jobs as ever. This module knows no h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.profile import Flags, Profile, parse_flags
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Refusal
@@ -106,8 +108,7 @@ def begun_ways(sweep: TuningPlan, history: History) -> Begun:
     return Begun(looks=len(looks), rotations=len(counted), jobs=tuple(jobs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationRule(Record):
+class RotationRule(Record, frozen=True, kw_only=True):
     """How a sweep rotates.
 
     Attributes:
@@ -123,7 +124,7 @@ class RotationRule(Record):
 
     jobs: int = JOBS
     step_function: str = ""
-    share: float | None = None
+    share: Real | None = None
     must_save: bool = False
     pace: JobPace | None = None
     kept: RotateWay | None = None

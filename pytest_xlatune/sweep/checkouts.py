@@ -8,6 +8,7 @@ that come at the same time take turns by a lock file. This module starts git and
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
@@ -16,7 +17,6 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,7 +66,9 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
         raise ConfigError(
             f"repository {repository} is a folder inside the repository {top}; name {top}"
         )
-    return launcher if launcher.folder else replace(launcher, folder=f"{common}/xlatune")
+    return (
+        launcher if launcher.folder else dataclasses.replace(launcher, folder=f"{common}/xlatune")
+    )
 
 
 def code_of(

@@ -13,17 +13,19 @@ letter by letter. So every value is held against its annotation when a sweep is 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
 from msgspec import field, structs
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
@@ -38,9 +40,9 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_fam
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
-from pytest_xlatune.model.record import check_kinds, dataclass, written
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.model.written import check_kinds, written
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.derived import (
@@ -426,7 +428,7 @@ class Sweep(SettingsGroup):
             if workdir is not None and not jaxlib:
                 folder = folder_of_family(self.name, (cell, *others.values()))
                 jaxlib = recorded_jaxlib(workdir / folder, cell, session=session)
-            restored = replace(self.no_env, jaxlib=jaxlib).profile(launcher, cell)
+            restored = dataclasses.replace(self.no_env, jaxlib=jaxlib).profile(launcher, cell)
         added = () if restored is None or restored.is_baseline else (restored,)
         return ResolvedSweep(
             sweep=replace(

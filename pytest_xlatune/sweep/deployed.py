@@ -21,9 +21,11 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
@@ -40,7 +42,6 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     restore_default,
 )
-from pytest_xlatune.model.record import dataclass, written
 from pytest_xlatune.model.redact import (
     hide,
     hide_assignments,
@@ -50,6 +51,7 @@ from pytest_xlatune.model.redact import (
     secrets_of,
     without_secrets,
 )
+from pytest_xlatune.model.written import written
 from pytest_xlatune.sweep.checkouts import of_commits
 
 _TIMEOUT_S = 30

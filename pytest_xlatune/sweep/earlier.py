@@ -10,10 +10,11 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger, LedgerEntry
@@ -21,7 +22,7 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import Record, dataclass, read_json
+from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
@@ -35,8 +36,7 @@ CALIBRATION = "calibration.json"  # beside the ledger of the cell
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(Record):
+class Calibration(Record, frozen=True, kw_only=True):
     """How noisy a cell was found to be.
 
     Attributes:

@@ -9,7 +9,6 @@ value is read. Its annotations are evaluated: there is no `from __future__`, and
 modules are quoted.
 """
 
-import dataclasses
 import difflib
 import enum
 import functools
@@ -278,19 +277,8 @@ class _Keywords(StructMeta):
         return super().__call__(**said)
 
 
-class _DataclassFields:
-    """What `dataclasses.replace` asks of a class: a sweep file changes another one's cell so."""
-
-    def __get__(self, _: object, cls: Any) -> Any:
-        named = [(name, Any) for name in cls.__struct_fields__]
-        made: Any = dataclasses.make_dataclass("Fields", named)
-        return made.__dataclass_fields__
-
-
 class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
     """Settings that a user gives by keyword; its fields say what each may be."""
-
-    __dataclass_fields__ = _DataclassFields()
 
     def __post_init__(self) -> None:
         """Refuse a number out of its range; a subclass may refuse more."""

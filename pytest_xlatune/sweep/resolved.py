@@ -5,10 +5,14 @@ Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
@@ -19,7 +23,7 @@ from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
-from pytest_xlatune.model.record import canonical, dataclass
+from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
@@ -262,7 +266,7 @@ class ResolvedSweep:
         It is another cell, with a ledger and a report of its own.
         """
         sweep = self.sweep
-        return replace(
+        return dataclasses.replace(
             self,
             sweep=replace(
                 sweep,
@@ -310,6 +314,7 @@ class ResolvedSweep:
             place = self.settings.get("rotate", "the sweep file")
             off = f"rotate is {design.rotate} ({place})"
             raise self._not_searched(self.why_not_rotated or off)
+        settings = msgspec.structs.asdict(design)
         study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
@@ -323,7 +328,7 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            **{name: each for name, each in asdict(design).items() if name != "rotate"},
+            **{name: each for name, each in settings.items() if name != "rotate"},
         )
         made = replace(study, rotation=self._rule(study, share, earlier))
         if made.searches and isinstance(made.ways, Refusal):

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import claims

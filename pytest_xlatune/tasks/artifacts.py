@@ -15,8 +15,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
@@ -43,7 +45,6 @@ from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial

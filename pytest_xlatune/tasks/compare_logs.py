@@ -7,19 +7,22 @@ the logs cannot tell, the result says so: one job on a side is no evidence, howe
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
@@ -199,10 +202,10 @@ def _in_one_window(
         for job in side.jobs:
             found = rescore(job.score, protocol=window.protocol)
             if isinstance(found, Score):
-                jobs.append(replace(job, score=found))
+                jobs.append(dataclasses.replace(job, score=found))
             else:
                 out.append((job.path, f"no score: {sentence(found.reason)}"))
-        moved.append(replace(side, jobs=tuple(jobs), left_out=tuple(out)))
+        moved.append(dataclasses.replace(side, jobs=tuple(jobs), left_out=tuple(out)))
     return moved, notes
 
 
@@ -228,7 +231,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]
     differs = _other_loss(a, b)
     if differs:
         verdict = replace(base, kind=VerdictKind.INVALID, reasons=(verbatim(differs), *notes))
-        return replace(compared, verdict=verdict)
+        return dataclasses.replace(compared, verdict=verdict)
     lacking = _lacking(a, b)
     result: Comparison | NoComparison = NoComparison(reason=verbatim(lacking))
     if not lacking:
@@ -241,7 +244,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]
         verdict = replace(
             base, reasons=(verbatim(f"no verdict: {sentence(result.reason)}"), *notes)
         )
-        return replace(compared, verdict=verdict)
+        return dataclasses.replace(compared, verdict=verdict)
     kind = decide(result)
     low, high = (relative(end) for end in result.ci95)
     verdict = replace(
@@ -259,7 +262,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]
     if margin is not None:
         gated = gate(result, margin=margin)
         passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
-    return replace(compared, verdict=verdict, passes=passes)
+    return dataclasses.replace(compared, verdict=verdict, passes=passes)
 
 
 def _lacking(a: Side, b: Side) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -19,7 +20,6 @@ from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, Ledger
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace, JobWork

@@ -5,8 +5,9 @@ A variant that cannot be read is told, and the others are drilled all the same.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from pytest_xlatune.evidence.trace.collectives import Communication, Watch
 from pytest_xlatune.evidence.trace.comparison import by_path
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.profile import PGLE, PGLE_SUFFIX
-from pytest_xlatune.model.record import dataclass, read_json
+from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.tasks.artifacts import captures_of
 
@@ -134,7 +135,7 @@ def drill_variants(
     found_all = Drilled(drills=tuple(drills), problems=(*problems, *left_out))
     if problems:  # what was asked of each variant cannot be told apart
         return found_all
-    return replace(
+    return dataclasses.replace(
         found_all,
         talking=tuple(
             watch.result(found, program)

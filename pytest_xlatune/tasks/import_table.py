@@ -17,13 +17,16 @@ One message names all faults of the table with their line numbers; then nothing 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context
@@ -42,7 +45,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass, digest
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import KIND, ImportedStudy
@@ -112,7 +115,7 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     if problems:
         raise ConfigError(f"{where}: " + "; ".join(problems))
     # an empty cell beside others of the same profile is no other setting
-    return tuple(replace(row, profile=known[row.profile.id]) for row in rows)
+    return tuple(dataclasses.replace(row, profile=known[row.profile.id]) for row in rows)
 
 
 def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:

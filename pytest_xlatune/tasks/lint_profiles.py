@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
 from pytest_xlatune.evidence.hlo.dump import read_program
@@ -41,7 +42,7 @@ def lint_sweep(
 ) -> tuple[Linted, tuple[Profile, ...]]:
     """Lint the profiles of a sweep in its own context, with `said` on top."""
     own = context_of(resolved.cell, resolved.sweep.launcher)
-    context = dataclasses.replace(
+    context = msgspec.structs.replace(
         own,
         deployed=(*own.deployed, *said.deployed),
         env=on_top(own.env, said.env),
@@ -57,7 +58,7 @@ def _linted(
     profiles: Sequence[Profile], context: Context, *, python: str, dump: Path | None
 ) -> Linted:
     if dump:
-        context = dataclasses.replace(context, program=shape_of(read_program(dump)))
+        context = msgspec.structs.replace(context, program=shape_of(read_program(dump)))
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
 

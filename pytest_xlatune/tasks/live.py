@@ -10,9 +10,10 @@ was crossed before the session is no news. Nothing is printed or sent here.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune.campaign import history_of
@@ -32,7 +33,6 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
@@ -252,7 +252,7 @@ class Feed:
             label = self._opened.cells[0].label if self._opened is not None else ""
             is_named = self.is_alone or not each.line or each.line.startswith(label)
             line = each.line if is_named else f"{label} {each.line}"
-            yield replace(
+            yield dataclasses.replace(
                 each,
                 line=hide_kept(line),
                 label=label,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -16,7 +18,6 @@ from pytest_xlatune.logs.triage import ended_by, primary
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.text import begun, counted, duration, rate, whole

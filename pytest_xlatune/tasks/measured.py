@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.ledger import LEDGER, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.report.history import PastStudy, is_called
 from pytest_xlatune.tasks.publish import Known, named_in, read_known
 from pytest_xlatune.tasks.run_record import record_of_study

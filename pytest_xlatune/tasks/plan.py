@@ -7,10 +7,13 @@ compiled here unless a person asks, and no ledger keeps it then.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
 
 from pytest_xlatune.executors import request_for
 from pytest_xlatune.ledger import LEDGER, Ledger, LedgerEntry, ProfileCompiled
@@ -19,7 +22,6 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -87,7 +89,7 @@ class Foreseen:
 
 def compiling(resolved: ResolvedSweep) -> ResolvedSweep:
     """Return the sweep with a compile check: its own, or one that knows no limit of memory."""
-    return replace(resolved, compile_check=resolved.compile_check or CompileCheck())
+    return dataclasses.replace(resolved, compile_check=resolved.compile_check or CompileCheck())
 
 
 def foresee(
@@ -236,7 +238,7 @@ def plan_of(
     other = resolved.other_way(study, history)
     bubble = bubbles(cell, profiles_in(study, ()), files=files)
     head, costs, *others = document.sections
-    return replace(
+    return dataclasses.replace(
         document,
         sections=(
             *(

@@ -16,14 +16,17 @@ own, `.xlatune/<sweep>-<tag>/<cell>/`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.ledger import (
@@ -48,7 +51,6 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
@@ -194,7 +196,7 @@ def add_to_document(
         # last: whatever is wrong with a page, the document is there
         page = {
             stem.with_name(f"{stem.name}.html"): html(
-                replace(tuning_page_of(document, cells, files=files), home=INDEX)
+                dataclasses.replace(tuning_page_of(document, cells, files=files), home=INDEX)
             )
         }
         write_all(page)
@@ -544,7 +546,7 @@ def document_of(known: Known) -> Document:
     if known.study.traits.about_cell:
         kept = read_calibration(known.folder, known.cell)
     document = known.kind.document_of(
-        replace(
+        dataclasses.replace(
             known.subject,
             stopped=known.stop_reason,
             figures=tuple(kept.figures) if kept else (),
@@ -557,7 +559,9 @@ def document_of(known: Known) -> Document:
             was_compiled(known.state, known.profiles, known.history),
             bubbles(known.cell, known.profiles, files=files, conclusion=conclusion),
         )
-        document = replace(document, sections=(*document.sections, *filter(None, shown_too)))
+        document = dataclasses.replace(
+            document, sections=(*document.sections, *filter(None, shown_too))
+        )
     return mapped(document, hide_kept)
 
 
@@ -676,7 +680,7 @@ def page_text(
     the sweep stands. `home` is the address of an index.
     """
     page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
-    return html(mapped(replace(page, live=live, home=home), hide_kept))
+    return html(mapped(dataclasses.replace(page, live=live, home=home), hide_kept))
 
 
 def _stands(known: Known) -> Live | None:
@@ -707,7 +711,7 @@ def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = 
     """
     with writing(), alone(reports):
         known = known_now(folder, known)
-        live = replace(live, event_s=known.at_s)
+        live = dataclasses.replace(live, event_s=known.at_s)
         stem, document = reports / known.sweep / known.kind.file_name, document_of(known)
         texts = own_texts(known, document, stem)
         if has_pages():

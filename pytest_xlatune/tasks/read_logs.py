@@ -6,12 +6,15 @@ log; where it prints none, from its steps.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport, patterns
@@ -26,7 +29,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.report.words import sentence
@@ -322,7 +325,7 @@ def read_one(
     fit = "" if report.steps or pattern is not None else fitting(path, begin)
     if fit and report.findings:
         notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
-    report = replace(report, notes=(*report.notes, *notes))
+    report = dataclasses.replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern, fit=fit))
     protocol = protocol_of(report)
@@ -564,8 +567,10 @@ def _hidden(found: Standstill | None) -> Standstill | None:
     """Return it as it may be shown: a log quotes whatever it likes."""
     if found is None:
         return None
-    stands = (replace(each, last_line=hide_quoted(each.last_line)) for each in found.stands)
-    return replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
+    stands = (
+        dataclasses.replace(each, last_line=hide_quoted(each.last_line)) for each in found.stands
+    )
+    return dataclasses.replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:

@@ -7,13 +7,16 @@ that they are true is shown by the gate alone, which measures the recipe where i
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.catalog.context import Context, Level
@@ -30,7 +33,7 @@ from pytest_xlatune.model.profile import (
     format_flags,
     parse_flags,
 )
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.rotation import options_of
@@ -348,10 +351,10 @@ _GATE = '''\
 """
 
 import runpy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune import Gate, candidate
 
@@ -473,4 +476,6 @@ def _brought(recipe: MeasuredRecipe, sweep_file: Path) -> tuple[MeasuredRecipe, 
         profile, flags=tuple(here if each.name == PGLE else each for each in profile.flags)
     )
     profiles = tuple(moved if each.id == profile.id else each for each in cell.profiles)
-    return replace(recipe, profile=moved, cell=replace(cell, profiles=profiles)), {path: cell.pgle}
+    return dataclasses.replace(recipe, profile=moved, cell=replace(cell, profiles=profiles)), {
+        path: cell.pgle
+    }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.ledger.state import LedgerState

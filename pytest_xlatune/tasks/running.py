@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune import owned
@@ -29,7 +29,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.metric import Steps
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial

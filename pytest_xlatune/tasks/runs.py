@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 
+import msgspec
+
 from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of
 from pytest_xlatune.campaign.log import write_log
@@ -72,7 +74,7 @@ def site_of(
     # once a sweep of several slots has begun, a slot whose node is away keeps none of the others
     judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
-        cell=dataclasses.replace(resolved.cell, nodelist=resolved.nodelist),
+        cell=msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist),
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
         executor=resolved.sweep.site.runs_by,
@@ -107,7 +109,7 @@ def look_at(
     overrides = {
         key: value for each in resolved.study().cells for key, value in each.overrides.items()
     }
-    keyed = dataclasses.replace(resolved.cell, overrides=overrides)
+    keyed = msgspec.structs.replace(resolved.cell, overrides=overrides)
     keys = look_at_keys(launcher, keyed, profiles, environ=os.environ)
     named = resolved.sweep.named_profiles
     rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)

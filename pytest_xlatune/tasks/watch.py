@@ -10,11 +10,12 @@ text, each with a style of rich; "" is none. A line is one line high: the screen
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -34,7 +35,6 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
@@ -175,7 +175,9 @@ class _Cell:
             label=known.cell.label,
             standing=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
-            running=tuple(replace(each, reason=hide_kept(plain(each.reason))) for each in running),
+            running=tuple(
+                dataclasses.replace(each, reason=hide_kept(plain(each.reason))) for each in running
+            ),
             ranking=tuple(ranked),
             progress=standing(
                 known.history,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_xlatune.catalog.context import Context, Level
@@ -19,7 +20,6 @@ from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import Flag, Profile, parse_flags
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import is_secret
 
 
@@ -125,7 +125,7 @@ def answers(
                 raise ConfigError(f"--{name} belongs to --kind {' or '.join(each.kinds)}")
             continue
         if name == "flags":
-            each = replace(each, default=default_flag(found["nodelist"]))
+            each = dataclasses.replace(each, default=default_flag(found["nodelist"]))
         said = given.get(name)
         if said is not None:
             found[name] = str(said) or each.default

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import load_sweep, standard_tests
 

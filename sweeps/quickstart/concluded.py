@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.record import laid_out
+from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.report.covered import SCHEMA as DOCUMENT
 from pytest_xlatune.report.covered import Covered
@@ -150,7 +152,7 @@ def written() -> Mapping[Path, str]:
         for path in run.boards:
             data = json.loads(path.read_text(encoding="utf-8"))
             today = {"schema": BOARD, "conclusion": told, "trials": [*map(_today, data["trials"])]}
-            found[path] = laid_out({**data, **today})
+            found[path] = pretty_json({**data, **today})
         for path in run.documents:
             data = json.loads(path.read_text(encoding="utf-8"))
             cells: Sequence[Mapping[str, Any]] = data["cells"]
@@ -158,7 +160,7 @@ def written() -> Mapping[Path, str]:
             data["cells"] = [
                 Covered.from_json({**each, "conclusion": told}).to_json() for each in cells
             ]
-            found[path] = laid_out(data)
+            found[path] = pretty_json(data)
     return found
 
 

@@ -15,13 +15,15 @@ The run on a busy machine is one JSON alone. It comes of `sh -c 'while :; do :; 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.result import Conclusion, Verdict
@@ -201,7 +203,7 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     """Yield each document of a sweep as a session writes it."""
     (cell,) = cells_of(data)
     scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
-    subject = replace(cell.subject, history=scored)
+    subject = dataclasses.replace(cell.subject, history=scored)
     whole = tuning([cell])
     beside = [board.name, board.with_suffix(".json").name]
     page = page_of(leaderboard(subject), subject, covered=cell, remarks=cell.remarks, files=beside)
@@ -229,7 +231,7 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     # a committed run hides its paths, and with others its cell has another identity
     told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)
     header = (told.removeprefix("* ") if "Cell: " in each else each for each in document.header)
-    document = replace(document, header=tuple(header))
+    document = dataclasses.replace(document, header=tuple(header))
     page = page_of(document, subject, files=[board.name, data.name])
     yield board, markdown(document)
     yield board.with_suffix(".html"), html(page)
@@ -272,7 +274,10 @@ def beside_load(quiet: Conclusion) -> Iterator[tuple[Path, str]]:
         caption = "Dot: the change in percent. Bar: its 95 % interval. One part a profile."
         yield (
             BOTH,
-            picture(replace(plot, caption=caption), title="The same sweep, twice: change of TGS"),
+            picture(
+                dataclasses.replace(plot, caption=caption),
+                title="The same sweep, twice: change of TGS",
+            ),
         )
 
 

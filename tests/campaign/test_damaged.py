@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,9 @@ def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) ->
     path = whole.ledger.path
     path.write_bytes(without_an_intention(path.read_bytes()))
     executor = ScriptedExecutor()
-    again = Campaign(replace(whole.setup, session="second", executor=executor), whole.study)
+    again = Campaign(
+        dataclasses.replace(whole.setup, session="second", executor=executor), whole.study
+    )
     for ask in (again.open, again.open, again.view, again.turn, again.conclude):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             ask()

@@ -6,12 +6,12 @@ Real processes: the payload, bash, and where the setting is a flag what tells of
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune.campaign.assess import Assessment, assess
@@ -273,10 +273,10 @@ def test_an_evidence_run_and_a_profile_of_other_kernels_compile_themselves() -> 
     protocol = Protocol(autotune_cache="/s/tuned", compile_cache="/s/compiled/")
     trial = Trial(cell_digest="c", profile=LEVEL, protocol=protocol, study="s", stage="wave1")
     assert trial.compile_folder == "/s/compiled/c"
-    evidence = dataclasses.replace(trial, protocol=dataclasses.replace(protocol, dump=True))
+    evidence = msgspec.structs.replace(trial, protocol=msgspec.structs.replace(protocol, dump=True))
     assert evidence.compile_folder == ""
     own = profile("own", "--xla_gpu_load_autotune_results_from=/shared/a.pb")
-    assert dataclasses.replace(trial, profile=own).compile_folder == ""
+    assert msgspec.structs.replace(trial, profile=own).compile_folder == ""
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_profile_may_name_the_results_of_autotuning_itself() -> None:
     protocol = Protocol(steps=12, autotune_cache="/shared/tuned")
     trial = Trial(cell_digest="c", profile=own, protocol=protocol, study="s", stage="wave1")
     assert trial.pins == ()
-    (pin,) = dataclasses.replace(trial, profile=LEVEL).pins
+    (pin,) = msgspec.structs.replace(trial, profile=LEVEL).pins
     assert str(pin) == "--xla_gpu_per_fusion_autotune_cache_dir=/shared/tuned/c"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.ledger.now import read_now
@@ -14,7 +15,7 @@ from pytest_xlatune.model.result import Outcome, State
 from tests.helpers.scripted import CELL, OK, UNKNOWN_FLAG, ScriptedExecutor, campaign, log
 
 HUSH = "hush-hush-9"
-SECRETIVE = dataclasses.replace(CELL, deployed={**CELL.deployed, "HF_TOKEN": HUSH})
+SECRETIVE = msgspec.structs.replace(CELL, deployed={**CELL.deployed, "HF_TOKEN": HUSH})
 
 
 def test_the_line_that_an_attempt_is_ended_for_is_written_without_the_secret(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER, Decided, Ledger
@@ -211,11 +212,11 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     assert "(job 1) waits" in waits
     flights = Flights(seen.campaign.setup.folder)
     (mine,) = flights.look(read_known(seen.campaign.setup.folder).state, {})
-    other = replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
+    other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
     seen.feed._flights.look = lambda *_: (mine, other)  # type: ignore[method-assign]
     (both,) = seen.after(61.0)
     assert "(job 2) started, 1 more in flight | " in both
-    back = replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
+    back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
     seen.feed._flights.look = lambda *_: (back, other)  # type: ignore[method-assign]
     (line,) = seen.after()
     assert re.search(r"\(job 1\) waits .*, put back, .*, 1 more in flight \| ", line)

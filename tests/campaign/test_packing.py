@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import EpochCause, Ledger
@@ -269,7 +269,7 @@ def test_the_folder_of_a_family_is_that_of_its_cell_where_it_has_one() -> None:
 def test_nothing_is_asked_twice_of_a_study_while_no_result_changes(tmp_path: Path) -> None:
     asked = []
 
-    class Counting(CellsStudy):
+    class Counting(CellsStudy, frozen=True, kw_only=True):
         def propose(self, history: History) -> tuple[Trial, ...]:
             asked.append(1)
             return super().propose(history)
@@ -297,8 +297,7 @@ def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) 
     assert state.stop.faults == ("node001 is drained: bad nic",)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferredStudy(CellsStudy):
+class ReferredStudy(CellsStudy, frozen=True, kw_only=True):
     """The toy study with one of its arms as the reference."""
 
     compared_with: str = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import AllocationOver, QueueFull, Request, SchedulerDown
@@ -22,7 +22,7 @@ from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
 
 
-class Again(CellsStudy):
+class Again(CellsStudy, frozen=True, kw_only=True):
     """A study that never leaves out what is final, and proposes from a generator."""
 
     def propose(self, history: History) -> Iterator[Trial]:  # type: ignore[override]
@@ -237,15 +237,14 @@ def test_a_refusal_that_is_not_about_the_nodes_stops_the_study(tmp_path: Path) -
     assert cluster.asked <= 4, "not once for each of 36 trials"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Strange(CellsStudy):
+class Strange(CellsStudy, frozen=True, kw_only=True):
     """A study that proposes one more trial, which is like another but for this."""
 
     changed: dict[str, str]
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         first, *others = super().propose(history)
-        return (first, replace(first, position=7, **self.changed), *others)  # type: ignore[arg-type]
+        return (first, replace(first, position=7, **self.changed), *others)
 
 
 @pytest.mark.parametrize(

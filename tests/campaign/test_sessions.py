@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.executors import OWN_JOBS

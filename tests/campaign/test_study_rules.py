@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
 from pytest_xlatune.launchers.command import CommandLauncher

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
@@ -149,7 +150,7 @@ def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: 
     second = Campaign(first.setup, calibrated)
     second.open()
     assert second.study == study
-    later = Campaign(replace(first.setup, session="second"), calibrated)
+    later = Campaign(dataclasses.replace(first.setup, session="second"), calibrated)
     later.open()
     assert later.study == calibrated
 
@@ -195,7 +196,7 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
         return ()
 
     if compiles:
-        first.setup = replace(first.setup, compile_check=come)
+        first.setup = dataclasses.replace(first.setup, compile_check=come)
         first.turn()
     else:
         come()

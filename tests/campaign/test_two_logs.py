@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.model.profile import profile
@@ -44,7 +45,7 @@ def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
     assert "node001" not in text_b
 
 
-class Later(CellsStudy):
+class Later(CellsStudy, frozen=True, kw_only=True):
     """A study that asks for a profile with a secret once its first trial is over."""
 
     def propose(self, history: object) -> tuple[Trial, ...]:

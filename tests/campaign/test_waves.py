@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune.campaign import Campaign
@@ -43,7 +44,7 @@ def deriving(folder: Path, executor: ScriptedExecutor, *, session: str = "first"
     made = campaign(folder, executor, session=session, profiles=SINGLES)
     study = made.study
     assert isinstance(study, TuningStudy)
-    deeper = Campaign(made.setup, dataclasses.replace(study, stacks=(Stacks(slots=1),)))
+    deeper = Campaign(made.setup, msgspec.structs.replace(study, stacks=(Stacks(slots=1),)))
     deeper.open()
     return deeper
 
@@ -119,7 +120,7 @@ def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
         assert isinstance(study, TuningStudy)
         singles = (Singles(slots=3, candidates=candidates, evidence=False),)
         setup = dataclasses.replace(made.setup, compile_check=settle)
-        each = Campaign(setup, dataclasses.replace(study, profiles=(), singles=singles))
+        each = Campaign(setup, msgspec.structs.replace(study, profiles=(), singles=singles))
         each.open()
         return each
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from pytest_xlatune.catalog import candidates as candidates_module
@@ -148,7 +149,7 @@ def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(
 )
 def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     read = read_log([log]).nccl
-    own = dataclasses.replace(VMEM, flags=())
+    own = msgspec.structs.replace(VMEM, flags=())
     (found,) = judged(own, Shown(read=read, expects_nccl=True))
     assert found.effect is effect
 

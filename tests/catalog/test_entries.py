@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_for
 from pytest_xlatune.catalog.context import Context

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_xlatune.evidence.hlo.difference import Compiled
@@ -67,7 +67,7 @@ class Machine:
     ) -> Compiled:
         (size,) = spec.argv
         self.made.append(size)
-        program = dataclasses.replace(PROGRAM, memory_bytes=int(float(size) * GIB))
+        program = msgspec.structs.replace(PROGRAM, memory_bytes=int(float(size) * GIB))
         return self.answers.get(size, Compiled(profile=each, program=program, took_s=1.5))
 
     def of(self, cell: Cell) -> Compiler:
@@ -171,7 +171,7 @@ def test_where_none_can_answer_it_says_why_and_starts_nothing(
     events = step.next(LedgerState(), (trial(8),), (), folder=tmp_path)
     assert memory_in(events).said == "only a trainer of this machine compiles by running"
     assert machine.made == []
-    other = dataclasses.replace(trial(8), stage="probe")
+    other = msgspec.structs.replace(trial(8), stage="probe")
     assert step.next(LedgerState(), (other,), (), folder=tmp_path) == ()
 
 

@@ -134,7 +134,7 @@ spec = importlib.util.spec_from_file_location("quickstart_sweep", {path!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 KEPT = ("gpu-threshold", "warp-drive", "fusion-off")
-SWEEP = dataclasses.replace(
+SWEEP = msgspec.structs.replace(
     module.SWEEP, profiles=tuple(each for each in module.PROFILES if each.id in KEPT)
 )
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune.evidence.hlo import Program
@@ -79,8 +79,8 @@ def outcome(each: Profile) -> Compiled:
         )
     changed = {
         "same": PROGRAM,
-        "faster": dataclasses.replace(PROGRAM, digest="faster", unordered="faster"),
-        "huge": dataclasses.replace(PROGRAM, digest="huge", memory_bytes=1 << 40),
+        "faster": msgspec.structs.replace(PROGRAM, digest="faster", unordered="faster"),
+        "huge": msgspec.structs.replace(PROGRAM, digest="huge", memory_bytes=1 << 40),
     }
     return Compiled(profile=each, program=changed[name], took_s=1.0)
 
@@ -250,7 +250,7 @@ def test_what_a_program_rests_on_makes_it_compiled_again(
     elif change == "memory":
         said["memory_limit_bytes"] = 1 << 36
     else:
-        said["way"] = lambda each: dataclasses.replace(spec(each), cwd="/elsewhere")
+        said["way"] = lambda each: msgspec.structs.replace(spec(each), cwd="/elsewhere")
     run(Step(compiler(tmp_path, **said), (one,)), one, state=state, folder=tmp_path)
     assert calls.count("faster") == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import msgspec
 import pytest
 
 from pytest_xlatune.evidence.hlo import Program, read_hlo
@@ -30,7 +31,7 @@ def kept(name: str) -> Program:
 
 
 def program(name: str, options: dict[str, str] | None, memory: int | None = None) -> Program:
-    return dataclasses.replace(kept(name), options=options, memory_bytes=memory)
+    return msgspec.structs.replace(kept(name), options=options, memory_bytes=memory)
 
 
 def judged(*compiled: Compiled, baseline: Program | None = None) -> list[CompileFinding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
@@ -208,17 +208,17 @@ def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None
 
 
 def test_a_capture_of_the_cpu_is_called_no_gpu() -> None:
-    found = drill([replace(node(gpus=1).trace(), devices=as_cpu(node(gpus=1).trace()))])
+    found = drill([dataclasses.replace(node(gpus=1).trace(), devices=as_cpu(node(gpus=1).trace()))])
     assert found.launcher == "one process with one CPU device"
     two = node(gpus=2).trace()
-    found = drill([replace(two, devices=as_cpu(two))])
+    found = drill([dataclasses.replace(two, devices=as_cpu(two))])
     assert found.launcher == "one process per node, 2 CPU devices each"
     assert "GPU" not in "\n".join(terminal(drill_document(Drilled(drills=(found,)))))
 
 
 def as_cpu(trace: Trace) -> tuple[Device, ...]:
     return tuple(
-        replace(each, backend=Backend.CPU, name=f"/host:CPU:{at}")
+        dataclasses.replace(each, backend=Backend.CPU, name=f"/host:CPU:{at}")
         for at, each in enumerate(trace.devices)
     )
 

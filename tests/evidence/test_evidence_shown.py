@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import difflib
 import io
 import json
 import os
 from collections import Counter
 
+import msgspec
 import pytest
 
 from pytest_xlatune.evidence.hlo import Program
@@ -85,7 +85,7 @@ def drilled(scatter_ps: int = 4_000_000_000, *, devices: int = 2) -> Drill:
             for i in range(devices)
         ),
         planes_present=8,
-        families=tuple(dataclasses.replace(row, name=row.family) for row in kernels),
+        families=tuple(msgspec.structs.replace(row, name=row.family) for row in kernels),
         kernels=kernels,
         ops=kernels,
         attributed_ps=sum(row.sum_ps for row in kernels),
@@ -130,11 +130,11 @@ def test_flags_are_judged_where_both_option_files_are_known() -> None:
     two = program("0.12.0", "fsdp-ov")
     limit = "xla_gpu_experimental_parallel_collective_overlap_limit"
     options = {name: value for name, value in (two.options or {}).items() if name != limit}
-    one = dataclasses.replace(program("0.12.0", "fsdp"), options=options)
+    one = msgspec.structs.replace(program("0.12.0", "fsdp"), options=options)
     assert hlo_lines(one, two)[-1].endswith(f"{limit} acted: it changed collectives in flight")
-    one = dataclasses.replace(one, options=options | {"xla_new": "1"})
+    one = msgspec.structs.replace(one, options=options | {"xla_new": "1"})
     assert [each["flag"] for each in programs_json(one, two)["proofs"]] == [limit, "xla_new"]
-    assert hlo_lines(one, dataclasses.replace(two, options=None))[-1].count("acted") == 0
+    assert hlo_lines(one, msgspec.structs.replace(two, options=None))[-1].count("acted") == 0
 
 
 def test_facts_survive_the_way_through_json() -> None:
@@ -157,8 +157,8 @@ def test_three_variants_are_columns_with_their_change_against_the_first() -> Non
 def test_names_are_cut_in_the_middle_unless_they_are_asked_for_in_full() -> None:
     made = drilled()
     ends = ["M64_N64_kd", "M64_N128_kd"]
-    rows = [dataclasses.replace(made.kernels[0], name="Cijk_" + "A" * 99 + end) for end in ends]
-    made = dataclasses.replace(made, kernels=tuple(rows))
+    rows = [msgspec.structs.replace(made.kernels[0], name="Cijk_" + "A" * 99 + end) for end in ends]
+    made = msgspec.structs.replace(made, kernels=tuple(rows))
     cut, full = (drill_lines(made, width=width) for width in (56, None))
     assert sum(line.startswith("Cijk_A") and "M64_N" in line for line in cut) == 2
     assert not any(rows[0].name in line for line in cut)
@@ -182,8 +182,8 @@ def test_csv_has_every_row_and_the_figures_of_each_device_and_step() -> None:
 def test_csv_holds_a_name_with_an_end_of_line_in_it_and_gives_no_order_to_a_terminal() -> None:
     made = drilled()
     names = ('a,"b"\nc', "d\x1ce\u2028f")
-    rows = [dataclasses.replace(made.kernels[0], name=name) for name in names]
-    lines = drill_csv(dataclasses.replace(made, kernels=tuple(rows)))
+    rows = [msgspec.structs.replace(made.kernels[0], name=name) for name in names]
+    lines = drill_csv(msgspec.structs.replace(made, kernels=tuple(rows)))
     found = csv.DictReader(io.StringIO("\n".join(lines), newline=""))
     assert [row["name"] for row in found if row["table"] == "kernel"] == [*('a,"b"\nc', "d e f")]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import pwd
@@ -11,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune.executors import LOCK_VARIABLE, Executor, machine_lock, payload
@@ -106,7 +106,7 @@ def test_the_trainer_sees_the_gpus_that_the_spec_says(
     if ours is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
     argv = ("sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
-    job = machine.submit("a", dataclasses.replace(LaunchSpec(argv=argv, env=PATH), **spec))  # type: ignore[arg-type]
+    job = machine.submit("a", msgspec.structs.replace(LaunchSpec(argv=argv, env=PATH), **spec))
     machine.final(job)
     assert log(machine, job) == f"{seen}\n"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -263,6 +263,6 @@ def test_merge(
 
 
 def test_merge_keeps_that_the_trainer_could_not_be_started() -> None:
-    refused = dataclasses.replace(rank(State.FAILED), is_started=False)
+    refused = msgspec.structs.replace(rank(State.FAILED), is_started=False)
     assert not merge(Outcome(state=State.FAILED), [refused]).is_started
     assert merge(Outcome(state=State.FAILED), [OK, rank(State.FAILED, code=1)]).is_started

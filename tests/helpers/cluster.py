@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, Setup, by_digest
 from pytest_xlatune.executors import Executor, Request, Resumed
@@ -24,8 +25,7 @@ def on(*nodes: str) -> Cell:
     return replace(CELL, nodelist=nodes, config_tag="-".join(dict.fromkeys([nodes[0], nodes[-1]])))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellsStudy(ToyStudy):
+class CellsStudy(ToyStudy, frozen=True, kw_only=True):
     """The toy study: every cell as deployed, in rounds."""
 
     repeats: int = 1

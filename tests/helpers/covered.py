@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.profile import profile

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.rotation import (

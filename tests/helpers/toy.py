@@ -7,8 +7,9 @@ a conclusion per arm, no reference. A failure on a node is the answer for its ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.reason import Reason, verbatim
@@ -24,8 +25,7 @@ from pytest_xlatune.sweep.registry import StudyKind
 KIND = "toy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToyRecord(StudyRecord):
+class ToyRecord(StudyRecord, frozen=True, kw_only=True):
     """How many rounds are complete, and which arm has the largest mean."""
 
     kind: ClassVar[str] = "toy"
@@ -33,8 +33,7 @@ class ToyRecord(StudyRecord):
     best: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toy(DeclaredStudy):
+class Toy(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Toy(rounds=2), config_tags={...})`, a cell a tag."""
 
     kind: ClassVar[str] = KIND
@@ -44,8 +43,7 @@ class Toy(DeclaredStudy):
         return ToyStudy(cells=tuple(asked.variants.values()), repeats=self.rounds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToyStudy(RankedCells["ToyWalk"]):
+class ToyStudy(RankedCells["ToyWalk"], frozen=True, kw_only=True):
     """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
 
     cells: tuple[Cell, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
@@ -54,8 +55,7 @@ def rotation_trial(cell: Cell, spec: RotationSpec, *, number: int = 1) -> Trial:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotationsStudy(Study):
+class RotationsStudy(Study, frozen=True, kw_only=True):
     """So many rotations, one after the other."""
 
     cell: Cell

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -55,7 +56,7 @@ def test_paths_of_the_repository_become_the_commits() -> None:
 
 
 def test_the_repository_may_lie_elsewhere_on_the_nodes() -> None:
-    launcher = replace(LAUNCHER, on_nodes="/nfs/trainer")
+    launcher = dataclasses.replace(LAUNCHER, on_nodes="/nfs/trainer")
     spec = launcher.launch(TRIAL, CELL)
     assert spec.argv[-3:-1] == (
         "/nfs/trainer/.venv/bin/python",
@@ -67,7 +68,7 @@ def test_the_repository_may_lie_elsewhere_on_the_nodes() -> None:
 def test_clones_at_other_paths_are_one_cell_and_commits_are_not() -> None:
     other = CheckoutLauncher(
         repository="/builds/7/trainer",
-        inner=replace(
+        inner=dataclasses.replace(
             INNER,
             argv=tuple(each.replace("/shared/", "/builds/7/") for each in INNER.argv),
             cwd="/builds/7/trainer",
@@ -111,7 +112,9 @@ def test_an_interpreter_takes_the_place_of_the_launchers() -> None:
     found = with_python(CheckoutLauncher(repository="/work", inner=maxtext), "/opt/new/python")
     assert found.interpreter == "/opt/new/python"
     assert with_python(INNER, sys.executable).interpreter == sys.executable
-    by_cell = LauncherByCell(usual=maxtext, others={"new": replace(maxtext, python="new-python")})
+    by_cell = LauncherByCell(
+        usual=maxtext, others={"new": dataclasses.replace(maxtext, python="new-python")}
+    )
     assert by_cell.of(replace(CELL, launcher="new")).interpreter == "new-python"
     assert by_cell.of(CELL) is maxtext
     with pytest.raises(ConfigError, match="names no interpreter"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shlex
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_xlatune.launchers import Launcher
@@ -159,15 +159,17 @@ def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str)
 
 def test_the_folder_of_autotuning_is_the_mounts() -> None:
     cell = make_cell(protocol=Protocol(autotune_cache="/shared/tuned"))
-    of = dataclasses.replace(make_trial(cell, PROFILE), protocol=cell.protocol)
+    of = msgspec.structs.replace(make_trial(cell, PROFILE), protocol=cell.protocol)
     spec = container(mounts=("/data:/shared",)).launch(of, cell)
     assert spec.folders == (f"/data/tuned/{cell.digest}",), "the payload makes it outside"
     assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
     with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* lies below no mount"):
         container(mounts=("/data",)).launch(of, cell)
-    kept = dataclasses.replace(cell.protocol, compile_cache="/elsewhere")
+    kept = msgspec.structs.replace(cell.protocol, compile_cache="/elsewhere")
     with pytest.raises(ConfigError, match=r"compile_cache /elsewhere/.* lies below no mount"):
-        container(mounts=("/data:/shared",)).launch(dataclasses.replace(of, protocol=kept), cell)
+        container(mounts=("/data:/shared",)).launch(
+            msgspec.structs.replace(of, protocol=kept), cell
+        )
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,17 +199,17 @@ def test_a_trial_keeps_its_programs_where_the_protocol_says_so_and_an_evidence_t
     None
 ):
     cell = make_cell(protocol=KEPT)
-    trial = dataclasses.replace(make_trial(cell), protocol=KEPT)
+    trial = msgspec.structs.replace(make_trial(cell), protocol=KEPT)
     spec = maxtext().launch(trial, cell)
     folder = f"/shared/programs/{cell.digest}"
     assert spec.env["JAX_COMPILATION_CACHE_DIR"] == folder
     assert f"jax_cache_dir={folder}" in spec.argv, "MaxText's key stands above the variable"
     assert spec.folders == (f"/shared/tuned/{cell.digest}", folder), "made before the start"
-    own = dataclasses.replace(
+    own = msgspec.structs.replace(
         trial, profile=profile("own", env={"JAX_COMPILATION_CACHE_DIR": "/x"})
     )
     assert maxtext().launch(own, cell).env["JAX_COMPILATION_CACHE_DIR"] == "/x"
-    evidence = dataclasses.replace(trial, protocol=dataclasses.replace(KEPT, dump=True))
+    evidence = msgspec.structs.replace(trial, protocol=msgspec.structs.replace(KEPT, dump=True))
     spec = maxtext().launch(evidence, cell)
     assert "JAX_COMPILATION_CACHE_DIR" not in spec.env
     assert spec.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
@@ -220,7 +220,7 @@ def test_a_trial_keeps_its_programs_where_the_protocol_says_so_and_an_evidence_t
 def test_jax_leaves_a_pinned_folder_of_kernels_alone() -> None:
     pinned = Protocol(autotune_cache="/shared/tuned")
     cell = make_cell(protocol=pinned)
-    env = maxtext().launch(dataclasses.replace(make_trial(cell), protocol=pinned), cell).env
+    env = maxtext().launch(msgspec.structs.replace(make_trial(cell), protocol=pinned), cell).env
     assert env["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "none"
     plain = make_cell()
     assert not [each for each in maxtext().launch(make_trial(plain), plain).env if "CACHE" in each]

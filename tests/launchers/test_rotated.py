@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import with_worker, write_spec
 from pytest_xlatune.launchers import Launcher
@@ -64,7 +65,7 @@ def command(*argv: str, **more: object) -> CommandLauncher:
         ),
         (MAXTEXT, ["/venv/bin/python", *WORKER, "-m", "maxtext.train", "/cfg/tiny.yml"]),
         (
-            replace(MAXTEXT, module="/repo/train.py"),
+            dataclasses.replace(MAXTEXT, module="/repo/train.py"),
             ["/venv/bin/python", *WORKER, "/repo/train.py", "/cfg/tiny.yml"],
         ),
     ],
@@ -118,9 +119,9 @@ def test_a_shell_puts_ours_in_front_of_what_is_there(tmp_path: Path, inherits: b
     env_file.write_text("export PYTHONPATH=/deployed\n", encoding="utf-8")
     launcher = command("bash", "-c", shows)
     if inherits:
-        launcher = replace(launcher, inherit=("PATH", "PYTHON*"))
+        launcher = dataclasses.replace(launcher, inherit=("PATH", "PYTHON*"))
     else:
-        launcher = replace(launcher, env_files=(str(env_file),))
+        launcher = dataclasses.replace(launcher, env_files=(str(env_file),))
     spec = launched(launcher)
     for name, text in spec.files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

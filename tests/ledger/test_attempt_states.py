@@ -15,6 +15,7 @@ from pytest_xlatune.ledger import (
     Event,
     Ledger,
     TrialPlanned,
+    word_of,
 )
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, next_state, replay
 from pytest_xlatune.model.errors import LedgerError
@@ -51,7 +52,7 @@ def test_the_table_has_every_state_and_every_event_of_an_attempt() -> None:
 
 
 @pytest.mark.parametrize("state", list(AttemptState))
-@pytest.mark.parametrize("event", list(EVENTS), ids=lambda each: each.kind)
+@pytest.mark.parametrize("event", list(EVENTS), ids=word_of)
 def test_what_the_table_does_not_allow_is_refused_with_its_line(
     ledger: Ledger, state: AttemptState, event: type[Event]
 ) -> None:

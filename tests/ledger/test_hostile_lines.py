@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tracemalloc
+import types
+import typing
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.ledger import LedgerEntry, _entry, _line
+from pytest_xlatune.ledger import (
+    EVENTS,
+    Event,
+    LedgerEntry,
+    Noted,
+    TrialPlanned,
+    _entry,
+    _line,
+)
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model import record, redact
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.reason import verbatim
-from pytest_xlatune.model.record import Record
+from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.record import (
+    AnyRelativePath,
+    JobId,
+    Json,
+    Real,
+    Record,
+    RelativePath,
+    Time,
+    Timings,
+)
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.sweep.earlier import CALIBRATION, Calibration, read_calibration
 from tests.helpers.probes import make_cell
@@ -131,22 +155,13 @@ def records(cls: type[Record] = Record) -> list[type[Record]]:
 
 
 @pytest.mark.parametrize("hostile", [each for each in HOSTILE if each not in UNREAD])
-def test_each_record_is_refused_with_one_kind_of_error(
-    hostile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_record_is_refused_with_one_kind_of_error(hostile: str) -> None:
     value = json.loads(HOSTILE[hostile])
-    shown = redact.brief(value)
-    # what a message shows of this one value is found once: it is looked through to its depth
-    monkeypatch.setattr(
-        record,
-        "brief",
-        lambda each, *most, brief=redact.brief: shown if each is value else brief(each, *most),
-    )
     for cls in records():
-        names = cls.__dict__.get("__dataclass_fields__")
         # other tests bring classes of modules that are gone by now
-        if names is None or not cls.__module__.startswith("pytest_xlatune."):
+        if not cls.__module__.startswith("pytest_xlatune."):
             continue
+        names = cls.__struct_fields__
         for said in (value, {"x": value}, *({name: value} for name in names)):
             try:
                 cls.from_json(said)
@@ -183,3 +198,103 @@ def test_a_calibration_is_of_a_level_that_jobs_can_have(tmp_path: Path, level: s
 def test_an_environment_keeps_its_kinds() -> None:
     with pytest.raises(LedgerError):
         NodeEnvironment.from_json({"name": ["n1"]})
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+SOME: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXTS,
+    bool: st.booleans(),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    Real: st.floats(allow_nan=False),
+    Timings: st.lists(st.tuples(st.integers(0, 99), st.floats(0, 9))).map(tuple),
+    Time: st.floats(0, 1e10),
+    RelativePath: st.just("trials/a/1"),
+    AnyRelativePath: st.sampled_from(["", "dump"]),
+    JobId: st.just("4711"),
+    Json: st.none() | st.booleans() | TEXTS,
+    Reason: st.builds(verbatim, TEXTS),
+    type(None): st.none(),
+    # what users construct is checked by itself
+    Trial: st.just(next(each.trial for each in STORY if isinstance(each, TrialPlanned))),
+    Cell: st.builds(make_cell),
+}
+
+
+def some(kind: Any) -> st.SearchStrategy[Any]:
+    """Return values of an annotation of a record."""
+    if kind in SOME:
+        return SOME[kind]
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*map(some, of))
+    if origin is tuple and of[-1] is ...:
+        return st.lists(some(of[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(some, of))
+    if origin is dict:
+        return st.dictionaries(some(of[0]), some(of[1]), max_size=2)
+    if issubclass(kind, Enum):
+        return st.sampled_from(list(kind))
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return st.builds(kind, **{name: some(hints[name]) for name in kind.__struct_fields__})
+
+
+@pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS)
+@settings(max_examples=20)
+@given(data=st.data(), at_s=st.floats(0, 1e10))
+def test_each_event_comes_back_equal_from_its_line(
+    cls: type[Event], data: st.DataObject, at_s: float
+) -> None:
+    event = data.draw(some(cls))
+    read = _entry(_line(event, at_s), number=1, path=Path("ledger.jsonl"))
+    assert (read.event, read.at_s) == (event, at_s)
+
+
+def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read() -> None:
+    line = _line(Noted(text=os.fsdecode(b"run-\xff")), 1.0)
+    read = _entry(line, number=1, path=Path("ledger.jsonl"))
+    assert read.event == Noted(text="run-?")
+
+
+NOTED = '{"schema":4,"at":1.0,"event":"noted","text":%s}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param(NOTED % '"a"', None, id="whole"),
+        pytest.param((NOTED % '"a"')[:-3] + "\n", "unreadable line", id="cut"),
+        pytest.param(NOTED % ("[" * 10_000), "noted: ", id="nested 10,000 deep"),
+        pytest.param(
+            NOTED % ('"a","why":' + '{"a":' * 10_000), "unreadable line", id="deep in a reason"
+        ),
+        pytest.param(
+            NOTED % 1, r"noted: Expected `str`, got `int` - at `\$.text`", id="wrong kind"
+        ),
+        pytest.param(NOTED % '"a","b":1', "noted: .*nknown field `b`", id="unknown field"),
+        pytest.param(NOTED % "NaN", "unreadable line", id="NaN"),
+        pytest.param((NOTED % '"a"').replace("noted", "sung"), "sung: no event", id="foreign"),
+        pytest.param((NOTED % '"a"').replace("1.0", "9" * 30), "noted: ", id="no time"),
+        pytest.param("[1]\n", "unreadable line", id="no mapping"),
+        pytest.param("\0" * 99 + "\n", "unreadable line", id="zeros of a file system"),
+    ],
+)
+def test_a_damaged_line_is_refused_with_its_place(line: str, said: str | None) -> None:
+    if said is None:
+        assert _entry(line.encode(), number=3, path=Path("ledger.jsonl")).number == 3
+        return
+    with pytest.raises(LedgerError, match=f"^ledger.jsonl:3: {said}"):
+        _entry(line.encode(), number=3, path=Path("ledger.jsonl"))
+
+
+def test_a_line_of_100_mb_takes_no_more_memory_than_a_few_copies() -> None:
+    line = (NOTED % ('"' + "x" * 100_000_000 + '","b":1')).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(LedgerError, match="nknown field"):
+            _entry(line, number=1, path=Path("ledger.jsonl"))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 4 * len(line)

@@ -50,7 +50,7 @@ def test_a_line_that_was_read_before_is_no_memory_of_its_file(ledger: Ledger) ->
     damaged = one.replace(b"noted", b"nosed")
     for text, where in ((damaged, ":1: "), (one + damaged, ":2: ")):
         ledger.path.write_bytes(text)
-        with pytest.raises(LedgerError, match=f"{ledger.path}{where}unknown event 'nosed'"):
+        with pytest.raises(LedgerError, match=f"{ledger.path}{where}nosed: no event"):
             Ledger(ledger.path).refresh()
 
 
@@ -98,9 +98,9 @@ LINE = b'{"schema":4,"at":1.0,"event":"noted","text":"fine"}\n'
         (LINE.replace(b'"schema":4', b'"schema":3'), r":1: found schema 3, written by another ver"),
         (b"step: 4, loss: 3.1\n", r"is not a ledger: .*found b'step: 4.*another work directory"),
         (b"step: 4", r"is not a ledger"),
-        (LINE + LINE.replace(b"noted", b"sung"), r":2: unknown event 'sung'; expected one of"),
-        (LINE.replace(b"text", b"words"), r":1: noted: Noted: unknown field 'words'"),
-        (LINE.replace(b"1.0", b'"noon"'), r":1: noted: "),
+        (LINE + LINE.replace(b"noted", b"sung"), r":2: sung: no event; expected one of"),
+        (LINE.replace(b"text", b"words"), r":1: noted: .*nknown field `words`"),
+        (LINE.replace(b"1.0", b'"noon"'), r":1: unreadable line "),
     ],
     ids=[
         "a torn inner line that no writer marked",

@@ -28,12 +28,12 @@ OUT_IDS = ["up", "up after a folder", "absolute", "no name", "a NUL"]
 @pytest.mark.parametrize("said", OUT, ids=OUT_IDS)
 def test_an_attempt_s_folder_lies_below_its_ledger(said: str) -> None:
     assert Submission.from_json(SUBMITTED).folder == "s/t.1"
-    with pytest.raises(LedgerError, match=r"Submission.folder: .* leads out of the ledger"):
+    with pytest.raises(LedgerError, match=r"Submission: .* leads out of the ledger.*folder`"):
         Submission.from_json({**SUBMITTED, "folder": said})
 
 
 def test_a_job_s_id_is_no_option_of_scancel() -> None:
-    with pytest.raises(LedgerError, match=r"job_id: '--user=me' is no name of a job"):
+    with pytest.raises(LedgerError, match=r"an option, and no name of a job - at `.*job_id`"):
         Submission.from_json({**SUBMITTED, "job_id": "--user=me"})
 
 
@@ -49,7 +49,7 @@ def test_the_folder_of_reports_that_a_sweep_s_name_names_lies_below_all_reports(
     opened = {"cells": [], "study": "tuning"}
     assert CampaignOpened.from_json({**opened, "sweep": "quickstart", "run": "s"}).run == "s"
     for field in ("sweep", "run"):
-        with pytest.raises(LedgerError, match=rf"{field}: .* leads out of the ledger"):
+        with pytest.raises(LedgerError, match=rf"leads out of the ledger.*{field}"):
             CampaignOpened.from_json({**opened, field: said})
 
 
@@ -65,7 +65,7 @@ def test_a_ledger_that_leads_elsewhere_is_told_and_not_followed(
     path.write_text(f"{json.dumps(line)}\n".replace('"schema": ', '"schema":'))
     assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
     said = capsys.readouterr()
-    assert "'../../..' leads out of the ledger's folder" in said.out + said.err
+    assert "a path that leads out of the ledger's folder" in said.out + said.err
 
 
 @pytest.mark.parametrize("name", ["../a", "/tmp/a", "a/../../b"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.logs import LogReader, LogReport, Phase, read_log
+from pytest_xlatune.logs import LogReader, Phase, read_log
 from pytest_xlatune.logs._shapes import Sieve
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.model.metric import Steps
@@ -104,11 +104,6 @@ def test_steps_after_a_cancel_are_counted() -> None:
 def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
     lines = ["first", step(0), "n1 NCCL INFO bye", "strange end", ""]
     assert read_log([text_of(lines)]).tail == ("first", "strange end")
-
-
-def test_a_report_goes_to_json_and_back() -> None:
-    report = read_log([text_of(["0: XLA_FLAGS=--xla_a", step(0, loss="inf"), "Killed"])])
-    assert LogReport.from_json(report.to_json()) == report
 
 
 def test_the_steps_of_a_report_are_read_as_a_sequence_of_records() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_xlatune.catalog.entries import load
@@ -64,7 +65,7 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     assert len(release.known) > 700
     found = look_at_keys(launcher, cell, sweep.profiles, environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
-    fork: Cell = dataclasses.replace(
+    fork: Cell = msgspec.structs.replace(
         cell, overrides={"jax_distributed_heartbeat_timeout_seconds": "99999"}
     )
     typo = profile("typo", overrides={"remat_polisy": "full"})

@@ -14,10 +14,11 @@ import re
 import statistics
 import subprocess
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec

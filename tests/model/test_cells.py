@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -28,7 +27,7 @@ def trial(**changes: object) -> Trial:
         study="tuning",
         stage="wave2",
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(base, **changes)
 
 
 @pytest.mark.parametrize("text", ["FSDP=8", "pp=2, fsdp=4", "TP=1", "DP=2,TP=2,EP=2"])
@@ -55,11 +54,11 @@ def test_bad_parallelism_shows_itself(text: str, message: str) -> None:
 
 def test_axes_must_multiply_to_the_devices() -> None:
     with pytest.raises(ConfigError, match="multiply to 8, but the cell has 16 devices"):
-        dataclasses.replace(CELL, devices=16)
+        msgspec.structs.replace(CELL, devices=16)
 
 
 def test_a_cell_on_other_nodes_is_another_cell() -> None:
-    assert dataclasses.replace(CELL, nodelist=("node001",)).digest != CELL.digest
+    assert msgspec.structs.replace(CELL, nodelist=("node001",)).digest != CELL.digest
     assert Cell.from_json(CELL.to_json()).digest == CELL.digest
     assert CELL.digest is CELL.digest, "worked out once: it is asked for with every trial"
 
@@ -67,13 +66,13 @@ def test_a_cell_on_other_nodes_is_another_cell() -> None:
 def test_label_and_invariant() -> None:
     assert CELL.label == "llama3.1-405b PP=2,FSDP=4 pdbs=7"
     assert CELL.tokens_per_device_step == 28672
-    assert dataclasses.replace(CELL, max_target_length=None).tokens_per_device_step is None
+    assert msgspec.structs.replace(CELL, max_target_length=None).tokens_per_device_step is None
 
 
 @pytest.mark.parametrize("tag", ["", "a b", "../x", "-x", "a/b"])
 def test_a_model_tag_is_a_file_name(tag: str) -> None:
     with pytest.raises(ConfigError, match="model tag"):
-        dataclasses.replace(CELL, model_tag=tag)
+        msgspec.structs.replace(CELL, model_tag=tag)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_metric_that_cannot_be_scored_is_refused(settings: dict[str, str], sai
 
 def test_the_metric_and_its_direction_make_another_cell_and_its_unit_does_not() -> None:
     def digest(**settings: str) -> str:
-        return dataclasses.replace(CELL, protocol=Protocol(**settings)).digest  # type: ignore[arg-type]
+        return msgspec.structs.replace(CELL, protocol=Protocol(**settings)).digest  # type: ignore[arg-type]
 
     lower = digest(metric="field:wait", metric_is_better="lower")
     assert len({lower, digest(metric="field:wait", metric_is_better="higher"), digest()}) == 3
@@ -105,7 +104,7 @@ def test_the_metric_and_its_direction_make_another_cell_and_its_unit_does_not() 
 @pytest.mark.parametrize("name", ["steps", "min_steps", "deadline_s"])
 def test_a_protocol_without_steps_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 0"):
-        dataclasses.replace(Protocol(), **{name: 0})  # type: ignore[arg-type]
+        msgspec.structs.replace(Protocol(), **{name: 0})
 
 
 @pytest.mark.parametrize(
@@ -130,9 +129,9 @@ def test_identity_covers_everything_that_matters(changes: dict[str, object]) -> 
 def test_identity_ignores_words_and_patience() -> None:
     reworded = profile("overlap-2", "--xla_a=1", note="because", wave="wave9")
     assert trial(profile=reworded).id == trial().id
-    patient = dataclasses.replace(CELL.protocol, deadline_s=9)
+    patient = msgspec.structs.replace(CELL.protocol, deadline_s=9)
     assert trial(protocol=patient).id == trial().id
-    assert dataclasses.replace(CELL, protocol=patient).digest == CELL.digest
+    assert msgspec.structs.replace(CELL, protocol=patient).digest == CELL.digest
 
 
 def test_a_trial_survives_json_and_knows_the_baseline() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from pytest_xlatune import campaign
@@ -31,8 +32,8 @@ class OnNodes(QuickExecutor):
     handed_in: ClassVar[list[list[str]]] = [[]]  # trials, those between two polls together
 
     def submit(self, spec: Any, request: Request) -> str:
-        spec = dataclasses.replace(spec, env={**spec.env, "FIRST_NODE": request.nodelist[0]})
-        resources = dataclasses.replace(request.resources, nodes=1)
+        spec = msgspec.structs.replace(spec, env={**spec.env, "FIRST_NODE": request.nodelist[0]})
+        resources = msgspec.structs.replace(request.resources, nodes=1)
         here = dataclasses.replace(request, nodelist=(), resources=resources)
         job_id = super().submit(spec, here)
         self.handed_in[-1].append(request.folder.name)
@@ -42,7 +43,7 @@ class OnNodes(QuickExecutor):
         self.handed_in.append([])
         trials = {each.job_id: each.trial_id for each in submissions}
         return {
-            job_id: dataclasses.replace(outcome, **self._times(trials[job_id]))
+            job_id: msgspec.structs.replace(outcome, **self._times(trials[job_id]))
             for job_id, outcome in super().poll(submissions, root=root).items()
         }
 

@@ -124,9 +124,10 @@ def test_what_compiling_decides_is_not_run_and_not_compiled_again(
 SINGLE = """
 from pytest_xlatune import Singles
 import dataclasses
+import msgspec
 
-DESIGN = dataclasses.replace(SWEEP.design, budget=60)
-SWEEP = dataclasses.replace(SWEEP, design=DESIGN, derived=(Singles(
+DESIGN = msgspec.structs.replace(SWEEP.design, budget=60)
+SWEEP = msgspec.structs.replace(SWEEP, design=DESIGN, derived=(Singles(
     wave="wave3", slots=2, evidence=False,
     candidates=(
         profile("none-3", "--xla_gpu_enable_pipelined_reduce_scatter=true"),

@@ -14,12 +14,13 @@ from tests.helpers.sessions import quick_trials
 # this machine stands for every node
 CONFTEST = """\
 import dataclasses
+import msgspec
 from pytest_xlatune.executors.local import LocalExecutor
 
 real = LocalExecutor.submit
 
 def submit(self, spec, request):
-    resources = dataclasses.replace(request.resources, nodes=1)
+    resources = msgspec.structs.replace(request.resources, nodes=1)
     return real(self, spec, dataclasses.replace(request, nodelist=(), resources=resources))
 
 LocalExecutor.submit = submit
@@ -132,7 +133,7 @@ told = _follow.node_findings
 
 def of_its_node(folder):
     node = folder.name.partition("-")[0]
-    return tuple(dataclasses.replace(each, source=node) for each in told(folder))
+    return tuple(msgspec.structs.replace(each, source=node) for each in told(folder))
 
 _follow.node_findings = of_its_node
 """

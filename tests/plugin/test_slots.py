@@ -20,6 +20,7 @@ from tests.helpers.waiting import until
 # a lock a slot: trials of one wait for each other, those of two do not
 CONFTEST = """\
 import dataclasses
+import msgspec
 import time
 from pathlib import Path
 
@@ -41,10 +42,11 @@ class OnNodes(LocalExecutor):
         if dead.exists() and dead.read_text() in request.nodelist:
             raise SubmissionError(f"{dead.read_text()} is down")
         self._lock = HERE / f"{first}.lock"
-        spec = dataclasses.replace(spec, env={**spec.env, "FIRST_NODE": first})
-        resources = dataclasses.replace(request.resources, nodes=1)
+        spec = msgspec.structs.replace(spec, env={**spec.env, "FIRST_NODE": first})
+        resources = msgspec.structs.replace(request.resources, nodes=1)
         assert request.resources.nodes == len(request.nodelist) == 2
-        return super().submit(spec, dataclasses.replace(request, nodelist=(), resources=resources))
+        anywhere = dataclasses.replace(request, nodelist=(), resources=resources)
+        return super().submit(spec, anywhere)
 
 
 runs.executor_named = lambda name, **_: OnNodes()
@@ -100,7 +102,7 @@ class Played(OnNodes):
             return Outcome(state=State.PENDING, reason="Resources")
         if self.ticks < self.spans[job_id][1]:
             return Outcome(state=State.RUNNING, nodes=outcome.nodes, start_s=start_s)
-        return dataclasses.replace(outcome, start_s=start_s, end_s=end_s)
+        return msgspec.structs.replace(outcome, start_s=start_s, end_s=end_s)
 
 
 executor = Played()

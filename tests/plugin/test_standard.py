@@ -89,7 +89,10 @@ def test_a_test_of_the_file_takes_the_place_of_the_standard_one(standard: Any) -
 
 
 def test_another_sweep_than_the_modules_is_refused(standard: Any) -> None:
-    text = standard.head + "import dataclasses\nOTHER = dataclasses.replace(SWEEP, name='other')\n"
+    text = (
+        standard.head
+        + "from msgspec.structs import replace\nOTHER = replace(SWEEP, name='other')\n"
+    )
     standard.write(profiles=WAVES, text=text + "tests = standard_tests(OTHER)\n")
     done = standard.run()
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -110,7 +113,7 @@ def test_another_sweep_than_the_modules_is_refused(standard: Any) -> None:
             id="the sweep has another name",
         ),
         pytest.param(
-            "import dataclasses\nSECOND = dataclasses.replace(SWEEP, name='second')\n"
+            "from msgspec.structs import replace\nSECOND = replace(SWEEP, name='second')\n"
             "more = standard_tests(SECOND)\n",
             "*a module has one sweep: move the other into a file of its own*",
             id="a module has two sweeps",

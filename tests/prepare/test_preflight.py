@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 
 from pytest_xlatune.executors.local import LocalExecutor
@@ -83,7 +84,7 @@ def test_the_settings_of_a_host_are_looked_at_where_there_are_several_slices(
     python.write_text(f"#!/bin/sh\nexit {status}\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    cell = dataclasses.replace(begun.cell, deployed={"MEGASCALE_NUM_SLICES": slices})
+    cell = msgspec.structs.replace(begun.cell, deployed={"MEGASCALE_NUM_SLICES": slices})
     launcher = CommandLauncher(argv=("/bin/sh",))
     found = look(dataclasses.replace(begun, cell=cell, launcher=launcher))
     said = "this machine: settings of the host are not those advised for 2 slices; "
@@ -107,10 +108,10 @@ def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: 
     (tmp_path / "file").write_text("no folder")
     kept, away = tmp_path / "kept", tmp_path / "file" / "programs"
     begun = site(tmp_path)
-    protocol = dataclasses.replace(
+    protocol = msgspec.structs.replace(
         begun.cell.protocol, autotune_cache=str(kept), compile_cache=str(away)
     )
-    cell = dataclasses.replace(begun.cell, protocol=protocol)
+    cell = msgspec.structs.replace(begun.cell, protocol=protocol)
     launcher = CommandLauncher(argv=(sys.executable,))
     (fault,) = look(dataclasses.replace(begun, cell=cell, launcher=launcher)).faults
     assert fault.startswith(f"this machine: compile_cache {away} cannot be made or written")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Effect, Verdict, VerdictKind

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol

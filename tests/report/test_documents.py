@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -50,7 +51,7 @@ def test_confirmed_and_screened_profiles_share_no_table() -> None:
 def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
     shares = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61})
     line = "Time of a step: compute, 61.0 % of a step; communication alone, 31.0 % of a step"
-    assert line in markdown(leaderboard(replace(FINISHED, exposed=shares.exposed)))
+    assert line in markdown(leaderboard(dataclasses.replace(FINISHED, exposed=shares.exposed)))
     covered = replace(COVERED, exposed=shares.exposed)
     assert line in markdown(tuning([Covered.from_json(json.loads(json.dumps(covered.to_json())))]))
     assert "Time of a step" not in markdown(leaderboard(FINISHED))
@@ -60,7 +61,7 @@ def test_only_a_faster_profile_has_a_star() -> None:
     assert "★ `overlap-2`" in markdown(leaderboard(FINISHED))
     no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
     rest = Conclusion(verdicts=tuple(no_winner), reference=CONCLUSION.baseline)
-    assert "★" not in markdown(leaderboard(replace(FINISHED, conclusion=rest)))
+    assert "★" not in markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=rest)))
     assert "★" not in markdown(tuning([replace(COVERED, conclusion=rest)]))
 
 
@@ -73,7 +74,7 @@ def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
         reference=replace(base, arm="abc123"),
         verdicts=(replace(other, arm=base.arm), *rest),
     )
-    text = markdown(leaderboard(replace(FINISHED, conclusion=swapped)))
+    text = markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=swapped)))
     (table,) = (each for each in text.split("### ") if each.startswith("Confirmed"))
     assert "delta % vs abc123" in table
     rows = {line.split("|")[1].strip(" ★`"): line for line in table.splitlines() if "|" in line}
@@ -91,7 +92,7 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     shown = [each.arm for each in many if f"`{each.arm}`" in text]
     assert shown == [each.arm for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
-    assert "`p12`" in markdown(leaderboard(replace(FINISHED, conclusion=conclusion)))
+    assert "`p12`" in markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=conclusion)))
 
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
@@ -103,7 +104,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     )  # fmt: skip
     conclusion = Conclusion(verdicts=(slow,), reference=CONCLUSION.baseline)
     for document in (
-        leaderboard(replace(FINISHED, conclusion=conclusion)),
+        leaderboard(dataclasses.replace(FINISHED, conclusion=conclusion)),
         tuning([replace(COVERED, conclusion=conclusion)]),
     ):
         text = markdown(document)
@@ -111,7 +112,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
         assert "| `overlap-2` | 2 of 4 | hang | 5 | 3 |" in text
     assert words(slow) == "inconclusive, 2 of 4 runs lost: hang"
     assert "2 of 4 runs lost: hang" in paragraph(slow)
-    told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
+    told = json.loads(leaderboard_json(dataclasses.replace(FINISHED, conclusion=conclusion)))
     (verdict,) = told["conclusion"]["verdicts"]
     assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [{"kind": "said", "text": "hang"}]}
     assert (verdict["hangs"], verdict["retries"]) == (5, 3)
@@ -160,7 +161,7 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         replace(each, score=replace(each.score, timings=timings)) if each.score else each
         for each in HISTORY
     ]
-    data = json.loads(leaderboard_json(replace(FINISHED, history=tuple(history))))
+    data = json.loads(leaderboard_json(dataclasses.replace(FINISHED, history=tuple(history))))
     scored = [each for each in data["trials"] if each["score"]]
     assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
     for each in scored:
@@ -169,7 +170,7 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
 
 
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:
-    backwards = leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1]))
+    backwards = leaderboard_json(dataclasses.replace(FINISHED, history=FINISHED.history[::-1]))
     assert backwards == leaderboard_json(FINISHED)
 
 
@@ -181,7 +182,7 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
         for each in subject.history
     )
     conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
-    return replace(subject, history=scored, conclusion=conclusion)
+    return dataclasses.replace(subject, history=scored, conclusion=conclusion)
 
 
 @pytest.mark.parametrize(

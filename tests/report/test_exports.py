@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
@@ -36,7 +37,9 @@ from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
 def report_of(subject: Subject, **changes: Any) -> Exported:
-    return replace(exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes)
+    return dataclasses.replace(
+        exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes
+    )
 
 
 def made(subject: Subject, name: str) -> str:
@@ -130,7 +133,9 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
     reference = Verdict(
         arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=WAIT, value=10.0)
     )
-    subject = replace(FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference))
+    subject = dataclasses.replace(
+        FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference)
+    )
     better, base = check_github(made(subject, "github-benchmark"))
     assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
     assert base["extra"] == "reference, n = 3"
@@ -141,7 +146,7 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
 def test_a_figure_of_which_no_ratio_can_be_taken_is_left_out(value: float, metric: Metric) -> None:
     figure = Figure(metric=metric, value=value)
     verdict = Verdict(arm="a", kind=VerdictKind.SCREENED, n=1, figure=figure)
-    subject = replace(FINISHED, conclusion=Conclusion(verdicts=(verdict,)))
+    subject = dataclasses.replace(FINISHED, conclusion=Conclusion(verdicts=(verdict,)))
     has_ratio = value == 8.0 or (value > 0 and metric == TGS)
     assert len(check_github(made(subject, "github-benchmark"))) == has_ratio
 

@@ -13,7 +13,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used
+from msgspec.structs import replace
 
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.rotated import SPEC_FILE

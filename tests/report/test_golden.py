@@ -5,13 +5,14 @@ XLATUNE_UPDATE_GOLDEN=1 rewrites the files; look at the difference before you co
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.report.deployment import patch_of
@@ -80,7 +81,9 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "leaderboard.md": lambda: markdown(leaderboard(FINISHED)),
     "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN_SUBJECT)),
     # every seventh trial says all that a file of 80 kB would
-    "leaderboard.json": lambda: leaderboard_json(replace(FINISHED, history=FINISHED.history[1::7])),
+    "leaderboard.json": lambda: leaderboard_json(
+        dataclasses.replace(FINISHED, history=FINISHED.history[1::7])
+    ),
     "leaderboard-80.txt": lambda: in_terminal(80),
     "leaderboard-160.txt": lambda: in_terminal(160),
     "tuning.md": lambda: markdown(tuning([replace(COVERED, explanation=EXPLAINED)])),

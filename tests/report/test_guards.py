@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import FOLDER

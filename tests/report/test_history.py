@@ -6,11 +6,11 @@ import importlib.util
 import json
 import re
 import shutil
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER, Ledger

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import importlib.util
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
@@ -83,7 +84,7 @@ def hostile() -> Subject:
         replace(each, reasons=(verbatim(PLANTED),), method=verbatim(PLANTED), job_ids=(PLANTED,))
         for each in CONCLUSION.verdicts
     )
-    return replace(
+    return dataclasses.replace(
         FINISHED,
         conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(verbatim(PLANTED),)),
         cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
@@ -113,7 +114,7 @@ def check_own_tags_only(text: str) -> None:
 def test_foreign_text_is_never_markup() -> None:
     subject = hostile()
     page = page_of(leaderboard(subject), subject, remarks={PLANTED: PLANTED}, files=(PLANTED,))
-    page = replace(page, files=("leaderboard.json",))
+    page = dataclasses.replace(page, files=("leaderboard.json",))
     text = html(page)
     check_own_tags_only(text)
     assert "<script>alert(1)" in unescape(text), "it is shown as it is"
@@ -305,7 +306,7 @@ def test_a_study_opens_with_a_sentence_once_it_is_over(
     first = document(found).sections[0].blocks[0]
     assert isinstance(first, Text)
     assert re.fullmatch(rf"{said}", first.text), first.text
-    begun = replace(found, conclusion=replace(found.conclusion, complete=False))
+    begun = dataclasses.replace(found, conclusion=replace(found.conclusion, complete=False))
     assert not isinstance(document(begun).sections[0].blocks[0], Text)
 
 
@@ -344,7 +345,9 @@ def test_a_network_names_one_fault_or_none_in_its_sentence(
     word = "NO FAULT ABOVE 0.4 %" if kind is VerdictKind.EQUIVALENT else ""
     verdicts = (Verdict(arm=CONCLUSION_ARM, kind=kind, word=word, n=4),)
     found = Conclusion(verdicts=verdicts, record=record, complete=True)
-    first = network(replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
+    first = (
+        network(dataclasses.replace(of_studies.network(), conclusion=found)).sections[0].blocks[0]
+    )
     assert (first.text if isinstance(first, Text) else "") == said
 
 
@@ -355,7 +358,9 @@ def test_nodes_that_were_not_judged_stand_in_the_sentence_too() -> None:
         Verdict(arm="node002", kind=VerdictKind.INCONCLUSIVE, word="CANNOT TELL", n=1),
         Verdict(arm="node003", kind=VerdictKind.EQUIVALENT, word="HEALTHY", n=1),
     )
-    made = nodes(replace(found, conclusion=replace(found.conclusion, verdicts=verdicts)))
+    made = nodes(
+        dataclasses.replace(found, conclusion=replace(found.conclusion, verdicts=verdicts))
+    )
     first = made.sections[0].blocks[0]
     assert isinstance(first, Text)
     assert first.text == "None of 3 nodes is shown to be slow. 1 UNHEALTHY. 1 CANNOT TELL."
@@ -366,7 +371,7 @@ def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
         name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
     )
     history = (replace(HISTORY[0], settings=(flag,)), *HISTORY[1:])
-    subject = replace(FINISHED, history=history)
+    subject = dataclasses.replace(FINISHED, history=history)
     rows = [
         row
         for table in read(html(page_of(leaderboard(subject), subject))).tables
@@ -408,7 +413,7 @@ def test_a_large_sweep_fits_a_page() -> None:
         )
         for at in range(1000)
     )
-    subject = replace(FINISHED, history=history)
+    subject = dataclasses.replace(FINISHED, history=history)
     text = html(page_of(leaderboard(subject), subject))
     assert len(text.encode()) < 2_000_000
     assert "The first 240 of 1000 trials are shown" in text
@@ -428,13 +433,13 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         assert "plant-one" not in unescape(text)
     # the ledger hid it before; a page of a session that knows it does not rely on that
     known = read_known(made.setup.folder)
-    known = replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
+    known = dataclasses.replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
     keep_secret([secret])
     told = tuple(
         replace(each, reason=verbatim(f"401 {secret}"), findings=(_finding(secret),))
         for each in known.history
     )
-    known = replace(known, history=told)
+    known = dataclasses.replace(known, history=told)
     text = page_text(known, document_of(known))
     assert "plant-one" not in unescape(text)
 

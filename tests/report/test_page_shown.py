@@ -6,15 +6,16 @@ looked at once at each width, and once in each scheme; some are, in `make test`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
@@ -181,7 +182,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     now = Live(
         written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
     )
-    made["live"] = replace(made["begun"], live=now, home="../index.html")
+    made["live"] = dataclasses.replace(made["begun"], live=now, home="../index.html")
     others = tuple((f"form{at}", f"{'a' * at}.md") for at in range(9))
     found = Link(text="sweep " * 20, href="a.html", said="`--xla_flag` " * 30, others=others)
     parts = [

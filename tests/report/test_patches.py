@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.profile import (

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import gettext
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune import report
 from pytest_xlatune.model.result import VerdictKind
@@ -111,7 +112,7 @@ def test_counted_nouns_follow_the_language() -> None:
 def test_one_sequence_is_no_sequences(batch: float | None, said: str) -> None:
     one = FINISHED.cells[0]
     cell = replace(one, per_device_batch_size=batch)
-    document = leaderboard(replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
+    document = leaderboard(dataclasses.replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
     (line,) = (each for each in markdown(document).splitlines() if each.startswith("* Load: "))
     assert said in line
 

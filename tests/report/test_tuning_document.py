@@ -10,12 +10,12 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.ledger import (
     LEDGER,

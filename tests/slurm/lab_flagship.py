@@ -9,10 +9,12 @@ many nodes its four devices are, 2 or 4. Run by `test_slurm_flagships.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_xlatune import (
     Around,
@@ -83,7 +85,7 @@ SWEEP = replace(
             deadline_s=240,
         ),
     ),
-    launcher=replace(
+    launcher=dataclasses.replace(
         WHOLE.launcher,
         python=LAB.launcher.python,
         module=LAB.launcher.module,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest

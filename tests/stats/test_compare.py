@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import scipy  # its parts are loaded where they are used
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Comparison, VerdictKind
@@ -86,7 +87,7 @@ def test_complete_blocks_give_differences_of_means() -> None:
 
 def test_a_block_effect_of_any_size_changes_nothing() -> None:
     scores = blocks(arms={"a": 0.02, "b": 0.0})
-    moved = [replace(s, value=s.value + 0.3 * (s.block == 2)) for s in scores]
+    moved = [dataclasses.replace(s, value=s.value + 0.3 * (s.block == 2)) for s in scores]
     assert compared(moved).ci95 == pytest.approx(compared(scores).ci95, abs=1e-10)
 
 
@@ -127,7 +128,7 @@ def test_an_arm_that_left_changes_nothing_for_those_that_stay() -> None:
 def noisy_arm(times: float, *, seed: int = 1) -> list[BlockScore]:
     scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.0}, seed=seed)
     return [
-        replace(s, value=7 + s.block + 0.02 + times * (s.value - 7 - s.block - 0.02))
+        dataclasses.replace(s, value=7 + s.block + 0.02 + times * (s.value - 7 - s.block - 0.02))
         if s.arm == "a" and isinstance(s.block, int)
         else s
         for s in scores
@@ -315,7 +316,7 @@ def test_a_floor_is_told_at_5_percent_either_way(distance: float, kind: VerdictK
 def test_a_design_promises_what_its_trials_then_give(design: GateLayout) -> None:
     arms = {"a": 0.0, "b": 0.0}
     scores = blocks(arms=arms, n=design.blocks, baselines=design.baselines)
-    scores = [replace(each, block=0) if design.stored else each for each in scores]
+    scores = [dataclasses.replace(each, block=0) if design.stored else each for each in scores]
     scores += [BlockScore(block=0, arm=BASE, value=7.0 + at) for at in range(design.stored)]
     fit = fitted(scores)
     assert fit.df == design.df
@@ -337,7 +338,7 @@ def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -
         return float(scipy.stats.nct.sf(scipy.stats.t.ppf(0.95, design.df), design.df, far / error))
 
     assert power(enough) >= 0.79
-    assert power(replace(enough, blocks=enough.blocks - 1)) < 0.81
+    assert power(dataclasses.replace(enough, blocks=enough.blocks - 1)) < 0.81
 
 
 def test_a_change_close_to_the_margin_is_told_by_no_design() -> None:

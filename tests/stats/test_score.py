@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.metric import Logged
@@ -210,7 +211,7 @@ def test_the_guard_leaves_as_many_steps_as_a_score_needs() -> None:
 def test_steps_outside_the_window_say_nothing_of_the_tokens_of_a_step() -> None:
     """A batch that is ramped up: the first nine steps are of half the tokens."""
     protocol = Protocol(profiler="xplane", skip_first_steps=4)
-    ramped = [replace(r, tgs=(r.tgs or 0) / (1 + (r.step < 9))) for r in steady()]
+    ramped = [dataclasses.replace(r, tgs=(r.tgs or 0) / (1 + (r.step < 9))) for r in steady()]
     found = scored(ramped, protocol, tokens=None)
     assert found.step_s == pytest.approx(scored(steady(), protocol, tokens=None).step_s)
     assert "invariant-violated" not in found.flags
@@ -222,7 +223,7 @@ def test_the_log_is_believed_where_the_cell_declares_other_tokens() -> None:
 
 def test_tgs_has_more_digits_than_the_seconds() -> None:
     seconds = [0.0286 + 0.0001 * (at % 3) for at in range(15)]
-    rounded = [replace(r, step_s=0.029) for r in job(seconds)]
+    rounded = [dataclasses.replace(r, step_s=0.029) for r in job(seconds)]
     assert scored(rounded, tokens=None).tgs == pytest.approx(scored(job(seconds)).tgs, rel=1e-9)
 
 
@@ -232,7 +233,7 @@ def test_a_straggler_costs_its_time_in_the_whole_window() -> None:
 
 
 def test_tokens_come_from_the_log_or_from_the_cell() -> None:
-    without_tgs = [replace(r, tgs=None) for r in steady()]
+    without_tgs = [dataclasses.replace(r, tgs=None) for r in steady()]
     assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
     assert scored(steady(), tokens=None).value == pytest.approx(scored(steady()).value)
     assert "no step of the window tells Tokens/s/device" in refused(without_tgs, tokens=None)
@@ -242,11 +243,15 @@ def test_an_invariant_that_does_not_hold_is_flagged() -> None:
     assert "invariant-violated" in scored(steady(), tokens=TOKENS * 2).flags
     assert "invariant-violated" in scored(steady(), tokens=TOKENS * 1.006).flags
     assert "invariant-violated" not in scored(steady(), tokens=TOKENS * 1.004).flags
-    mixed = [replace(r, tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()]
+    mixed = [
+        dataclasses.replace(r, tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()
+    ]
     assert "invariant-violated" in scored(mixed, tokens=None).flags
     # seconds of fast steps are rounded coarsely; that is no violation
     fast = [
-        replace(r, step_s=round(0.0288 + r.step * 1e-5, 3), tgs=TOKENS / (0.0288 + r.step * 1e-5))
+        dataclasses.replace(
+            r, step_s=round(0.0288 + r.step * 1e-5, 3), tgs=TOKENS / (0.0288 + r.step * 1e-5)
+        )
         for r in steady()
     ]
     assert "invariant-violated" not in scored(fast).flags
@@ -274,29 +279,29 @@ def test_steps_that_scatter_widely_say_so() -> None:
 
 
 def test_one_rank_and_the_last_start_count() -> None:
-    own = [replace(r, label="0") for r in steady()]
-    other = [replace(r, label="1", step_s=99.0, tgs=TOKENS / 99) for r in steady()]
+    own = [dataclasses.replace(r, label="0") for r in steady()]
+    other = [dataclasses.replace(r, label="1", step_s=99.0, tgs=TOKENS / 99) for r in steady()]
     assert scored(other + own) == scored(own)
-    first = [replace(r, step_s=50.0, tgs=TOKENS / 50) for r in steady(9)]
-    again = [replace(r, start=1) for r in steady()]
+    first = [dataclasses.replace(r, step_s=50.0, tgs=TOKENS / 50) for r in steady(9)]
+    again = [dataclasses.replace(r, start=1) for r in steady()]
     assert scored(first + again).value == scored(steady()).value
 
 
 def test_of_unlabelled_ranks_the_slowest_counts() -> None:
-    late = [replace(r, step_s=(r.step_s or 0) + 0.5, tgs=None) for r in steady()]
-    early = [replace(r, tgs=None) for r in steady()]
+    late = [dataclasses.replace(r, step_s=(r.step_s or 0) + 0.5, tgs=None) for r in steady()]
+    early = [dataclasses.replace(r, tgs=None) for r in steady()]
     assert scored(early + late).step_s == scored(late).step_s
 
 
 def test_a_resumed_run_warms_up_again() -> None:
-    resumed = [replace(r, step=r.step + 3) for r in steady(15)]
+    resumed = [dataclasses.replace(r, step=r.step + 3) for r in steady(15)]
     found = scored(resumed)
     assert found.window == (8, 14)
     assert "resumed" in found.flags
 
 
 def test_a_trainer_that_counts_from_one_did_not_resume() -> None:
-    found = scored([replace(r, step=r.step + 1) for r in steady(15)])
+    found = scored([dataclasses.replace(r, step=r.step + 1) for r in steady(15)])
     assert found.window == (6, 14)
     assert "resumed" not in found.flags
 
@@ -306,7 +311,7 @@ def test_a_cut_off_run_says_so() -> None:
 
 
 def test_hidden_profiler_steps_do_not_count() -> None:
-    hidden = [replace(r, kind="profiler") if r.step in {6, 7} else r for r in steady()]
+    hidden = [dataclasses.replace(r, kind="profiler") if r.step in {6, 7} else r for r in steady()]
     assert scored(hidden).n_steps == 8
 
 
@@ -317,7 +322,7 @@ noisy = st.lists(st.floats(27.0, 31.0), min_size=15, max_size=15)
 def test_the_unit_of_tgs_does_not_matter(seconds: list[float], factor: float) -> None:
     plain = score(job(seconds), protocol=PLAIN, tokens_per_device_step=None)
     scaled = score(
-        [replace(r, tgs=(r.tgs or 0) * factor) for r in job(seconds)],
+        [dataclasses.replace(r, tgs=(r.tgs or 0) * factor) for r in job(seconds)],
         protocol=PLAIN,
         tokens_per_device_step=None,
     )
@@ -402,8 +407,9 @@ def test_a_job_without_its_figure_says_why(
 
 def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:
     """A straggler prints its own lower figures; the score's are those at the score's TGS."""
-    found = scored([replace(each, tflops=each.tgs and each.tgs / 2, mfu=each.tgs and each.tgs / 40)
-                    for each in steady(s9=36.0)])  # fmt: skip
+    steps = steady(s9=36.0)
+    told = [(each, each.tgs or 0.0) for each in steps]
+    found = scored([dataclasses.replace(each, tflops=tgs / 2, mfu=tgs / 40) for each, tgs in told])
     assert found.tgs
     assert found.tflops == pytest.approx(found.tgs / 2)
     assert found.mfu == pytest.approx(found.tgs / 40)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import NoScore, Score, StepRecord

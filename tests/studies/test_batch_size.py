@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -478,7 +479,9 @@ def test_inputs_are_never_guessed() -> None:
     bare = replace(CELL, per_device_batch_size=None)
     with pytest.raises(ConfigError, match="needs to know where to begin"):
         study_of(cell=bare)
-    asked = replace(rates.asked_of(CELL, 30), profiles=(profile("fast", "--xla_fast=1"),))
+    asked = dataclasses.replace(
+        rates.asked_of(CELL, 30), profiles=(profile("fast", "--xla_fast=1"),)
+    )
     with pytest.raises(ConfigError, match="the sweep has profiles"):
         BatchSize(start=8).study(asked)
 
@@ -595,7 +598,7 @@ def asking(run: Run, needed: Callable[[float], float | None], **said: object) ->
 
 
 def asking_study(budget: int = 40, **said: object) -> BatchStudy:
-    asked = replace(rates.asked_of(CELL, budget), asks_compiler=True)
+    asked = dataclasses.replace(rates.asked_of(CELL, budget), asks_compiler=True)
     return BatchSize(**said).study(asked)  # type: ignore[arg-type]
 
 
@@ -722,7 +725,7 @@ def test_compiling_that_ends_for_want_of_memory_is_an_answer() -> None:
 def test_a_compiler_is_asked_of_what_changes_the_program_s_memory_alone(
     said: dict[str, object],
 ) -> None:
-    asked = replace(rates.asked_of(CELL, 40), asks_compiler=True)
+    asked = dataclasses.replace(rates.asked_of(CELL, 40), asks_compiler=True)
     study = BatchSize(**said).study(asked)  # type: ignore[arg-type]
     assert study.policy.compiled_stage == ""
     assert all(each.stage != "compiled" for each in study.propose(()))

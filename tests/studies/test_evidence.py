@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pytest_xlatune.campaign.assess import assess
@@ -42,10 +41,10 @@ def test_one_run_and_no_verdict(each: object) -> None:
 
 def test_the_study_is_named_by_what_the_profile_sets() -> None:
     study = EvidenceStudy(cell=CELL, profile=ONE)
-    reworded = dataclasses.replace(ONE, note="looks good", wave="wave4")
+    reworded = msgspec.structs.replace(ONE, note="looks good", wave="wave4")
     assert EvidenceStudy(cell=CELL, profile=reworded).name == study.name
     assert EvidenceStudy(cell=CELL, profile=reworded).trial.id == study.trial.id
-    other = dataclasses.replace(ONE, env={"NCCL_ALGO": "Ring"})
+    other = msgspec.structs.replace(ONE, env={"NCCL_ALGO": "Ring"})
     assert EvidenceStudy(cell=CELL, profile=other).name != study.name
     declared = study.to_json()
     assert study_of(study.name, declared) == study
@@ -55,7 +54,7 @@ def test_the_run_is_as_long_as_its_window_needs() -> None:
     told = Protocol(steps=40, skip_first_steps=12, profiler_steps=4, eval_interval=5)
     found = evidence_protocol(told)
     assert (found.profiler, found.steps, found.eval_interval) == ("xplane", 18, 0)
-    named = dataclasses.replace(told, profiler="nsys")
+    named = msgspec.structs.replace(told, profiler="nsys")
     assert evidence_protocol(named).profiler == "nsys"
 
 
@@ -94,6 +93,6 @@ def test_a_baseline_that_cannot_be_profiled_stops_nothing() -> None:
     outcome = Outcome(state=State.FAILED, exit_code=1)
     found = assess(trial, CELL, outcome, read_log([refused]), reference=BASELINE.id)
     assert found.decision.next is Next.DROP
-    measured = dataclasses.replace(trial, stage="wave1", protocol=CELL.protocol)
+    measured = msgspec.structs.replace(trial, stage="wave1", protocol=CELL.protocol)
     found = assess(measured, CELL, outcome, read_log([refused]), reference=BASELINE.id)
     assert found.decision.next is Next.STOP

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -394,7 +395,7 @@ def test_the_order_of_the_nodes_changes_no_verdict(order: list[int], is_link: bo
         return replace(run(replace(trial, arm=f"{a}+{b}"), (a, b)), trial=trial)
 
     # the same nodes at the same places under other names: equal in all that is said
-    listed = NetworkStudy(cell=replace(CELL, nodelist=tuple(map(label.get, names))), budget=500)  # type: ignore[arg-type]
+    listed = NetworkStudy(cell=replace(CELL, nodelist=tuple(map(label.get, names))), budget=500)
     before, _ = drive(study_of(8), run)
     after, _ = drive(listed, relabelled)
     assert {own.get(arm, arm): (word, delta) for arm, word, delta in said(after)
@@ -469,7 +470,7 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
     assert none["accusing"] <= 1
     assert none["most waves"] <= 7 + 16
     for fault in (rates.NODE, rates.LINK):
-        found = rates.rates(replace(noise, fault=fault, loss=0.05), 20)
+        found = rates.rates(dataclasses.replace(noise, fault=fault, loss=0.05), 20)
         assert found["right"] >= 18
         assert found["accusing"] <= 1
 

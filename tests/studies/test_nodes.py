@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -424,7 +425,7 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
     """A fiftieth of `benchmarks/node_rates.py`, whose figures are in error_rates.md."""
     healthy = rates.rates(rates.NOISES[2], 20)
     assert healthy["false"] <= 1
-    slow = rates.rates(replace(rates.NOISES[2], slow=1, loss=0.05), 20)
+    slow = rates.rates(dataclasses.replace(rates.NOISES[2], slow=1, loss=0.05), 20)
     assert slow["found"] >= 19
     assert slow["most waves"] == 5
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
 from pytest_xlatune.model.result import TrialResult, VerdictKind

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile, settings_of
 from pytest_xlatune.model.result import (
@@ -51,7 +51,7 @@ def run(
     done: list[TrialResult] = []
     while trials := study.propose(done):
         trial: Trial = trials[0]
-        value = 6.9 + gain_of(trial.profile, gains) + noise(trial, sigma, seed=study.seed)
+        value = 6.9 + gain_of(trial.profile, gains) + noise(trial, sigma, seed=study.seed or 0)
         done.append(measured(trial, value))
     return study, done, study.conclude(done)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load

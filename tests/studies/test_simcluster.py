@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.reason import Why
@@ -127,7 +128,7 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
         note.kind is Why.UNLIKE_WARMUPS and note.fields["arms"][0] == "p000"
         for note in conclusion.notes
     )
-    plain, _ = simulated.sweep(replace(world, warming={}), 2)
+    plain, _ = simulated.sweep(dataclasses.replace(world, warming={}), 2)
     found = {why.kind for each in plain.verdicts for why in each.reasons}
     assert not found & {Why.STEADY_LATER, Why.STEADY_EARLIER}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
@@ -60,7 +61,7 @@ def run_with_dead(study: TuningStudy, cluster: Any, dead: str, *, after: int) ->
 def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen(
     profiles: int, slots: int, baselines: int, longest: int
 ) -> None:
-    study = study_of(replace(EIGHT, profiles=profiles, node_slots=slots), 0)
+    study = study_of(dataclasses.replace(EIGHT, profiles=profiles, node_slots=slots), 0)
     trials = study.propose([])
     of_slots = Counter(each.cell_digest for each in trials if each.is_baseline)
     assert len(of_slots) == baselines
@@ -172,7 +173,7 @@ def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_bu
     history, again = upto(study, cluster, "again")
     at = next(at for at, each in enumerate(again) if each.arm == "p000")
     history += cluster.run([*again[:at], *again[at + 1 :]][:4])  # the winner's is not among them
-    more = study_of(replace(EIGHT, profiles=27), 3)
+    more = study_of(dataclasses.replace(EIGHT, profiles=27), 3)
     while trials := more.propose(history):
         history += cluster.run(trials)
     conclusion = more.conclude(history)
@@ -232,7 +233,7 @@ def test_a_test_of_the_last_wave_says_that_second_runs_may_follow() -> None:
 
 
 def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() -> None:
-    world = replace(EIGHT, effects=(), other=0.005)
+    world = dataclasses.replace(EIGHT, effects=(), other=0.005)
     study, cluster = study_of(world, 3), Cluster(world, 3)
     history, blocks = upto(study, cluster, "confirm")
     arm = next(each.arm for each in blocks if not each.is_baseline)
@@ -255,12 +256,16 @@ def test_no_wave_has_the_name_of_second_runs() -> None:
 @pytest.mark.parametrize(
     ("world", "change"),
     [
-        pytest.param(replace(EIGHT, node_slots=4), {}, id="on too few slots for its blocks"),
-        pytest.param(replace(EIGHT, profiles=15), {}, id="of few profiles"),
+        pytest.param(
+            dataclasses.replace(EIGHT, node_slots=4), {}, id="on too few slots for its blocks"
+        ),
+        pytest.param(dataclasses.replace(EIGHT, profiles=15), {}, id="of few profiles"),
         pytest.param(EIGHT, {"finalists": 3}, id="where the sweep states its finalists"),
         pytest.param(EIGHT, {"confirm": False}, id="where nothing is confirmed"),
         pytest.param(
-            replace(EIGHT, effects=(0.05, *(-0.05,) * 24)), {}, id="of no more than finalists"
+            dataclasses.replace(EIGHT, effects=(0.05, *(-0.05,) * 24)),
+            {},
+            id="of no more than finalists",
         ),
     ],
 )

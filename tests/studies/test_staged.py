@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,8 +39,7 @@ CELLS = tuple(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwoStages(CellArms["TwoWalk"]):
+class TwoStages(CellArms["TwoWalk"], frozen=True, kw_only=True):
     """Each cell once, then the one with the largest score twice more."""
 
     cells: tuple[Cell, ...] = CELLS

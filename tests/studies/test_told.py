@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
 from pytest_xlatune.model.reason import Reason, Why, verbatim

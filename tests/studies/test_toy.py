@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import LedgerError

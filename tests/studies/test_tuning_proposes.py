@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile

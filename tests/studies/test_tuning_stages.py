@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.reason import Reason, Why, verbatim

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.profile import BASELINE_ID

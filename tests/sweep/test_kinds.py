@@ -31,10 +31,10 @@ SLOW = profile("slow", "--xla_slow=1")
 
 def declared(**changed: Any) -> Sweep:
     launcher = CommandLauncher(argv=("train", "{overrides}"))
-    own = {name: value for name, value in changed.items() if name in Sweep.__dataclass_fields__}
+    own = {name: value for name, value in changed.items() if name in Sweep.__struct_fields__}
     rest = {name: value for name, value in changed.items() if name not in own}
     groups = {
-        keyword: group(**{k: v for k, v in rest.items() if k in group.__dataclass_fields__})
+        keyword: group(**{k: v for k, v in rest.items() if k in group.__struct_fields__})
         for keyword, group in GROUPS.items()
     }
     return Sweep(name="kinds", **{"launcher": launcher, "profiles": (SLOW,), **groups, **own})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.slurm._commands import SEPARATOR
 from pytest_xlatune.launchers.command import CommandLauncher

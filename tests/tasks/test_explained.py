@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.ledger import EvidenceRecorded, LedgerEntry, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import replay

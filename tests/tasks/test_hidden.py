@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign.assess import Assessment, without_secrets
 from pytest_xlatune.campaign.playbook import Decision

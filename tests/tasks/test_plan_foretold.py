@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.profile import profile
@@ -73,7 +74,7 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     assert (cost.jobs, cost.most) == (fewest, 50)
     assert cost.lines[0] == f"{fewest} to 50 jobs to run, each on 2 nodes"
     assert cost.node_hours == pytest.approx(50 * 2 * 0.75), "a person is asked about the most"
-    known = replace(cost, known=3)
+    known = dataclasses.replace(cost, known=3)
     assert known.lines[1].startswith(f"about {math.ceil(fewest * 1.5)} to 75 node-hours")
     assert " to 1 d 13 h one after the other" in known.lines[2]
 

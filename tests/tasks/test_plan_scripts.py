@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import EvidenceRecorded, Ledger, TrialEnded, TrialPlanned
@@ -120,6 +121,5 @@ def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
         "NCCL_BUFFSIZE=16M is read as 16",
     ):
         assert words in said, words
-    assert "objects to" not in planned(tmp_path, UserOptions(values={"nodelist": ("n1",)}), replace(
-        DECLARED, profiles=(profile("a", "--xla_gpu_autotune_level=2"),)
-    ))  # fmt: skip
+    asked = replace(DECLARED, profiles=(profile("a", "--xla_gpu_autotune_level=2"),))
+    assert "objects to" not in planned(tmp_path, UserOptions(values={"nodelist": ("n1",)}), asked)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.ledger import Ledger
+from pytest_xlatune.ledger import Ledger, word_of
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
@@ -165,5 +165,5 @@ def test_a_table_that_is_imported_at_the_same_time_is_imported_once(
     with pytest.raises(ConfigError, match="holds this table already"):
         importing.import_table(rows, **said)
     (folder,) = others
-    kinds = [entry.event.kind for entry in Ledger(folder / "ledger.jsonl").refresh()]
+    kinds = [word_of(entry.event) for entry in Ledger(folder / "ledger.jsonl").refresh()]
     assert kinds.count("campaign-opened") == 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_xlatune.ledger import (
@@ -58,8 +58,8 @@ def write(workdir: Path, *, sweep: str, axes: str, events: list[Event]) -> Path:
 def recorded(axes: str, each: Profile, number: int = 0) -> list[Event]:
     of = cell(axes)
     if number:  # recorded again, with a longer window
-        longer = dataclasses.replace(of.protocol, profiler_steps=3 + number)
-        of = dataclasses.replace(of, protocol=longer)
+        longer = msgspec.structs.replace(of.protocol, profiler_steps=3 + number)
+        of = msgspec.structs.replace(of, protocol=longer)
     trial = EvidenceStudy(cell=of, profile=each).trial
     ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))
     event = EvidenceRecorded(
@@ -87,7 +87,7 @@ def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(
         *first, event = recorded(axes, of)
         assert isinstance(event, EvidenceRecorded)
         shares = Shares(of_step={} if share is None else {"idle": share})
-        return [*first, dataclasses.replace(event, shares=shares)]
+        return [*first, msgspec.structs.replace(event, shares=shares)]
 
     events = [
         *told("PP=8", BASELINE, 0.2),
@@ -104,7 +104,7 @@ def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(
 def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:
     results = [measured(cell("PP=8"), ONE, s, n) for n, s in enumerate((0.5, 0.4, 0.6))]
     results.append(measured(cell("PP=8"), BASELINE, 9.0))
-    reworded = dataclasses.replace(ONE, note="again", wave="wave4")
+    reworded = msgspec.structs.replace(ONE, note="again", wave="wave4")
     events: list[Event] = [TrialEnded(result=each) for each in results]
     write(tmp_path, sweep="pp8", axes="PP=8", events=[*events, *recorded("PP=8", reworded)])
     assert captures_of("pp8:overlap-2", tmp_path)[1] == 0.5

@@ -7,10 +7,10 @@ import json
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.entries import Status, history, load
 from pytest_xlatune.model.profile import BASELINE_ID

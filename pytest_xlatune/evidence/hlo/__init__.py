@@ -14,15 +14,16 @@ One pass over the lines, of which all but collectives, calls and loops are only 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import msgspec
+
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 
 # in the order of reports
 KINDS = (
@@ -38,8 +39,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective(Record):
+class Collective(Record, frozen=True, kw_only=True):
     """One collective operation of the program."""
 
     name: str
@@ -56,8 +56,7 @@ class Collective(Record):
     inner: str = ""  # the operation that an async-start wraps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loop(Record):
+class Loop(Record, frozen=True, kw_only=True):
     """A while loop. `unrolled` is the step of its counter: 2 after double buffering."""
 
     name: str
@@ -77,8 +76,7 @@ class Loop(Record):
         return self.body.startswith("windowed_dot_general_body")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thunks(Record):
+class Thunks(Record, frozen=True, kw_only=True):
     """The launch order that the runtime got (`*.thunk_sequence.txt`): an independent count."""
 
     collectives: dict[str, int]
@@ -102,8 +100,7 @@ class Thunks(Record):
         return left.total() - self.unnamed <= optional
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program(Record):
+class Program(Record, frozen=True, kw_only=True):
     """A compiled module."""
 
     source: str
@@ -421,7 +418,7 @@ def read_hlo(
             f"{source}: no readable HLO: {missing}; expected an *after_optimizations.txt of "
             "--xla_dump_to, whole, or the text of compiled.as_text()"
         )
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         _program(parser, source),
         memory_bytes=None if memory is None else read_memory_report(memory),
         options=None if options is None else read_debug_options(options),
@@ -486,7 +483,7 @@ def _program(parser: _Parser, source: str) -> Program:
         opcodes=dict(sorted(parser.opcodes.items())),
         collectives=tuple(collectives),
         loops=tuple(
-            dataclasses.replace(loop, executions=times.get(where, 0))
+            msgspec.structs.replace(loop, executions=times.get(where, 0))
             for where, loop in parser.loops
         ),
         in_flight=_in_flight(callers_first, parser.order, known),

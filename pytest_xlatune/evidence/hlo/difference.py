@@ -20,14 +20,14 @@ import functools
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
 from pytest_xlatune.model.profile import Profile, effective_values
-from pytest_xlatune.model.record import Record, dataclass, digest
+from pytest_xlatune.model.record import Real, Record, digest
 from pytest_xlatune.model.text import counted
 
 
@@ -40,8 +40,7 @@ class Change(StrEnum):
     PROGRAM = "other program"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramDifference(Record):
+class ProgramDifference(Record, frozen=True, kw_only=True):
     """What changed from one program to another, one sentence per fact."""
 
     before: str
@@ -257,8 +256,7 @@ class Expectation:
         return f" ({', '.join(self.kinds)})" if self.kinds else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof(Record):
+class Proof(Record, frozen=True, kw_only=True):
     """Whether a flag acted, and the sentence that says so."""
 
     flag: str
@@ -376,14 +374,13 @@ class Compiled:
     took_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileFinding(Record):
+class CompileFinding(Record, frozen=True, kw_only=True):
     """A profile, judged."""
 
     profile: str
     cls: CompileClass
     sentence: str
-    took_s: float = 0.0
+    took_s: Real = 0.0
     setting: str = ""  # digest of program and run-time settings; "" where there is no program
     later: tuple[str, ...] = ()  # settings that may act at run time only
 

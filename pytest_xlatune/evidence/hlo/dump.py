@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -12,7 +13,6 @@ from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_debug_options, read_hlo, shape_bytes
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError
-from pytest_xlatune.model.record import dataclass
 
 # module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
 # module_0000.jit_train_step.cpu_after_optimizations.txt

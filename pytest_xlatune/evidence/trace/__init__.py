@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
 
 Ints = NDArray[np.int64]

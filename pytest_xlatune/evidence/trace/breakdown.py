@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -47,7 +47,7 @@ from pytest_xlatune.evidence.trace.step_times import (
     assign_by_names,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.text import counted
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
@@ -70,8 +70,7 @@ def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
     return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline(Record):
+class Timeline(Record, frozen=True, kw_only=True):
     """How a stretch of device time was used, in picoseconds. Timelines add up."""
 
     kernels: int = 0
@@ -98,8 +97,8 @@ class Timeline(Record):
     def __add__(self, other: Self) -> Timeline:
         return Timeline(
             **{
-                each.name: getattr(self, each.name) + getattr(other, each.name)
-                for each in fields(Timeline)
+                name: getattr(self, name) + getattr(other, name)
+                for name in Timeline.__struct_fields__
             }
         )
 
@@ -153,8 +152,7 @@ _WEAK, _HELD = frozenset({StepRule.WINDOWS, StepRule.WHOLE}), 2
 ON_MAIN = 0.9  # and at least this share of its time is on the main stream
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeRow(Record):
+class TimeRow(Record, frozen=True, kw_only=True):
     """Kernels taken together: those of a name, an HLO operation or a family."""
 
     name: str
@@ -167,8 +165,7 @@ class TimeRow(Record):
     longest_ps: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(Record):
+class Gpu(Record, frozen=True, kw_only=True):
     """One device: its name, the file it came from, and its time in each step."""
 
     source: str
@@ -184,8 +181,7 @@ class Gpu(Record):
         return sum(self.steps, Timeline())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drill(Record):
+class Drill(Record, frozen=True, kw_only=True):
     """Where the time went: sums over all devices and steps."""
 
     sources: tuple[str, ...]
@@ -204,7 +200,7 @@ class Drill(Record):
     attributed_ps: int  # kernel time with an hlo_op
     excluded: tuple[str, ...] = ()  # truncated or unreadable, with the reason
     warnings: tuple[str, ...] = ()
-    step_s: float | None = None  # from a companion run without profiler
+    step_s: Real | None = None  # from a companion run without profiler
 
     @property
     def total(self) -> Timeline:
@@ -326,7 +322,7 @@ class Observed:
 
 def drill(
     traces: Iterable[Trace | ParseError],
-    window: CaptureWindow = CaptureWindow(),  # noqa: B008 - frozen
+    window: CaptureWindow = CaptureWindow(),
     *,
     step_s: float | None = None,
     observe: Iterable[Callable[[Observed], None]] = (),

@@ -11,6 +11,7 @@ each operation, for `--xla_gpu_pgle_profile_file_or_directory_path`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -19,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
@@ -154,15 +154,16 @@ def _packed(path: str) -> tuple[Trace | ParseError, list[list[int]]]:
         return found, []
     sizes = [[len(each.events) for each in device.streams] for device in found.devices]
     devices = (
-        replace(
+        dataclasses.replace(
             device,
             streams=tuple(
-                replace(each, events=device.events.part(0, 0)) for each in device.streams
+                dataclasses.replace(each, events=device.events.part(0, 0))
+                for each in device.streams
             ),
         )
         for device in found.devices
     )
-    return replace(found, devices=tuple(devices)), sizes
+    return dataclasses.replace(found, devices=tuple(devices)), sizes
 
 
 def _unpacked(found: Trace | ParseError, sizes: list[list[int]]) -> Trace | ParseError:
@@ -172,11 +173,11 @@ def _unpacked(found: Trace | ParseError, sizes: list[list[int]]) -> Trace | Pars
     for device, each in zip(found.devices, sizes, strict=True):
         ends = np.cumsum(each).tolist()
         views = (
-            replace(stream, events=device.events.part(end - size, end))
+            dataclasses.replace(stream, events=device.events.part(end - size, end))
             for stream, size, end in zip(device.streams, each, ends, strict=True)
         )
-        devices.append(replace(device, streams=tuple(views)))
-    return replace(found, devices=tuple(devices))
+        devices.append(dataclasses.replace(device, streams=tuple(views)))
+    return dataclasses.replace(found, devices=tuple(devices))
 
 
 def read_window(

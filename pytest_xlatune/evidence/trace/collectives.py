@@ -30,6 +30,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -39,7 +40,7 @@ from pytest_xlatune.evidence.hlo import Collective, Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Shares
 
 _COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
@@ -62,18 +63,17 @@ _STARTED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTime(Record):
+class CollectiveTime(Record, frozen=True, kw_only=True):
     """A collective operation over all devices and steps; times are of one execution."""
 
     name: str
     kind: str
     size_bytes: int | None  # S above; None where the program is not known, or has it not
     ranks: int | None
-    executions: float  # per device and step
-    duration_s: float  # of its kernel, a mean over devices
-    transfer_s: float | None  # of the shortest in a group; None for one device, and point to point
-    exposed_s: float  # per device and step: nothing computes; two at once share it
+    executions: Real  # per device and step
+    duration_s: Real  # of its kernel, a mean over devices
+    transfer_s: Real | None  # of the shortest in a group; None for one device, and point to point
+    exposed_s: Real  # per device and step: nothing computes; two at once share it
 
     @property
     def wait_s(self) -> float | None:
@@ -93,23 +93,21 @@ class CollectiveTime(Record):
         return None if self.algbw is None or factor is None else self.algbw * factor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Late(Record):
+class Late(Record, frozen=True, kw_only=True):
     """The device that the others of a step waited for most, and what they waited for it in all."""
 
     step: int
     device: str
-    imposed_s: float  # the sum over the other devices
-    of_all: float  # share of all waits of the step
+    imposed_s: Real  # the sum over the other devices
+    of_all: Real  # share of all waits of the step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Communication(Record):
+class Communication(Record, frozen=True, kw_only=True):
     """The collectives of a window."""
 
     rows: tuple[CollectiveTime, ...]  # the costliest first
     late: tuple[Late, ...]  # for each step with a wait
-    idle_s: dict[str, float]  # cause -> seconds per device and step
+    idle_s: dict[str, Real]  # cause -> seconds per device and step
     unmatched: tuple[str, ...]  # operations of the trace that the program does not have
     notes: tuple[str, ...] = ()
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,6 @@ from pytest_xlatune.evidence.protobuf import (
     text,
 )
 from pytest_xlatune.evidence.trace import ABSENT
-from pytest_xlatune.model.record import dataclass
 
 TAG = 4 << 3 | 2  # of an event in a line, and of a stat in an event
 OPENING = 1 << 3  # the tag of the id with which both begin, unless it is 0

@@ -13,18 +13,17 @@ from collections.abc import Mapping
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Real, Record
 
 NOTEWORTHY = 0.005  # of the span: a part that moved less is not named in the sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Record):
+class Part(Record, frozen=True, kw_only=True):
     """A figure of two variants, in seconds per device per step."""
 
     name: str
-    before_s: float
-    after_s: float
+    before_s: Real
+    after_s: Real
 
     @property
     def change_s(self) -> float:
@@ -32,8 +31,7 @@ class Part(Record):
         return self.after_s - self.before_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceComparison(Record):
+class TraceComparison(Record, frozen=True, kw_only=True):
     """Two variants side by side.
 
     `sentence` tells of a step from its start to that of the next, where both variants have two

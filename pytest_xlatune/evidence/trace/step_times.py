@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.trace import ABSENT, Annotation, Events, Ints, Trace
-from pytest_xlatune.model.record import dataclass
 
 SPARSE = 4  # numbers of launches with wider gaps than so many are searched, not looked up
 

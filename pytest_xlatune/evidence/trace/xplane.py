@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -63,7 +63,6 @@ from pytest_xlatune.evidence.trace.columns import (
     read_table,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import dataclass
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"

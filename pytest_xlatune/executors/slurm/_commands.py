@@ -16,14 +16,15 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State
 
 COMMAND_TIMEOUT_S = 60.0

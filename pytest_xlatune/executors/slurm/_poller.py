@@ -23,13 +23,16 @@ only spares questions.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import SchedulerDown
@@ -49,7 +52,6 @@ from pytest_xlatune.executors.slurm._commands import (
 )
 from pytest_xlatune.executors.slurm._script import SCRIPTS
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Outcome, State
 
 ROUND_S = 3.0
@@ -253,7 +255,9 @@ def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome
     # signal 9 alone is tried again: such a trial ran out of the host's memory three times
     if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
         # Slurm tells it of the step alone; the job failed with the signal that ended it
-        job = replace(job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said))
+        job = dataclasses.replace(
+            job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said)
+        )
     if not ranks and job.outcome.state is State.FAILED:
         why = _full(folder) or _last_words(folder, job)
         return replace(job.outcome, reason=f"{job.outcome.reason}{why}")

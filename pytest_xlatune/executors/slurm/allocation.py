@@ -15,7 +15,6 @@ campaign has one at a time there, and srun without `--overlap` waits where anoth
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -24,8 +23,9 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune import owned
 from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, Sight, payload
@@ -58,7 +58,7 @@ from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_wh
 from pytest_xlatune.executors.slurm._script import SCRIPTS
 from pytest_xlatune.model.errors import LedgerError, SubmissionError
 from pytest_xlatune.model.hosts import compress, expand
-from pytest_xlatune.model.record import TIME, Record, dataclass
+from pytest_xlatune.model.record import Record, Time
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
@@ -98,8 +98,7 @@ done
 _DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SrunStep(Record):
+class SrunStep(Record, frozen=True, kw_only=True):
     """A step that was started.
 
     Attributes:
@@ -117,12 +116,11 @@ class SrunStep(Record):
     process: ProcessRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SrunEnd(Record):
+class SrunEnd(Record, frozen=True, kw_only=True):
     """How srun ended: its exit status as a shell has it, -1 where nothing tells it."""
 
     code: int
-    end_s: float = field(metadata=TIME)
+    end_s: Time
 
 
 class AllocationExecutor(OnSlurm):
@@ -359,7 +357,7 @@ class AllocationExecutor(OnSlurm):
         if said.state is State.PENDING and said.reason.startswith(("PENDING", "REQUEUE")):
             # an sbatch whose node died began its script anew, or waits to do so
             reason = f"{said.reason}, put back into the queue"
-            put_back = dataclasses.replace(said, state=State.REQUEUED, reason=reason)
+            put_back = msgspec.structs.replace(said, state=State.REQUEUED, reason=reason)
             return _with_allocation(folder, step, put_back)
         if said.state.is_final:
             until_s = said.end_s or math.inf
@@ -522,7 +520,7 @@ def _at(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome
 def _told(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
     """Return how an attempt ended, by Slurm's word of its step and by the payloads'."""
     found = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
-    return dataclasses.replace(found, allocation=step.allocation)
+    return msgspec.structs.replace(found, allocation=step.allocation)
 
 
 def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
@@ -550,7 +548,7 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
         outcome = _at(step, end, State.LOST, why)
     else:
         signal = max(end.code - _SHELL_SIGNAL, 0) or None
-        outcome = dataclasses.replace(
+        outcome = msgspec.structs.replace(
             _at(step, end, State.FAILED, f"FAILED: srun ended with {end.code}"),
             exit_code=None if signal else end.code,
             signal=signal,
@@ -577,7 +575,7 @@ def _with_allocation(folder: Path, step: SrunStep, said: Outcome) -> Outcome:
     elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
         state = State.PREEMPTED
         reason = f"allocation {step.allocation} was over before it began: {said.reason}"
-    cut = dataclasses.replace(
+    cut = msgspec.structs.replace(
         said,
         state=state,
         reason=reason,

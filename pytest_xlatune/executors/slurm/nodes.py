@@ -11,13 +11,13 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.executors import OWN_JOBS, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import expand, switches
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")

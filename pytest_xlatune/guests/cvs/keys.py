@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
 from pytest_xlatune.guests.cvs.source import Path, is_comment, leaves_of, written
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 
 USED, DIFFERENT, DROPPED = "used", "different", "dropped"
 IGNORED, COMMENT, UNKNOWN = "ignored", "comment", "unknown"

@@ -8,6 +8,7 @@ reads them on top. Slurm starts one process a node, and the container is inside 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_xlatune.guests.cvs.source import setting_text
@@ -16,7 +17,6 @@ from pytest_xlatune.launchers.maxtext import trial_keys
 from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import Flag, format_flags
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 CONFIG_FILE = "maxtext_config.yml"

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.reason import Reason, verbatim
-from pytest_xlatune.model.record import Record, dataclass, digest
+from pytest_xlatune.model.record import Real, Record, digest
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,
@@ -83,13 +84,12 @@ def _fell(score: Score) -> float | None:
     return float(score.loss < score.first_loss)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand(Record):
+class Demand(Record, frozen=True, kw_only=True):
     """The demand on the mean of one metric: `min` or `max` and a value; "" and None records it."""
 
     metric: str
     bound: str = ""
-    value: float | None = None
+    value: Real | None = None
 
     @property
     def words(self) -> str:
@@ -103,8 +103,7 @@ class Demand(Record):
         return found if found is not None and math.isfinite(found) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds(DeclaredStudy):
+class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
     """A sweep's question: does the cell as deployed meet these demands?
 
     Attributes:
@@ -128,8 +127,7 @@ class Thresholds(DeclaredStudy):
         return ThresholdStudy(cell=asked.cell, demands=self.demands, jobs=self.jobs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThresholdStudy(OneCell):
+class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """So many jobs of a cell as deployed, and a verdict for each metric."""
 
     traits: ClassVar[Traits] = Traits(aim=Aim.GATES)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from pytest_xlatune.guests.cvs.keys import CLASSES, Leaf
 from pytest_xlatune.guests.cvs.source import plain
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import without_secrets
 
 SINGLE, DISTRIBUTED = "single", "distributed"

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -29,7 +30,6 @@ from pytest_xlatune.guests.cvs.values import PREFIX, TFLOPS, TOKENS, CvsCell, Cv
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.profile import APPENDING, Profile
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import Covered

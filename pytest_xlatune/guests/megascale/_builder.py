@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 
 from pytest_xlatune.guests.megascale._lines import WORKER, TextLine, WorkerList, worker_list
 from pytest_xlatune.guests.megascale.digest import (
@@ -18,7 +19,6 @@ from pytest_xlatune.guests.megascale.digest import (
     cause_of_word,
     judged,
 )
-from pytest_xlatune.model.record import dataclass
 
 _STRAY_LINES = 2000  # lines of others between two lines of a digest
 _MOST_LINES = 20_000  # of one digest
@@ -245,9 +245,9 @@ class DigestBuilder:
         if last is None or not last.programs:
             return False
         if key == "Fingerprint":
-            last.programs[-1] = replace(last.programs[-1], fingerprint=value or None)
+            last.programs[-1] = dataclasses.replace(last.programs[-1], fingerprint=value or None)
         elif (found := self._list(value)).workers:
-            last.programs[-1] = replace(last.programs[-1], sample=found.workers[0])
+            last.programs[-1] = dataclasses.replace(last.programs[-1], sample=found.workers[0])
         return True
 
     def _launch(self, value: str, last: _Launch | None) -> bool:
@@ -370,7 +370,7 @@ class DigestBuilder:
             last_line=self.last,
         )
         missing = [*self._missing(made), *(("the end of a message",) if is_open else ())]
-        return judged(replace(made, missing=tuple(dict.fromkeys(missing))))
+        return judged(dataclasses.replace(made, missing=tuple(dict.fromkeys(missing))))
 
     def _says_nothing(self) -> bool:
         return self._prose is None and (self._word is None or cause_of_word(self._word) is None)
@@ -387,7 +387,7 @@ class DigestBuilder:
 
     def _states(self) -> tuple[TpuState, ...]:
         found = [
-            replace(
+            dataclasses.replace(
                 state,
                 launch_id=_ident(launch),
                 module=_only(each.module for each in launch.programs),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from pytest_xlatune.guests.megascale.digest import Worker
 from pytest_xlatune.logs.grammar import plain_segments, unwrap
-from pytest_xlatune.model.record import dataclass
 
 _LISTED = 10  # of a cut list libtpu prints eleven, and a number that is one too large
 

@@ -9,7 +9,10 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.cli import add_json, complain, show, show_json
 from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport, TpuState
@@ -17,7 +20,7 @@ from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.tasks.files import STDIN, chunks_of
 
 _ROWS = 12  # of a table of states
@@ -249,5 +252,5 @@ def megascale_json(logs: Iterable[MegascaleLog]) -> Json:
     return {
         "schema": SCHEMA,
         "digests": [digest.to_json() for each in found for digest in each.report.digests],
-        "trigger": triggers[0].to_json() if triggers else None,
+        "trigger": msgspec.to_builtins(triggers[0]) if triggers else None,
     }

@@ -7,20 +7,24 @@ The causes and what they ask for are data: `megascale.toml`. This module reads n
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json, dataclass
+from pytest_xlatune.model.record import Json
 
 _FILE = Path(__file__).with_name("megascale.toml")
 
 SCHEMA = 1
+_OF_SPARSE = ("hlo", "tag", "pc", "hosts", "cores")  # the text says no more of them
 
 
 class Layout(StrEnum):
@@ -106,6 +110,12 @@ class TpuState:
         """Whether these cores have no program."""
         return self.hlo == "(program completed)"
 
+    def to_json(self) -> dict[str, Json]:
+        """Return its entry in the JSON document."""
+        found: dict[str, Json] = msgspec.to_builtins(self)
+        del found["is_cut"]  # the count of cores is corrected
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
@@ -173,9 +183,7 @@ class Digest:
         return {
             "layout": str(self.layout),
             "cause": self.cause and self.cause.enum,
-            "culprits": [
-                {"job": each.job, "task": each.task, "host": each.host} for each in self.culprits
-            ],
+            "culprits": msgspec.to_builtins(self.culprits),
             "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
             "first_error": error and {"type": error[0], "time": error[1]},
             "launches": [
@@ -192,31 +200,9 @@ class Digest:
                 }
                 for ident, programs in self.launches
             ],
-            "sparse": [
-                {
-                    "hlo": each.hlo,
-                    "tag": each.tag,
-                    "pc": each.pc,
-                    "hosts": list(each.hosts),
-                    "cores": each.cores,
-                }
-                for each in self.sparse
-            ],
+            "sparse": [{name: each.to_json()[name] for name in _OF_SPARSE} for each in self.sparse],
             "messages": [{"worker": str(each), "text": text} for each, text in self.messages],
-            "states": [
-                {
-                    "module": each.module,
-                    "fingerprint": each.fingerprint,
-                    "launch_id": each.launch_id,
-                    "tag": each.tag,
-                    "pc": each.pc,
-                    "hlo": each.hlo,
-                    "computation": each.computation,
-                    "hosts": list(each.hosts),
-                    "cores": each.cores,
-                }
-                for each in self.states
-            ],
+            "states": [each.to_json() for each in self.states],
             "truncated": bool(self.missing),
             "line": self.line,
         }
@@ -232,17 +218,6 @@ class Trigger:
     completed: int | None
     step_globally_in_progress: bool | None
     timeout: str | None
-
-    def to_json(self) -> Json:
-        """Return its entry in the JSON document."""
-        return {
-            "launch_id": self.launch_id,
-            "graphs": self.graphs,
-            "completed": self.completed,
-            "step_globally_in_progress": self.step_globally_in_progress,
-            "timeout": self.timeout,
-            "line": self.line,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +243,7 @@ class MegascaleReport:
         return {
             "schema": SCHEMA,
             "digests": [each.to_json() for each in self.digests],
-            "trigger": self.trigger and self.trigger.to_json(),
+            "trigger": msgspec.to_builtins(self.trigger),
         }
 
 
@@ -366,7 +341,7 @@ def judged(digest: Digest) -> Digest:
     # the hosts of a verdict that its own table refutes were examples of nothing
     is_refuted = cause is not digest.cause
     culprits = () if is_refuted else digest.culprits
-    return replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
+    return dataclasses.replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
 
 
 def _has_mismatch(digest: Digest) -> bool:

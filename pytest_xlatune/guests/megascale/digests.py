@@ -21,8 +21,8 @@ The causes and what they ask for are data: `megascale.toml`.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 
 from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
 from pytest_xlatune.guests.megascale._lines import TextLine, payloads, unwrapped
@@ -149,7 +149,7 @@ class MegascaleReader:
             return line
         text = " ".join(each.text.strip() for each in lines)
         if cause_of_prose(text) is not None:
-            first: TextLine = replace(lines[0], text=text)
+            first: TextLine = dataclasses.replace(lines[0], text=text)
             return first
         if (
             len(lines) < _HEAD_LINES
@@ -200,7 +200,7 @@ class MegascaleReader:
                 key = (known.kind, body[:200])
                 seen = self._sightings.get(key)
                 if seen is not None:
-                    self._sightings[key] = replace(seen, count=seen.count + 1)
+                    self._sightings[key] = dataclasses.replace(seen, count=seen.count + 1)
                 elif len(self._sightings) < _MOST_SIGHTINGS:
                     self._sightings[key] = SeenLine(known=known, line=line.number, text=body[:500])
 
@@ -213,7 +213,7 @@ class MegascaleReader:
         made = builder.digest(at_the_end=is_last)
         trigger = self._trigger
         is_after = made is not None and trigger is not None and trigger.line < made.line
-        return replace(made, is_after_trigger=True) if made and is_after else made
+        return dataclasses.replace(made, is_after_trigger=True) if made and is_after else made
 
 
 def _first(block: bytes, at: int, end: int) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import whole
 
 _OPENXLA = "openxla.org/xla: Debugging MXLA issues"

@@ -12,15 +12,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass, written
+from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
@@ -95,9 +97,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SHORT: Mapping[str, str] = {PER_DEVICE: "pdbs", TARGET_LENGTH: "length"}
 
 
-@written("batch size")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSize(DeclaredStudy):
+class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
     Attributes:
@@ -126,19 +126,19 @@ class BatchSize(DeclaredStudy):
 
     kind: ClassVar[str] = KIND
     key: str = PER_DEVICE
-    sizes: tuple[float, ...] = ()
+    sizes: tuple[Real, ...] = ()
     values: tuple[str, ...] = ()
     is_ordered: bool | None = None
-    start: float | None = None
-    step: float = 1.0
-    smallest: float | None = None
-    largest: float | None = None
-    ceiling: float | None = None
-    compiled_ceiling: float | None = None
+    start: Real | None = None
+    step: Real = 1.0
+    smallest: Real | None = None
+    largest: Real | None = None
+    ceiling: Real | None = None
+    compiled_ceiling: Real | None = None
     blocks: int = 4
-    sigma: float | None = None
+    sigma: Real | None = None
     prefers_smaller: bool = False
-    peak_tflops: float | None = None
+    peak_tflops: Real | None = None
     key_of_study: str = ""
     by: str = ""
     by_values: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class BatchSize(DeclaredStudy):
                     "each parallelism a study of its own"
                 )
         # 2048 and "2048" are one value
-        object.__setattr__(self, "by_values", tuple(map(str, self.by_values)))
+        msgspec.structs.force_setattr(self, "by_values", tuple(map(str, self.by_values)))
         self._check_second()
 
     def _check_second(self) -> None:
@@ -322,8 +322,7 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
     return replace(cell, overrides={**cell.overrides, key: text})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchStudy(RankedCells["BatchWalk"]):
+class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True):
     """One search for a batch size.
 
     Attributes:
@@ -346,7 +345,7 @@ class BatchStudy(RankedCells["BatchWalk"]):
     asked: BatchSize = BatchSize()
     budget: int = 30
     seed: int = 0
-    loss_tolerance: float = 0.02
+    loss_tolerance: Real = 0.02
     asks_compiler: bool = False
     by_values: tuple[str, ...] = ()
 

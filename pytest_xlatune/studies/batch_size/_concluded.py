@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass
+from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -73,8 +74,7 @@ NO_FIT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeCeiling(Record):
+class SizeCeiling(Record, frozen=True, kw_only=True):
     """How large a size fits, with one value of the second key where there is one.
 
     Attributes:
@@ -102,8 +102,7 @@ class SizeCeiling(Record):
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRecord(CellsRecord):
+class BatchRecord(CellsRecord, frozen=True, kw_only=True):
     """What a search for a batch size found besides its verdicts.
 
     Attributes:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import dataclass
 
 UP, DOWN = 1.5, 1.6  # factors while all sizes fit, while none does
 # by halves more of the jobs ran out of memory, and none of those tells a speed

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Record, dataclass, written
+from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.written import Written
 from pytest_xlatune.studies import (
     Aim,
     Asked,
@@ -50,9 +53,7 @@ _CANNOT_START = (
 )
 
 
-@written("load")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load(Record):
+class Load(Written, frozen=True, kw_only=True):
     """One line of the table: a model on so many of the sweep's nodes.
 
     Attributes:
@@ -66,8 +67,8 @@ class Load(Record):
     model: str
     nodes: int = 0
     parallelism: str = ""
-    overrides: dict[str, str] = field(default_factory=dict)
-    per_device_batch_size: float | None = None
+    overrides: dict[str, str] = msgspec.field(default_factory=dict)
+    per_device_batch_size: Real | None = None
 
     @property
     def name(self) -> str:
@@ -100,9 +101,7 @@ class Load(Record):
         return names[count : 2 * count] if 2 * count <= len(names) else names[len(names) - count :]
 
 
-@written("commits")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commits(DeclaredStudy):
+class Commits(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
 
     Without loads a range `main..HEAD` is searched for the commit that changed the speed. With
@@ -120,7 +119,7 @@ class Commits(DeclaredStudy):
     commits: str = ""
     loads: tuple[Load, ...] = ()
     sought: str = "slower"
-    peak_tflops: float | None = None
+    peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
@@ -159,8 +158,9 @@ class Commits(DeclaredStudy):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommitStudy(CellArms[_halving.Halving | _table.CommitTable]):
+class CommitStudy(
+    CellArms[_halving.Halving | _table.CommitTable], frozen=True, kw_only=True, dict=True
+):
     """One study of commits: a search, or a table.
 
     Attributes:
@@ -180,7 +180,7 @@ class CommitStudy(CellArms[_halving.Halving | _table.CommitTable]):
     is_search: bool = False
     budget: int = 50
     seed: int = 0
-    loss_tolerance: float = 0.02
+    loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
         if not self.labels or len(self.cells) % len(self.labels):

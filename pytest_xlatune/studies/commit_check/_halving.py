@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior

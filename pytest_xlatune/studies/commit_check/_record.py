@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass
+from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
@@ -47,8 +47,7 @@ class Found(StrEnum):
     TABLE = "TABLE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitsRecord(CellsRecord):
+class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
     """What a study of commits found.
 
     Attributes:
@@ -72,15 +71,15 @@ class CommitsRecord(CellsRecord):
     first: str = ""
     last: str = ""
     is_faster: bool = False
-    delta: float | None = None
-    excluded: float | None = None
+    delta: Real | None = None
+    excluded: Real | None = None
     commits: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     losses: tuple[Reason, ...] = ()
     words: tuple[tuple[str, int], ...] = ()
     left_out: tuple[Reason, ...] = ()
     why: Reason | None = None
-    chances: tuple[float, ...] = ()
+    chances: tuple[Real, ...] = ()
 
     @property
     def summary(self) -> tuple[Reason, ...]:

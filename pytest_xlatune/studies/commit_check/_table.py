@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, relative

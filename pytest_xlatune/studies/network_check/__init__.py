@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations
 from statistics import fmean, median
 from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -24,7 +26,7 @@ from pytest_xlatune.model.metric import BUSBW, TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import dataclass, digest, written
+from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.beside import (
@@ -91,9 +93,7 @@ class NetworkWord(Words):
     NO_FAULT = "NO FAULT"  # none was found
 
 
-@written("network")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network(DeclaredStudy):
+class Network(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Network())`, and the nodes that it is run on.
 
     Attributes:
@@ -105,9 +105,9 @@ class Network(DeclaredStudy):
     """
 
     kind: ClassVar[str] = KIND
-    racks: dict[str, str] = field(default_factory=dict)
+    racks: dict[str, str] = msgspec.field(default_factory=dict)
     topology: str = ""
-    peak_tflops: float | None = None
+    peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
@@ -132,8 +132,7 @@ class Network(DeclaredStudy):
         return NetworkStudy(cell=asked.cell, asked=self, budget=asked.budget)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkStudy(CellArms["NetworkWalk"]):
+class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True):
     """One check of a network.
 
     Attributes:

@@ -7,12 +7,12 @@ all: what lies between two racks is shared by their nodes. Names in, pairs out; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, zip_longest
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted
 
 Pair = tuple[str, str]  # in the order of the node list

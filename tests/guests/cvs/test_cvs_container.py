@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from pytest_xlatune import Sweep
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.local import LocalExecutor
@@ -65,11 +67,7 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
         args=podman_site.args,
         mounts=(*outer.mounts, "/usr:/usr:ro"),
     )
-    cell = (
-        dataclasses.replace(sweep, launcher=launcher)
-        .resolve(UserOptions(values={"executor": "local"}))
-        .cell
-    )
+    cell = replace(sweep, launcher=launcher).resolve(UserOptions(values={"executor": "local"})).cell
     spec = launcher.launch(make_trial(cell), cell)
     assert TOKEN not in json.dumps(spec.to_json())
     run = f"run-{uuid.uuid4().hex[:8]}"

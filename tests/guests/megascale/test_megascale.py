@@ -114,7 +114,7 @@ def test_the_layouts_of_the_documents_are_read() -> None:
         assert any("behind, at launch 193" in each for each in digest.notes)
     [oldest] = read(OLDEST).digests
     assert (oldest.layout, oldest.cause and oldest.cause.enum) == ("0.0.11", "BAD_TPU_CHIP")
-    assert oldest.to_json()["culprits"] == [{"job": None, "task": None, "host": "t1v-n-3"}]
+    assert oldest.to_json()["culprits"] == ({"job": None, "task": None, "host": "t1v-n-3"},)
     assert {(each.pc, each.hosts) for each in oldest.states} == {
         (700, ("t1v-n-0", "t1v-n-1")),
         (0, ("t1v-n-3",)),
@@ -216,8 +216,18 @@ def test_sparse_cores_are_read() -> None:
     )
     [digest] = read(text + "\n").digests
     assert digest.to_json()["sparse"] == [
-        {"hlo": "async-start.3", "tag": 3, "pc": 999, "hosts": ["h-2"], "cores": 1},
-        {"hlo": "async-start.3", "tag": 3, "pc": 555, "hosts": ["h-0", "h-1", "h-3"], "cores": 3},
+        {"hlo": "async-start.3", "tag": 3, "pc": 999, "hosts": ("h-2",), "cores": 1},
+        {
+            "hlo": "async-start.3",
+            "tag": 3,
+            "pc": 555,
+            "hosts": (
+                "h-0",
+                "h-1",
+                "h-3",
+            ),
+            "cores": 3,
+        },
     ]
     assert [str(each) for each in digest.culprits] == ["t/2:h-2"]
     assert digest.cls is FailureClass.TPU_CHIP

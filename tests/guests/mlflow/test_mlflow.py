@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.mlflow import log_to_mlflow
@@ -119,7 +120,7 @@ def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None
     log_to_mlflow(report, key="one")
     arms = report.conclusion.verdicts
     fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
-    lower = replace(report, conclusion=replace(report.conclusion, verdicts=fell))
+    lower = dataclasses.replace(report, conclusion=replace(report.conclusion, verdicts=fell))
     runs = json.loads(log_to_mlflow(lower, key="one"))["arms"]
     assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
 

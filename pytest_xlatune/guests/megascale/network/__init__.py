@@ -10,9 +10,10 @@ Definitions of kinds, bursts and slack: openxla/xprof, megascale and DCN slack a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +29,6 @@ from pytest_xlatune.guests.megascale.network._transfers import (
     slack_of,
 )
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import dataclass
 
 __all__ = [
     "Counters",
@@ -251,7 +251,7 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
     window_ps = int(end.max() - start.min())
     known = np.unique(valid.label)
     by_label = _latencies(np.searchsorted(known, valid.label), latency)
-    return replace(
+    return dataclasses.replace(
         found,
         size=int(valid.size.sum()),
         latency=_latencies(np.zeros(len(latency), np.int64), latency)[0],

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from pytest_xlatune.evidence.trace import ABSENT
 from pytest_xlatune.evidence.trace.columns import Columns, decode, name_of, read_line, read_stat
 from pytest_xlatune.evidence.trace.xplane import LIMIT_NS, Plane, Range, read_plane
 from pytest_xlatune.model.errors import ParseError
-from pytest_xlatune.model.record import dataclass
 
 WORKER = "Megascale"
 RECEIVE = "MegaScale: Communication Transport Receive"

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
 
 from pytest_xlatune.guests.megascale.network._reading import Counted, Transfer
-from pytest_xlatune.model.record import dataclass
 
 MOST_GBIT_S = 200.0  # xprof takes a higher rate of one transfer for a wrong duration
 

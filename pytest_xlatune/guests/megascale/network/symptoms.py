@@ -6,6 +6,7 @@ The rules are ours; each says its threshold in its text. Of two variants: what m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from pytest_xlatune.guests.megascale.network import (
     measure,
     read_traffic,
 )
-from pytest_xlatune.model.record import dataclass
 from pytest_xlatune.model.text import counted
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s a host, as xprof assumes

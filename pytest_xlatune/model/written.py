@@ -1,0 +1,196 @@
+"""What users construct is held against its annotations, for Python checks none.
+
+A mistake is told, not tripped over: a keyword that does not exist with the nearest one, a missing
+one by its name, and a value of another kind where the class' own checks cannot deal with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.record import Real, Record
+from pytest_xlatune.model.redact import brief, hide, secrets_said
+
+_T = TypeVar("_T")
+# A dataclass, then a Struct, for a keyword that is not given:
+#   __init__() missing 1 required keyword-only argument: 'model_tag'
+#   Missing required argument 'model_tag'
+_MISSING = re.compile(r"(?i)missing (?:\d+ )?required [\w -]*arguments?:? '(?P<name>\w+)'")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    Real: "a number",
+    bool: "True or False",
+}
+
+
+class Telling(msgspec.StructMeta):
+    """The class of Structs that users construct. A decoder does not come by here."""
+
+    def __call__(cls, *args: Any, **said: Any) -> Any:  # noqa: N805 - of a class
+        """Return the instance, or tell which keyword is wrong."""
+        what = _HUMP.sub(" ", cls.__name__).lower()
+        return _told(cls, what, super().__call__, *args, **said)
+
+
+class Written(Record, frozen=True, kw_only=True, metaclass=Telling):
+    """Base of a record that users construct. Messages call it as its class, in small letters."""
+
+
+def written(what: str) -> Callable[[type[_T]], type[_T]]:
+    """Decorate a dataclass that users construct; messages call it `what`."""
+
+    def telling(cls: type[_T]) -> type[_T]:
+        plain: Any = cls.__init__
+
+        @functools.wraps(plain)
+        def init(self: Any, *args: Any, **said: Any) -> None:
+            _told(cls, what, functools.partial(plain, self), *args, **said)
+
+        cls.__init__ = init  # type: ignore[method-assign]
+        return cls
+
+    return telling
+
+
+def _told(cls: Any, what: str, make: Callable[..., Any], *args: Any, **said: Any) -> Any:
+    try:
+        return make(*args, **said)
+    except ConfigError as error:
+        raise told_without(error, *args, said) from None
+    except (TypeError, AttributeError) as error:
+        names, where = names_of(cls), f"{cls.__name__}(...)"
+        unknown = next((each for each in said if each not in names), None)
+        if unknown is not None:
+            raise ConfigError.unknown("keyword", unknown, valid=names, where=where) from None
+        missing = _MISSING.search(str(error))
+        if missing and missing["name"] in names and missing["name"] not in said:
+            absent = missing["name"]
+            raise ConfigError(f"{where}: {absent} is missing; write {absent}=...") from None
+        try:
+            _check_each(cls, said, what=what)
+        except ConfigError as told:
+            raise told_without(told, *args, said) from None
+        raise
+
+
+def names_of(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields that a class is made of."""
+    if issubclass(cls, msgspec.Struct):
+        return tuple(cls.__struct_fields__)
+    return tuple(each.name for each in dataclasses.fields(cls) if each.init)
+
+
+def check_kinds(
+    declared: object, *, what: str, named: Mapping[str, type] = MappingProxyType({})
+) -> None:
+    """Refuse an attribute whose value is not of its annotated kind.
+
+    Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
+    annotation of another sort is left alone.
+
+    Args:
+        declared: a Struct, or an instance of a dataclass; any other is left alone.
+        what: how messages call it, e.g. "sweep 'pp8'".
+        named: classes that its annotations name without loading them.
+
+    Raises:
+        ConfigError: names the first wrong one, the value and the expected kind.
+    """
+    cls: Any = type(declared)
+    if dataclasses.is_dataclass(cls) or isinstance(declared, msgspec.Struct):
+        said = {name: getattr(declared, name) for name in names_of(cls)}
+        _check_each(cls, said, what=what, named=named)
+
+
+def _check_each(
+    cls: Any,
+    said: Mapping[str, Any],
+    *,
+    what: str,
+    named: Mapping[str, type] = MappingProxyType({}),
+) -> None:
+    for name, kind in _kinds(cls, tuple(named.items())).items():
+        if name in said:
+            _check(kind, said[name], where=f"{what}: {name}")
+
+
+def told_without(error: ConfigError, *said: object) -> ConfigError:
+    """Return an error about what a user said, without the secrets in it."""
+    secrets = frozenset[str]().union(*map(secrets_said, said))
+    return type(error)(hide(str(error), secrets))
+
+
+@functools.cache
+def _kinds(cls: Any, named: tuple[tuple[str, type], ...]) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(cls, localns=dict(named))
+    except NameError:  # a launcher of the user's own may name types for its checker alone
+        return {}
+    return {each: hints[each] for each in names_of(cls)}
+
+
+def _check(kind: Any, value: object, *, where: str) -> None:
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if not any(_fits(each, value) for each in of):
+            named = [each for each in of if each is not type(None)]
+            _check(named[0] if len(named) == 1 else object, value, where=where)
+            raise wrong_kind(where, value, " or ".join(each.__name__ for each in named))
+    elif origin is typing.Literal:
+        if value not in of:
+            choice, _, attribute = where.rpartition(": ")
+            raise ConfigError.unknown(attribute, str(value), valid=map(str, of), where=choice)
+    elif origin is tuple:
+        if not isinstance(value, tuple | list):
+            raise wrong_kind(where, value, "a tuple: write (..., ) around what it holds")
+        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
+        for number, (each, item) in enumerate(zip(kinds, value, strict=False)):
+            _check(each, item, where=f"{where}[{number}]")
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise wrong_kind(where, value, "a mapping of names to values")
+        for key, item in value.items():
+            _check(of[0], key, where=f"{where}, the name {key!r}")
+            _check(of[1], item, where=f"{where}[{key!r}]")
+    elif not _fits(kind, value):
+        raise wrong_kind(where, value, _WORDS.get(kind) or kind.__name__)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Whether a value is of a kind as far as its class says; one that cannot be told fits."""
+    if kind is Any:
+        return True
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        try:
+            _check(kind, value, where="")
+        except ConfigError:
+            return False
+        return True
+    if kind is Real or kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(kind, type) or typing.Protocol in kind.__bases__:
+        return True
+    return isinstance(value, kind)
+
+
+def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
+    """Return the error of a value of another kind: where it stands, its kind, the expected one."""
+    found = f"{where} is {brief(value)} ({type(value).__name__})"
+    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
+    return ConfigError(f"{found}, expected {expected}{hint}")

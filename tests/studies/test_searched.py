@@ -244,7 +244,8 @@ def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
 def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> None:
     sweep = searching(0, stacks=(Stacks(wave="wave5", slots=2),))
     done = drive(sweep, Hidden())
-    assert len(asked(done)) == 3
+    # a stack of two that were found may lie in the space, and takes turns after the rounds
+    assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
     assert sweep.conclude(done).complete
     lost = drive(sweep, Hidden(finds=False))
     assert sweep.conclude(lost).complete

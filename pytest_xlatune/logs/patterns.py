@@ -72,10 +72,12 @@ PRESETS = {
             r".*?elapsed time per iteration \((?:ms\): *(?P<ms>N)|s\): *(?P<seconds>N))"
         ),
         *(
-            r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
+            r"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
             r"lm loss:? *(?P<loss>N)",
         ),
-        *(r"\((?i:tokens/s/gpu|tgs)\): *(?P<tgs>N)", r"number of nan iterations: +(?P<nans>\d+)"),
+        # of Primus since 26.5:  tokens/s/GPU inst/harmonic mean: 9641.0/9241.0
+        r"(?:\((?i:tokens/s/gpu|tgs)\)|tokens/s/GPU inst/harmonic mean): *(?P<tgs>N)",
+        r"number of nan iterations: +(?P<nans>\d+)",
     ),
     # Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
     #   reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928

@@ -129,7 +129,8 @@ def test_a_number_of_controls_is_refused_below_none() -> None:
 
 
 QUICKSTART = """
-import dataclasses, importlib.util
+import importlib.util
+import msgspec
 spec = importlib.util.spec_from_file_location("quickstart_sweep", {path!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)

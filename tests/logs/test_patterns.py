@@ -83,6 +83,13 @@ def test_other_forms_of_the_same_trainers() -> None:
         "Epoch 0: : {0}%|#| {0}/100 [10:48<00:00, reduced_train_loss=0.0172, global_step={0}.00, "
         "consumed_samples=25600.0, train_step_timing in s=3.130]\r"
     )
+    old = "throughput per GPU (TFLOP/s/GPU): 80.2"
+    new = (
+        "compute per GPU (TFLOP/s/GPU): 80.2 (avg 76.1) | "
+        "tokens/s/GPU inst/harmonic mean: 9641.0/9241.0"
+    )
+    (primus,) = read(text_of([MEGATRON.format(7).replace(old, new)]), "megatron-lm").steps
+    assert (primus.tgs, primus.tflops, primus.loss) == (9641.0, 80.2, 10.43863)
     report = read("".join(bar.format(each) for each in range(8)).encode() + b"\n", "nemo")
     assert [(each.step, each.step_s) for each in report.steps] == [(n, 3.13) for n in range(8)]
     endless = MEGATRON.replace("/    5000", "/infinity")

@@ -74,10 +74,6 @@ def _facts(program: Program, *, shows_all: bool) -> list[str]:
             f"  {counted(program.unknown_trips, 'loop')} of unknown length: executions are at least"
             " these"
         )
-    if program.thunks is not None:
-        is_same = program.thunks.agrees(program)
-        others = "the same collectives" if is_same else f"others: {program.thunks.collectives}"
-        told.append(f"  the launch order (thunk sequence) has {others}")
     told += [f"  option {name}={value}" for name, value in (program.options or {}).items()]
     return told
 

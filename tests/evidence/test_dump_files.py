@@ -74,7 +74,7 @@ def test_of_several_modules_the_largest_is_the_step(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     found = read_program(tmp_path)
     assert "module_0002" in found.source
-    assert (found.options, found.memory_bytes, found.thunks) == ({"xla_a": "1"}, None, None)
+    assert (found.options, found.memory_bytes) == ({"xla_a": "1"}, None)
 
 
 STATE, BATCH = "f32[9,9]{1,0}, /*index=1*/bf16[99]{0}", "s32[4]{0}"
@@ -255,10 +255,8 @@ def test_the_device_is_read_off_the_name_of_the_program(
         f"{stem}.txt": PROGRAM,
         f"{stem}-memory-usage-report.txt": "Total bytes used: 7",
         "module_0001.jit_train_step.debug_options": "xla_a: 1",
-        "module_0001.jit_train_step.thunk_sequence.txt": "",
     }.items():
         (tmp_path / name).write_text(text)
     found = read_program(tmp_path)
     assert (found.target, found.memory_bytes, found.options) == (target, 7, {"xla_a": "1"})
-    assert found.thunks is not None
     assert read_program(tmp_path / f"{stem}.txt") == found

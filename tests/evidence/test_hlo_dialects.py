@@ -52,11 +52,8 @@ def test_asynchronous_is_what_the_compiler_decided(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_launch_order_counts_the_same_as_the_text(version: str) -> None:
+def test_the_files_beside_a_program_are_read_with_it(version: str) -> None:
     found = program(version, "fsdp-ov")
-    assert found.thunks is not None
-    assert found.thunks.collectives == {"all-gather": 4, "all-reduce": 1, "reduce-scatter": 1}
-    assert found.thunks.in_flight in {None, found.in_flight}
     assert found.in_flight == (2 if version == "0.12.0" else 3)
     assert found.memory_bytes is not None
     assert 350 * MIB < found.memory_bytes < 420 * MIB

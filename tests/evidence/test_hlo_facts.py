@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.hlo import read_hlo, read_thunks
+from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
@@ -91,34 +91,6 @@ def test_a_collective_below_an_asynchronous_start_is_asynchronous(inner: list[st
     (one,) = [each for each in found.collectives if each.executions]
     assert (one.kind, one.is_async, one.size_bytes) == ("all-reduce", True, 32)
     assert found.in_flight == 1
-
-
-THUNKS = "000: kAllGather\n001: kCollectiveKernel\n002: kConditional\n"
-
-
-@pytest.mark.parametrize(
-    ("thunks", "agrees"),
-    [
-        pytest.param(THUNKS, True, id="a kernel without kind, a branch that is not listed"),
-        pytest.param(THUNKS + "003: kCollectivePermute\n", True, id="its branch listed"),
-        pytest.param("000: kAllGather\n001: kConditional\n", False, id="a reduction is missing"),
-        pytest.param("000: kAllGather\n001: kCollectiveKernel\n", False, id="no conditional"),
-        pytest.param(THUNKS + "003: kAllGather\n", False, id="one too many"),
-        pytest.param(THUNKS + "003: kCollectiveKernel\n" * 2, False, id="kernels too many"),
-    ],
-)
-def test_the_launch_order_may_leave_open_which_collective_and_whether(
-    thunks: str, agrees: bool
-) -> None:
-    found = made(
-        body("b", "%cp = f32[4] collective-permute(%p), source_target_pairs={{0,1}}"),
-        entry(
-            GATHER,
-            "%r = f32[8] all-reduce(%p), to_apply=%add",
-            "%x = f32[4] conditional(%i, %p, %p), branch_computations={%b, %a}",
-        ),
-    )
-    assert read_thunks(thunks).agrees(found) is agrees
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from pytest_xlatune.evidence.hlo import (
     read_debug_options,
     read_hlo,
     read_memory_report,
-    read_thunks,
 )
 from pytest_xlatune.evidence.trace import parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
@@ -126,7 +125,7 @@ def hlo(data: bytes) -> None:
 
 
 def options(data: bytes) -> None:
-    for read in (read_debug_options, read_thunks, read_memory_report):
+    for read in (read_debug_options, read_memory_report):
         read(text(data))
 
 

@@ -33,7 +33,6 @@ def program(version: str, name: str) -> Program:
         source,
         memory=small("memory-usage-report.txt"),
         options=small("debug_options"),
-        thunks=small("thunk_sequence.txt"),
     )
 
 

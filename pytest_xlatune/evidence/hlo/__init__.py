@@ -76,30 +76,6 @@ class Loop(Record, frozen=True, kw_only=True):
         return self.body.startswith("windowed_dot_general_body")
 
 
-class Thunks(Record, frozen=True, kw_only=True):
-    """The launch order that the runtime got (`*.thunk_sequence.txt`): an independent count."""
-
-    collectives: dict[str, int]
-    in_flight: int | None  # None: up to jaxlib 0.8 the file does not tell
-    unnamed: int = 0  # kernels of a collective whose kind the file does not say
-    has_branches: bool = False  # conditionals, whose branches the file may leave out
-
-    def agrees(self, program: Program) -> bool:
-        """Tell whether these may be the collectives of a program.
-
-        A collective kernel stands for one of any kind, and those in a branch may not be listed.
-        """
-        counted = Counter(self.collectives)
-        own = Counter(each.kind for each in program.collectives)
-        branches = Counter(each.kind for each in program.collectives if each.in_branch)
-        left = own - counted
-        if counted - own or left.total() < self.unnamed:
-            return False
-        # without this, kernels and conditionals of jaxlib 0.12 had a right program contradicted
-        optional = (left & branches).total() if self.has_branches else 0
-        return left.total() - self.unnamed <= optional
-
-
 class Program(Record, frozen=True, kw_only=True):
     """A compiled module."""
 
@@ -116,7 +92,6 @@ class Program(Record, frozen=True, kw_only=True):
     in_flight: int  # most collectives started and not done, in schedule order
     memory_bytes: int | None = None  # from the memory-usage report: arguments and temporaries
     options: dict[str, str] | None = None  # that differ from their defaults
-    thunks: Thunks | None = None
     tuned: str = ""  # of what autotuning chose: tiles and algorithms
 
     @property
@@ -393,7 +368,6 @@ def read_hlo(
     *,
     memory: str | None = None,
     options: str | None = None,
-    thunks: str | None = None,
 ) -> Program:
     """Read the lines of one compiled module, and the texts of the files beside it in a dump.
 
@@ -422,7 +396,6 @@ def read_hlo(
         _program(parser, source),
         memory_bytes=None if memory is None else read_memory_report(memory),
         options=None if options is None else read_debug_options(options),
-        thunks=None if thunks is None else read_thunks(thunks),
     )
 
 
@@ -612,7 +585,6 @@ def _parts(shape: str) -> list[str]:
     return parts or [shape]
 
 
-_OF_THUNK = {kind.title().replace("-", ""): kind for kind in KINDS}  # AllGather: all-gather
 # up to 0.8:  Total bytes used: 367005318 (350.00MiB)     later, per memory space, with the waste
 # between buffers:  Total bytes: 377495198 (360.01MiB)
 _TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
@@ -620,10 +592,6 @@ _TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
 _OPTION = re.compile(r'^(xla_\w+): "?(.*?)"?$', re.MULTILINE)
 # about the dump and the host, not the program
 _OWN = ("xla_dump_", "xla_force_host_platform_device_count")
-# up to 0.8:      012: kAllGatherStart      and, not always for a synchronous one, kAllGatherDone
-# later:          019: kAsyncStart [prev=012] stream=communication_stream[0], async_id=19
-#                     020: kAllGather [source | sink] kAllGather
-_THUNK = re.compile(r"^\s*(?:\d+:\s+)?k([A-Z]\w*)(?:.*?stream=(\w+)\[\d+\])?(?:.*?async_id=(\d+))?")
 
 
 def read_memory_report(text: str) -> int | None:
@@ -644,41 +612,3 @@ def read_debug_options(text: str) -> dict[str, str]:
         if not name.startswith(_OWN):
             options[name] = f"{options[name]},{value}" if name in options else value
     return options
-
-
-def read_thunks(text: str) -> Thunks:
-    """Count the collectives of a `*.thunk_sequence.txt`, and how many are in flight at most.
-
-    A send and its recv are one transfer, as in the HLO.
-    """
-    counts: Counter[str] = Counter()
-    flying: set[str] = set()
-    most: int | None = None
-    opened = ""
-    unnamed = 0
-    has_branches = False
-    for line in text.splitlines():
-        found = _THUNK.match(line)
-        if found is None:
-            continue
-        name, stream, ident = found.groups()
-        kind = _OF_THUNK.get(name.removesuffix("Start"))
-        unnamed += name == "CollectiveKernel"
-        has_branches |= name == "Conditional"
-        if name == "AsyncStart":
-            opened = ident if stream == "communication_stream" else ""
-        elif name == "AsyncDone":
-            flying.discard(ident)
-            most = most or 0
-        elif kind is not None:
-            counts[kind] += 1
-            if opened and kind != "send":
-                flying.add(opened)
-                most = max(most or 0, len(flying))
-            opened = ""
-    return Thunks(
-        collectives=dict(sorted(counts.items())),
-        in_flight=most,
-        unnamed=unnamed,
-        has_branches=has_branches,
-    )

@@ -88,7 +88,6 @@ def read_program(path: Path) -> Program:
                 str(path),
                 memory=_beside(path, "{device}after_optimizations-memory-usage-report.txt"),
                 options=_beside(path, ".debug_options"),
-                thunks=_beside(path, ".thunk_sequence.txt"),
             )
     except OSError as error:
         raise ConfigError(unreadable(path, error)) from None

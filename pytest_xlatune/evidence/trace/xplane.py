@@ -57,7 +57,6 @@ from pytest_xlatune.evidence.trace.columns import (
     entries,
     follow,
     name_of,
-    one_by_one,
     read_line,
     read_stat,
     read_table,
@@ -113,7 +112,7 @@ def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None)
         ready = end if loader is None else loader.reach(at)
         number = data[at] >> 3
         if data[at] in TABLES:  # thousands of entries, one behind the other
-            tags, at = one_by_one(data, at, ready, data[at])
+            tags, at = follow(data, at, ready, data[at])
             tables[number].append(entries(data, tags))
             if at > end:
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")

@@ -297,11 +297,12 @@ def _talk(found: Communication, name: str, top: int, width: int | None) -> Itera
         yield _table(head, rows, words=2, title=f"{title}per device and step")
     else:
         yield Text(text=f"{f'{name}: ' if name else ''}collectives: none")
-    told = [
-        f"step {late.step}: {late.device} came last most: the others waited "
-        f"{_ms(late.imposed_s)} ms for it, {late.of_all:.0%} of all waits"
-        for late in found.late
-    ]
+    told = []
+    if (late := found.late) is not None:
+        told.append(
+            f"{late.device} came last most: the others waited {_ms(late.imposed_s)} ms a step for "
+            f"it, {late.of_all:.0%} of all waits"
+        )
     told += [f"idle {_ms(value)} ms: {cause}" for cause, value in found.idle_s.items()]
     if found.unmatched:
         shown = ", ".join(found.unmatched[:3])

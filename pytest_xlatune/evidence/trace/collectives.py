@@ -36,9 +36,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_xlatune.evidence.hlo import KINDS as OF_PROGRAMS
 from pytest_xlatune.evidence.hlo import Collective, Program
 from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeRow
+from pytest_xlatune.evidence.trace.breakdown import Drill, Observed
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Shares
@@ -50,17 +51,8 @@ class IdleCause(StrEnum):
     """Why a device stood idle before a kernel, by the host's launch of that kernel."""
 
     HOST = "the host had not launched the next kernel"
-    COMPUTE = "launched, not started: the next kernel computes"
-    COMMUNICATION = "launched, not started: the next kernel communicates"
-    MEMORY = "launched, not started: the next kernel copies"
+    STARTED_LATE = "the next kernel was launched and had not started"
     UNKNOWN = "no launch of the next kernel is known"
-
-
-_STARTED = {
-    Kind.COMPUTE: IdleCause.COMPUTE,
-    Kind.COMMUNICATION: IdleCause.COMMUNICATION,
-    Kind.MEMORY: IdleCause.MEMORY,
-}
 
 
 class CollectiveTime(Record, frozen=True, kw_only=True):
@@ -94,19 +86,18 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
 
 
 class Late(Record, frozen=True, kw_only=True):
-    """The device that the others of a step waited for most, and what they waited for it in all."""
+    """The device that the others waited for most, and what they waited for it."""
 
-    step: int
     device: str
-    imposed_s: Real  # the sum over the other devices
-    of_all: Real  # share of all waits of the step
+    imposed_s: Real  # of a step, the sum over the other devices
+    of_all: Real  # share of all waits
 
 
 class Communication(Record, frozen=True, kw_only=True):
     """The collectives of a window."""
 
     rows: tuple[CollectiveTime, ...]  # the costliest first
-    late: tuple[Late, ...]  # for each step with a wait
+    late: Late | None  # None where no device waited
     idle_s: dict[str, Real]  # cause -> seconds per device and step
     unmatched: tuple[str, ...]  # operations of the trace that the program does not have
     notes: tuple[str, ...] = ()
@@ -221,11 +212,9 @@ class Watch:
     def __init__(self) -> None:
         self._operations: dict[str, _Operation] = {}
         self._idle: dict[IdleCause, int] = defaultdict(int)
-        self._steps: tuple[int, ...] = ()
 
     def __call__(self, found: Observed) -> None:
         """Take the kernels of a device."""
-        self._steps = found.steps
         inside = np.flatnonzero(found.step != ABSENT)
         exposed = _exposed(found, inside)
         is_communication = found.kind[inside] == _COMMUNICATION
@@ -251,11 +240,12 @@ class Watch:
         known = _known(program)
         gpu_steps = max(1, drilled.gpu_steps)
         devices = len(drilled.gpus)
-        imposed: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        imposed: dict[str, int] = defaultdict(int)
         rows, unmatched, notes = [], [], set()
         for name, operation in self._operations.items():
             own = known.get(name)
-            kind = own.kind if own is not None else _kind_of(name, operation.kernel)
+            named = _kind_of_operation(name) or _kind_of_kernel(operation.kernel)
+            kind = named if own is None else own.kind
             ranks = None if own is None else _ranks(own.groups, devices)
             if own is None and program is not None:
                 unmatched.append(name)
@@ -283,7 +273,7 @@ class Watch:
             )
         return Communication(
             rows=tuple(sorted(rows, key=lambda row: (-row.duration_s * row.executions, row.name))),
-            late=tuple(_late(self._steps, imposed)),
+            late=_late(imposed, drilled.divided_by),
             idle_s={
                 str(cause): self._idle[cause] / gpu_steps * 1e-12
                 for cause in IdleCause
@@ -311,19 +301,16 @@ def _known(program: Program | None) -> Mapping[str, Collective]:
     return found
 
 
-def _kind_of(name: str, kernel: str) -> str:
-    """Tell the kind by the operation's name, else by the library's kernel."""
-    if (match := _ANY.match(name)) is not None:
-        return match[1]
-    match = _KERNEL.search(kernel)
+def _kind_of_operation(name: str) -> str:
+    """Return the kind of collective that an operation's name tells, or ""."""
+    match = _OPERATION.match(name)
+    return match[1] if match else ""
+
+
+def _kind_of_kernel(name: str) -> str:
+    """Return the kind of collective that a library's kernel tells; send stands for receive too."""
+    match = _KERNEL.search(name)
     return _KERNELS.get(match[0].lower(), "send") if match else ""
-
-
-# all-gather-start.3    ragged-all-to-all.1    all-reduce
-_ANY = re.compile(
-    r"(all-gather|reduce-scatter|all-reduce|all-to-all|ragged-all-to-all|collective-permute"
-    r"|collective-broadcast|send|recv)\b"
-)
 
 
 def _exposed(found: Observed, inside: Ints) -> NDArray[np.float64]:
@@ -355,7 +342,7 @@ def _transfer(
     operation: _Operation,
     devices: int,
     groups: tuple[tuple[int, ...], ...] | None,
-    imposed: dict[int, dict[str, int]],
+    imposed: dict[str, int],
 ) -> float | None:
     """Return the mean of the shortest kernels, and add up what was waited for whom.
 
@@ -366,7 +353,7 @@ def _transfer(
     if groups is None or len(places) != devices or not _told(groups, places):
         return None
     shortest = []
-    waits: list[tuple[int, str, int]] = []
+    waits: list[tuple[_Place, int]] = []
     for group in groups:
         members = [places[each] for each in group]
         steps = [operation.steps[each] for each in members]
@@ -378,11 +365,9 @@ def _transfer(
         shortest.append(table.min(axis=0))
         waited = (table - shortest[-1]).sum(axis=0)
         last = table.argmin(axis=0)
-        for step, device, ps in zip(steps[0].tolist(), last.tolist(), waited.tolist(), strict=True):
-            source, _, name = members[device]
-            waits.append((step, f"{source} {name}", ps))
-    for step, name, ps in waits:
-        imposed[step][name] += ps
+        waits += [(each, int(waited[last == at].sum())) for at, each in enumerate(members)]
+    for (source, _, name), ps in waits:
+        imposed[f"{source} {name}"] += ps
     return float(np.concatenate(shortest).mean()) * 1e-12
 
 
@@ -420,22 +405,13 @@ _AT_ONCE = 0.9  # of the executions: the last began before the first ended
 _SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
 
 
-def _late(steps: tuple[int, ...], imposed: Mapping[int, Mapping[str, int]]) -> list[Late]:
-    found = []
-    for step in sorted(imposed):
-        total = sum(imposed[step].values())
-        device = max(imposed[step], key=lambda each: (imposed[step][each], each))
-        if total:
-            most = imposed[step][device]
-            found.append(
-                Late(
-                    step=steps[step],
-                    device=device,
-                    imposed_s=most * 1e-12,
-                    of_all=most / total,
-                )
-            )
-    return found
+def _late(imposed: Mapping[str, int], steps: int) -> Late | None:
+    total = sum(imposed.values())
+    if not total:
+        return None
+    device = max(imposed, key=lambda each: (imposed[each], each))
+    most = imposed[device]
+    return Late(device=device, imposed_s=most / steps * 1e-12, of_all=most / total)
 
 
 def _idle(found: Observed, idle: dict[IdleCause, int]) -> None:
@@ -459,7 +435,7 @@ def _idle(found: Observed, idle: dict[IdleCause, int]) -> None:
             if late > begin:
                 idle[IdleCause.HOST] += late - begin
             if end > late:
-                idle[_STARTED[KINDS[int(found.kind[kernel])]]] += end - late
+                idle[IdleCause.STARTED_LATE] += end - late
 
 
 _AS = {
@@ -469,7 +445,7 @@ _AS = {
 }
 _EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
 # an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
-_OPERATION = re.compile(rf"({'|'.join(COLLECTIVES)}|ragged-all-to-all|send|recv)\b")
+_OPERATION = re.compile(rf"({'|'.join(OF_PROGRAMS)})\b")
 # a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
 _KERNEL = re.compile(r"AllGather|ReduceScatter|AllReduce|AllToAll|SendRecv", re.IGNORECASE)
 _KERNELS = {
@@ -506,27 +482,16 @@ def _kinds(program: Program) -> tuple[str, ...]:
 
 def _alone(found: Drill, kinds: tuple[str, ...] | None) -> dict[str, int]:
     """Return kind -> picoseconds in which its kernels had nothing beside them."""
-    rows = [each for each in found.ops if each.kind is Kind.COMMUNICATION]
-    kind_of = _of_operation
-    if not rows:
-        rows = [each for each in found.kernels if each.kind is Kind.COMMUNICATION]
-        kind_of = _of_kernel
     exchanges = [each for each in _EXCHANGES if each in (kinds or ())]
+    of_send = exchanges[0] if len(exchanges) == 1 else ""
     spent: dict[str, int] = defaultdict(int)
-    for row in rows:
-        kind = kind_of(row)
-        if kind == "send and receive" and len(exchanges) == 1:
-            kind = exchanges[0]
-        if kind in COLLECTIVES:
-            spent[kind] += row.alone_ps
+    operations = [each for each in found.ops if each.kind is Kind.COMMUNICATION]
+    for row in operations:
+        kind = _kind_of_operation(row.name)
+        spent[_AS.get(kind, kind)] += row.alone_ps
+    if not operations:
+        for row in found.kernels:
+            if row.kind is Kind.COMMUNICATION:
+                kind = _kind_of_kernel(row.name)
+                spent[of_send if kind == "send" else kind] += row.alone_ps
     return {kind: spent[kind] for kind in COLLECTIVES if kind in spent}
-
-
-def _of_operation(row: TimeRow) -> str:
-    match = _OPERATION.match(row.name)
-    return _AS.get(match[1], match[1]) if match else ""
-
-
-def _of_kernel(row: TimeRow) -> str:
-    match = _KERNEL.search(row.name)
-    return _KERNELS.get(match[0].lower(), "send and receive") if match else ""

@@ -6,6 +6,7 @@ but shares and places. Times are milliseconds per device per step unless a line 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, TimeRow
@@ -145,8 +146,22 @@ def _head(found: Drill) -> list[str]:
         f"figures are ms per device per step, over {found.gpu_steps} of them",
     ]
     if not found.even:
-        told.append("steps have different numbers of kernels: the window cuts a step; see --json")
+        told.append(f"steps have different numbers of kernels: {_odd(found)}")
     return [*told, *_warned(found)]
+
+
+def _odd(found: Drill) -> str:
+    """Name the first step of a device whose number of kernels is not that of most steps."""
+    kernels = Counter(step.kernels for gpu in found.gpus for step in gpu.steps)
+    usual = kernels.most_common(1)[0][0]
+    odd = (
+        f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most steps have "
+        f"{usual}; the window cuts a step, or the profiler lost a kernel"
+        for gpu in found.gpus
+        for number, step in zip(found.steps, gpu.steps, strict=True)
+        if step.kernels != usual
+    )
+    return next(odd, "the window cuts a step; see --json")
 
 
 def _row(found: Drill, row: TimeRow, of: str, width: int | None) -> tuple[str, ...]:

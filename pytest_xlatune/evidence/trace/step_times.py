@@ -121,7 +121,7 @@ def _candidates(trace: Trace, devices: Sequence[Events], steps: int | None) -> I
         if main != ABSENT and (events.module == main).any()
     }
     known = {place: each for place, each in runs.items() if each is not None}
-    if known and len(known) == len(runs):
+    if known:
         count = 1 + max(int(each.max(initial=0)) for each in known.values())
         own = numbers if len(numbers) == count else tuple(range(count))
         # a device on which the step's module does not run follows the others

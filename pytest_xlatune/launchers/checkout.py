@@ -33,9 +33,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-UNCOMMITTED = "uncommitted"  # as a commit: the files as they are now, those of HEAD and all changes
-# a commit, and whether it stands for changes that are not committed:  3f2a...c1+uncommitted
-_CODE = re.compile(r"([0-9a-f]{40,64})(\+uncommitted)?")
+_HASH = re.compile("[0-9a-f]{40,64}")  # of a commit, whole
 
 
 @written("checkout launcher")
@@ -92,13 +90,12 @@ class CheckoutLauncher(Launcher):
         Raises:
             ConfigError: the cell names no commit by its hash.
         """
-        match = _CODE.fullmatch(cell.code)
-        if match is None:
+        if not _HASH.fullmatch(cell.code):
             raise ConfigError(
                 f"cell {cell.label!r}: its code is {cell.code!r}, and a checkout needs a commit; "
                 "name one: CellSettings(code='main')"
             )
-        return f"{self.folder or f'{self.repository}/.git/xlatune'}/{match[1]}"
+        return f"{self.folder or f'{self.repository}/.git/xlatune'}/{cell.code}"
 
     @property
     def inside(self) -> Launcher:

@@ -291,7 +291,7 @@ class Candidate(Record, frozen=True, kw_only=True):
 
     Attributes:
         profile: its id, and its settings on top of the deployed; none where the rest says all.
-        code: of the trainer's repository: a hash, a branch, `HEAD`, or "uncommitted".
+        code: of the trainer's repository: a hash, a branch or `HEAD`.
         image: in the place of the cell's.
         python: the trainer's interpreter, in the place of the launcher's.
     """

@@ -18,13 +18,12 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import filelock
 
 from pytest_xlatune import owned
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.checkout import UNCOMMITTED, CheckoutLauncher, LauncherByCell
+from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import CheckoutError, ConfigError
 from pytest_xlatune.model.profile import BASELINE
@@ -35,12 +34,6 @@ _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is 
 _SHOWN = 3  # files in a message
 _MOST_PATH = 255  # characters of a word that may be a path
 _SHORT = 12  # characters of a hash in a message
-# the commit of uncommitted changes: the same files on the same HEAD are the same commit
-_STAMP = {
-    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "xlatune"),
-    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "xlatune@localhost"),
-    **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00Z"),
-}
 
 
 def of_commits(launcher: Launcher) -> CheckoutLauncher | None:
@@ -71,18 +64,13 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
     )
 
 
-def code_of(
-    launcher: CheckoutLauncher, commit: str, *, where: str, is_compared: bool = False
-) -> str:
-    """Return what `Cell.code` is for a commit: its hash, and whether changes are in it.
+def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
+    """Return what `Cell.code` is for a commit: its hash.
 
     Args:
         launcher: names the repository.
-        commit: a hash, a part of one, a branch, a tag, `HEAD~1`; "uncommitted" is the files as
-            they are now, those that git does not ignore.
+        commit: a hash, a part of one, a branch, a tag, `HEAD~1`.
         where: asked for it, for messages.
-        is_compared: whether candidates name the new code, so that this is no oversight: HEAD itself
-            is measured then, whatever changed since.
 
     Raises:
         ConfigError: there is no such commit, or it is HEAD while files of it are changed.
@@ -93,23 +81,19 @@ def code_of(
             f"{where} names no commit, and its launcher checks out commits of {repository}; name "
             "one, e.g. CellSettings(code='main')"
         )
-    changed = _changed(repository, untracked=commit == UNCOMMITTED)
-    if commit == UNCOMMITTED:
-        if not changed:
-            return _git(repository, "rev-parse", "HEAD").strip()
-        return f"{_commit_of_changes(repository)}+{UNCOMMITTED}"
+    changed = _changed(repository)
     # `--end-of-options`: a name that begins with a dash is no option
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     done = _run(repository, *asked)
     if done.returncode:
         raise ConfigError(_no_commit(repository, commit, where=where, said=done.stderr))
     found = done.stdout.strip()
-    if changed and not is_compared and found == _git(repository, "rev-parse", "HEAD").strip():
+    if changed and found == _git(repository, "rev-parse", "HEAD").strip():
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise ConfigError(
             f"{where}: {repository} has {commit} checked out, with changes that are not committed: "
-            f"{', '.join(changed[:_SHOWN])}{more}. A gate of {commit} would not measure them. "
-            f"Commit or stash them, or ask for them: code={UNCOMMITTED!r}"
+            f"{', '.join(changed[:_SHOWN])}{more}. What runs at {commit} would not hold "
+            "them. Commit or stash them"
         )
     return found
 
@@ -158,13 +142,11 @@ def _range(launcher: CheckoutLauncher, first: str, last: str, *, where: str) -> 
     """Return the commits from where the first left the last's line, by first parents."""
     repository = launcher.repository
     end = code_of(launcher, last, where=where)
-    # the first commit is only where the range begins: changed files are not of it
-    begin = code_of(launcher, first, where=where, is_compared=True)
-    commit = end.partition("+")[0]
-    base = _run(repository, "merge-base", begin, commit).stdout.strip()
+    begin = code_of(launcher, first, where=where)
+    base = _run(repository, "merge-base", begin, end).stdout.strip()
     if not base:
         raise ConfigError(f"{where}: {first} and {last} have no common commit")
-    listed = _git(repository, "rev-list", "--first-parent", "--reverse", f"{base}..{commit}")
+    listed = _git(repository, "rev-list", "--first-parent", "--reverse", f"{base}..{end}")
     after = listed.split()
     if not after:
         raise ConfigError(
@@ -180,22 +162,18 @@ def _range(launcher: CheckoutLauncher, first: str, last: str, *, where: str) -> 
             f"{where}: {first}..{last} holds {len(after)} commits, at most {_MOST_COMMITS} are "
             "searched; name a later first commit, e.g. a release that was still fast"
         )
-    return [base, *after[:-1], end]
+    return [base, *after]
 
 
 def _labelled(repository: str, code: str) -> str:
     """Return the short hash and the subject of a commit."""
-    subject = _git(repository, "log", "-1", "--format=%s", code.partition("+")[0]).strip()
-    what = UNCOMMITTED if code.endswith(UNCOMMITTED) else subject
-    return f"{code[:_SHORT]} {what[:60]}".strip()
+    subject = _git(repository, "log", "-1", "--format=%s", code).strip()
+    return f"{code[:_SHORT]} {subject[:60]}".strip()
 
 
 def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     """Whether two commits, as `code_of` returns them, hold the very same files."""
-    trees = {
-        _git(launcher.repository, "rev-parse", f"{code.partition('+')[0]}^{{tree}}")
-        for code in (one, other)
-    }
+    trees = {_git(launcher.repository, "rev-parse", f"{code}^{{tree}}") for code in (one, other)}
     return len(trees) == 1
 
 
@@ -391,13 +369,12 @@ def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
                 _forget(repository, path)
 
 
-def _changed(repository: str, *, untracked: bool = False) -> tuple[str, ...]:
-    """Return the files that differ from HEAD; those that git does not know too, if asked."""
-    which = "normal" if untracked else "no"
+def _changed(repository: str) -> tuple[str, ...]:
+    """Return the files that differ from HEAD, of those that git knows."""
     # `.gitmodules` may say that a changed submodule is to be left out
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
-                "--ignore-submodules=none", f"--untracked-files={which}")  # fmt: skip
-    #  M train.py\0?? new.py\0
+                "--ignore-submodules=none", "--untracked-files=no")  # fmt: skip
+    #  M train.py\0 M config.yml\0
     found = tuple(each[3:] for each in text.split("\0") if each)
     return (*found, *(each for each in _unwatched(repository) if each not in found))
 
@@ -423,17 +400,6 @@ def _added(checkout: str) -> tuple[str, ...]:
     return tuple(each for each in text.split("\0") if each)
 
 
-def _commit_of_changes(repository: str) -> str:
-    """Return a commit of the files as they are now, which no branch names; nothing is touched."""
-    with TemporaryDirectory() as scratch:
-        own = {"GIT_INDEX_FILE": f"{scratch}/index"}
-        _git(repository, "read-tree", "HEAD", env=own)
-        _git(repository, "add", "--all", env=own)
-        tree = _git(repository, "write-tree", env=own).strip()
-    told = ("commit-tree", tree, "-p", "HEAD", "-m", "what was not committed, for a gate")
-    return _git(repository, *told, env=_STAMP).strip()
-
-
 def _no_commit(repository: str, commit: str, *, where: str, said: str) -> str:
     text = f"{where}: {repository} has no commit {commit!r}"
     if "ambiguous" in said:
@@ -447,8 +413,8 @@ def _no_commit(repository: str, commit: str, *, where: str, said: str) -> str:
     return f"{text}; {hint if is_shallow else 'fetch it, or name another'}"
 
 
-def _git(repository: str, *words: str, env: dict[str, str] | None = None) -> str:
-    done = _run(repository, *words, env=env)
+def _git(repository: str, *words: str) -> str:
+    done = _run(repository, *words)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         # fatal: repository '/shared/lib' does not exist
@@ -457,9 +423,7 @@ def _git(repository: str, *words: str, env: dict[str, str] | None = None) -> str
     return done.stdout
 
 
-def _run(
-    repository: str, *words: str, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def _run(repository: str, *words: str) -> subprocess.CompletedProcess[str]:
     # a hook of git that runs pytest hands its own repository down by these
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # nothing that a repository names is run
@@ -468,7 +432,7 @@ def _run(
     try:
         return subprocess.run(
             command,
-            env={**clean, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})},
+            env={**clean, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -568,12 +568,7 @@ def _with_commits(
     what = f"sweep {sweep.name!r}"
     if isinstance(launcher, CheckoutLauncher):
         launcher = placed(launcher)
-        cell = replace(
-            cell,
-            code=code_of(
-                launcher, cell.code, where=f"{what}, cell", is_compared=bool(sweep.candidates)
-            ),
-        )
+        cell = replace(cell, code=code_of(launcher, cell.code, where=f"{what}, cell"))
     launchers, others = dict[str, Launcher](), dict[str, Cell]()
     for each in sweep.candidates:
         own, where = cell, f"{what}, candidate {each.profile.id!r}"

@@ -153,10 +153,8 @@ def test_a_full_disk_is_no_commit_s_fault(
     hashes = [repository.commit(f"# {at}\n") for at in range(3)]
     asked = checkouts._run
 
-    def full(
-        path: str, *words: str, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        done = asked(path, *words, env=env)
+    def full(path: str, *words: str) -> subprocess.CompletedProcess[str]:
+        done = asked(path, *words)
         if words[:2] == ("worktree", "add"):
             said = "fatal: cannot create directory: No space left on device"
             return subprocess.CompletedProcess(words, 128, "", said)

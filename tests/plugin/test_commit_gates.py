@@ -157,6 +157,7 @@ def test_noise_is_cannot_tell(folder: Any, repository: Repository) -> None:
         pytest.param("", "0123abc", "has no commit '0123abc'; fetch it", id="unknown hash"),
         pytest.param("", "--all", "has no commit '--all'", id="an option of git"),
         pytest.param("edit", "HEAD", "not committed: speed.py", id="changed and not committed"),
+        pytest.param("", "uncommitted", "has no commit 'uncommitted'", id="changes as a commit"),
     ],
 )
 def test_what_would_measure_nothing_is_refused(
@@ -174,23 +175,6 @@ def test_what_would_measure_nothing_is_refused(
     said = " ".join(done.stdout.str().split())
     assert words in said
     assert folder.submitted == []
-
-
-def test_what_is_not_committed_can_be_asked_for(
-    folder: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BASELINE", "HEAD")
-    monkeypatch.setenv("CODE", "uncommitted")
-    (repository.path / "extra.py").write_text("SPEED = 850.0\n", "utf-8")
-    (repository.path / "speed.py").write_text("from extra import SPEED\n", "utf-8")
-    before = repository.git("status", "--porcelain")
-    # the baseline is HEAD as committed: naming it is not a mistake here
-    assert folder.run().ret == 1
-    assert repository.git("status", "--porcelain") == before
-    assert "+uncommitted" in folder.read("reports/pretend/gate.md")
-    submitted = len(folder.submitted)
-    assert folder.run().ret == 1
-    assert len(folder.submitted) == submitted, "the same changes are the same candidate"
 
 
 def test_a_checkout_that_is_gone_or_half_made_is_made_again(

@@ -166,8 +166,6 @@ def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> 
     done = folder.run("--xlatune-commits", f"{first}..HEAD")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*not committed: speed.py*"])
-    done = folder.run("--xlatune-commits", f"{first}..uncommitted", "--xlatune-plan")
-    done.stdout.fnmatch_lines(["*first and the last of 3 commits*"])
 
 
 LOADS = "loads=(Load(model='a'), Load(model='b'), Load(model='c'), Load(model='d'))"

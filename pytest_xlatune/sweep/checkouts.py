@@ -375,23 +375,7 @@ def _changed(repository: str) -> tuple[str, ...]:
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
                 "--ignore-submodules=none", "--untracked-files=no")  # fmt: skip
     #  M train.py\0 M config.yml\0
-    found = tuple(each[3:] for each in text.split("\0") if each)
-    return (*found, *(each for each in _unwatched(repository) if each not in found))
-
-
-def _unwatched(repository: str) -> tuple[str, ...]:
-    """Return the files that git was told not to look at, and that differ from HEAD all the same."""
-    # h train.py    S config.yml    H others.py
-    listed = _git(repository, "ls-files", "-v", "-z").split("\0")
-    hidden = [each[2:] for each in listed if each[:1].islower() or each[:1] == "S"]
-    there = [each for each in hidden if Path(repository, each).exists()]
-    if not there:
-        return ()
-    own = _run(repository, "hash-object", "--", *there).stdout.split()
-    committed = _run(repository, "rev-parse", *(f"HEAD:{each}" for each in there)).stdout.split()
-    is_known = len(own) == len(committed) == len(there)
-    pairs = zip(there, own, committed, strict=True) if is_known else ()
-    return tuple(each for each, now, then in pairs if now != then) if is_known else tuple(there)
+    return tuple(each[3:] for each in text.split("\0") if each)
 
 
 def _added(checkout: str) -> tuple[str, ...]:

@@ -37,13 +37,6 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         help="with --slots N: rounds of all slots, which measure how much slots differ and slow "
         "each other down (3)",
     )
-    parser.add_argument(
-        "--rotations",
-        type=positive,
-        metavar="N",
-        help="measure how alike the programs of one process are: N jobs, in which copies of the "
-        "baseline take turns; replaces --jobs",
-    )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_calibrate)
@@ -59,7 +52,6 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
         arguments.jobs,
         starts=arguments.starts or STARTS,
         on_slots=on_slots,
-        rotations=arguments.rotations or 0,
     )
     check_sweep(resolved)
     with trials_of(resolved, options) as (runs, tick):

@@ -39,8 +39,7 @@ def _plan(arguments: argparse.Namespace) -> Output:
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     sigma = known.noise.sigma_job if known else None
-    share, folder = known.share if known else None, options.workdir / resolved.folder
-    earlier = recorded_trials(folder) if resolved.may_rotate else ()
-    study = resolved.study(sigma=sigma, share=share, earlier=earlier)
+    earlier = recorded_trials(options.workdir / resolved.folder)
+    study = resolved.study(sigma=sigma, earlier=earlier)
     plan = plan_of(resolved, study, workdir=options.workdir, compiles=arguments.compile)
     return Output(documents=(plan,))

@@ -115,7 +115,7 @@ class Why(StrEnum):
     SEVERAL_SIZES = auto()
     NO_SUMMARY = auto()
 
-    # rotations: their turns, what they decide, and the check of the deployed form
+    # rotations: their turns, and what they rank
     NO_TURN_BEGAN = auto()
     CALLS_APART = auto()
     CALLS_A_STEP = auto()
@@ -123,43 +123,19 @@ class Why(StrEnum):
     ODD_CALLS = auto()
     LINES_TOO_RARE = auto()
     NO_TURN_OF_BASELINE = auto()
-    ROTATION_LAYOUT = auto()
-    FEW_JOBS_TO_ROTATE = auto()
-    ROTATION_NOISE = auto()
-    ROTATION_SHARE = auto()
-    ROTATION_SHARE_UNTOLD = auto()
     ROTATION_OFF = auto()
     NO_ROTATION_ON_SLOTS = auto()
     ROTATION_SAVES_NOTHING = auto()
     NONE_ROTATES = auto()
-    JOBS_AS_BEGUN = auto()
-    ROTATES_AS_BEGUN = auto()
-    BEGUN_AS_JOBS = auto()
-    BEGUN_IN_ROTATIONS = auto()
     ROTATES = auto()
-    FINDS_IN_ROTATION = auto()
-    FINDS_BY_ROTATIONS = auto()
     STAYS_A_JOB = auto()
     JOBS_OF_BOTH_PLANS = auto()
     LOOK_FINDS_NONE = auto()
     FIRST_ROTATION_FAILED = auto()
     NO_TURN_OF_ITS_OWN = auto()
     ROTATION_DIED_OF = auto()
-    IN_ROTATIONS = auto()
     PROFILES_ROTATE = auto()
     ROTATION_CUT = auto()
-    CHECK_HAS_NO_JOB = auto()
-    CHECK_TO_COME = auto()
-    CHECK_MISSING = auto()
-    CHECK_LOST = auto()
-    CHECK_AGREES = auto()
-    CHECK_UNTOLD = auto()
-    CHECK_MORE = auto()
-    CHECK_CONTRADICTS = auto()
-    CHECK_MEMORY = auto()
-    DEPLOYED_FORM_FAILS = auto()
-    STARTS_OTHERWISE = auto()
-    WON_APART = auto()
 
     # trials that are not run, and those of a table
     TABLE_SAYS = auto()
@@ -168,8 +144,6 @@ class Why(StrEnum):
     COMPILING_SAYS = auto()
 
     # rotations: what happened in one
-    TRIALS_OF_COPIES = auto()
-    FEW_ROTATIONS = auto()
     NO_JOURNAL = auto()
     STEP_NOT_FOUND = auto()
     PROGRAM_REFUSED = auto()
@@ -183,8 +157,6 @@ class Why(StrEnum):
     STAYS_FOR_MESSAGE = auto()
     STAYS_FOR_START = auto()
     STAYS_FOR_EDIT = auto()
-    STAYS_FOR_CODE = auto()
-    STAYS_FOR_FIGURES = auto()
 
     # what all studies share
     NO_SCORE = auto()
@@ -212,6 +184,8 @@ class Why(StrEnum):
     MEASURED_ONCE = auto()
     SCREENED_ONLY = auto()
     LIKELY_SLOWER = auto()
+    RANKED_IN_TURNS = auto()
+    FROM_ROTATIONS = auto()
     FROM_SCREEN_LINE = auto()
     FROM_SCREEN_AND_BLOCKS = auto()
     FINALIST_SO_FAR = auto()
@@ -291,6 +265,7 @@ class Why(StrEnum):
     JOBS_OF_BUDGET = auto()
     JOBS_UP_TO = auto()
     PLAN = auto()
+    PLAN_OF_BLOCKS = auto()
     SMALLEST = auto()
     SMALLEST_ASSUMED = auto()
     ACTS_ON = auto()
@@ -340,7 +315,6 @@ class Why(StrEnum):
     BASELINE_STORED = auto()
     GATE_PLAN = auto()
     GATE_SEES = auto()
-    GATE_TURNS = auto()
 
     # whether a gain carries to another cell
 

@@ -71,14 +71,11 @@ class Selection:
         is_all = self.confirm and not self.profiles
         selected = None if is_all else frozenset(self.profiles)
         sigma = calibration.noise.sigma_job if calibration else None
-        share = calibration.share if calibration else None
-        asks = self.sweep.may_rotate and not fresh
         return self.sweep.study(
             selected=selected,
             confirm=self.confirm,
             sigma=sigma,
-            share=share,
-            earlier=recorded_trials(folder, session=session) if asks else (),
+            earlier=() if fresh else recorded_trials(folder, session=session),
         )
 
 

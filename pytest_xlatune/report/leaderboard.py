@@ -57,14 +57,10 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 from pytest_xlatune.report.lines import (
-    MEASURED_IN,
-    check_table,
     effect_words,
     ending_text,
     figure,
-    has_rotations,
     is_pending,
-    measured_in,
     tally,
     words_beside,
 )
@@ -193,16 +189,9 @@ def leaderboard(subject: Subject) -> Document:
             ),
             *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
-            *checked_section(conclusion),
             section("What this sweep can tell", sensitivity(conclusion)),
         ),
     )
-
-
-def checked_section(conclusion: Conclusion) -> tuple[Section, ...]:
-    """Return the section on the check of what rotations found; () where there was none."""
-    found = check_table(conclusion)
-    return () if found is None else (section("Rotations beside ordinary jobs", found),)
 
 
 def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
@@ -582,8 +571,6 @@ def tables(
     # imported tables do not say it
     has_effect = any(each.effect is not None for each in conclusion.verdicts)
     effect: tuple[str, ...] = ("~settings",) if has_effect else ()
-    is_mixed = has_rotations(conclusion.verdicts)
-    effect += (MEASURED_IN,) if is_mixed else ()
     titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict", *effect)
 
     def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
@@ -591,20 +578,12 @@ def tables(
             (
                 *_row(each, settings, base.arm, metric, is_best=each is best),
                 *([plain(effect_words(each))] if has_effect else []),
-                *([measured_in(each)] if is_mixed else []),
             )
             for each in of
         )
 
     yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
-    if confirmed and is_mixed:
-        yield say.text(
-            "delta % compares turns of the same rotation, where an arm was measured in rotations, "
-            "and jobs of the same block elsewhere; {figure} of a profile is that of the baseline "
-            "times its change.",
-            figure=plain(metric.title),
-        )
-    elif confirmed:
+    if confirmed:
         yield say.text(
             "delta % compares jobs of the same block; {figure} of a profile is that of the "
             "baseline times its change. The list of jobs has each job's own.",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason, Why, first
+from pytest_xlatune.model.reason import Reason, first
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -39,7 +39,7 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Say
 from pytest_xlatune.report.words import plainly, sentence
 
@@ -425,10 +425,6 @@ _PARTLY = N_(
     "report is preliminary."
 )
 _WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
-_WON_IN_TURNS = N_(
-    "The sweep ended with a winner: fresh rotations decided it, and ordinary jobs do not "
-    "contradict them."
-)
 _BOUNDED = N_(
     "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
     "{bound} (M, at 95 %), which is below {limit}."
@@ -456,8 +452,7 @@ def ending_text(
     if conclusion.complete:
         won = [each for each in conclusion.verdicts if each.wins]
         is_bounded = bound is not None and bound < BOUNDED
-        winner = _WON_IN_TURNS if has_rotations(won) else _WINNER
-        how = winner if won else _BOUNDED if is_bounded else _UNDECIDED
+        how = _WINNER if won else _BOUNDED if is_bounded else _UNDECIDED
         how = _NOTHING_SEEN if conclusion.nothing_in_effect else how
     else:
         how = _STOPPED if stopped else _RUNNING if left else _PARTLY
@@ -468,65 +463,3 @@ def ending_text(
         reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),
     )
-
-
-MEASURED_IN = "~measured in"
-_CHECKS = {
-    Why.CHECK_AGREES: "agrees",
-    Why.CHECK_UNTOLD: "too noisy to contradict",
-    Why.CHECK_MORE: "more than noise explains",
-    Why.CHECK_CONTRADICTS: "contradicts",
-}
-
-
-def has_rotations(verdicts: Sequence[Verdict]) -> bool:
-    """Whether rotations are behind any of these."""
-    return any(_in_rotations(each) for each in verdicts)
-
-
-def measured_in(verdict: Verdict) -> str:
-    """Return in what an arm was measured, e.g. `4 rotations, 2 jobs`, for a cell of a table."""
-    found = _in_rotations(verdict)
-    if not found:
-        return counted(verdict.n, "job") if verdict.n else ABSENT
-    check = check_of(verdict)
-    jobs = check.fields["jobs"] if check is not None else 0
-    return counted(found, "rotation") + (f", {counted(jobs, 'job')}" if jobs else "")
-
-
-def _in_rotations(verdict: Verdict) -> int:
-    method = verdict.method
-    is_rotated = method is not None and method.kind is Why.IN_ROTATIONS
-    return int(method.fields["rotations"]) if method is not None and is_rotated else 0
-
-
-def check_of(verdict: Verdict) -> Reason | None:
-    """Return what the check of the deployed form says of an arm; None where there was none."""
-    return next((each for each in verdict.reasons if each.kind in _CHECKS), None)
-
-
-def check_table(conclusion: Conclusion) -> Table | None:
-    """Return rotations beside ordinary jobs, a row for each arm that was checked; None of none."""
-    rows = tuple(
-        (
-            literal(each.arm),
-            percent(check.fields["rotation"]),
-            percent(check.fields["deployed"]),
-            percent(check.fields["least"]),
-            str(check.fields["jobs"]),
-            str(check.fields["beside"]),
-            plain(_CHECKS[check.kind]),
-        )
-        for each in conclusion.verdicts
-        if (check := check_of(each)) is not None
-    )
-    titles = columns(
-        "~Profile",
-        ">in rotations",
-        ">deployed",
-        ">contradicts below",
-        ">jobs",
-        ">baselines",
-        "~what it says",
-    )
-    return Table(columns=titles, rows=rows) if rows else None

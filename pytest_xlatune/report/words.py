@@ -188,7 +188,7 @@ WORDS: Mapping[Why, str] = {
         "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : NUMBER` after "
         "it: the test was cut, or its last lines were left out"
     ),
-    # rotations: their turns, what they decide, and the check of the deployed form
+    # rotations: their turns, and what they rank
     Why.NO_TURN_BEGAN: N_("no turn began"),
     Why.CALLS_APART: N_(
         "the log has {lines:+step}, and the step's program was called {calls} times: whose turn a "
@@ -212,27 +212,6 @@ WORDS: Mapping[Why, str] = {
         "trainer write a line for each step"
     ),
     Why.NO_TURN_OF_BASELINE: N_("the log tells {told} of {turns:+turn}, and none of the baseline"),
-    Why.ROTATION_LAYOUT: N_(
-        "a look, a rotation of {profiles:+profile} that ranks, {deciding:+rotation} of the best "
-        "{best} that decide, the baseline {copies} times in each, then up to {checks:+job} that "
-        "check the deployed form"
-    ),
-    Why.FEW_JOBS_TO_ROTATE: N_(
-        "{jobs:+job} are too few for rotations, their check included: {needed} are the least"
-    ),
-    Why.ROTATION_NOISE: N_(
-        "copies of one program differ by {own:fine} inside a rotation (of which turns leave "
-        "{of_turns:fine or an unknown part}), rotations by {common:fine} ({copies} copies in "
-        "{rotations:+rotation})"
-    ),
-    Why.ROTATION_SHARE: N_(
-        "{share:share} of the variance of a job is common to the programs of a process (95 % "
-        "interval {low:share} to {high:share})"
-    ),
-    Why.ROTATION_SHARE_UNTOLD: N_(
-        "cannot tell how much programs of one process have in common: {share:share} of the "
-        "variance of a job (95 % interval {low:share} to {high:share}); measure more rotations"
-    ),
     Why.ROTATION_OFF: N_("rotation is off"),
     Why.NO_ROTATION_ON_SLOTS: N_(
         "a sweep on several node slots runs each trial as a job of its own"
@@ -242,29 +221,10 @@ WORDS: Mapping[Why, str] = {
         "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same"
     ),
     Why.NONE_ROTATES: N_("no profile rotates: {why}"),
-    Why.JOBS_AS_BEGUN: N_("earlier sessions of this ledger measured them as jobs"),
-    Why.ROTATES_AS_BEGUN: N_(
-        "profiles take turns, as earlier sessions of this ledger let them; --xlatune-rotate off "
-        "with --xlatune-fresh makes all of them jobs"
-    ),
-    Why.BEGUN_AS_JOBS: N_(
-        "its ledger has {profiles:+profile} measured as jobs, which rotations would measure again: "
-        "up to {jobs:+job} more"
-    ),
-    Why.BEGUN_IN_ROTATIONS: N_(
-        "its ledger has {rotations:+rotation}, whose profiles jobs would measure again: up "
-        "to {jobs:+job} more"
-    ),
     Why.ROTATES: N_(
-        "in rotations: {arms:, }; {shape}. A turn has {turn_steps:+step}, a rotation "
-        "{rounds:+round}: {steps} steps of the one that ranks, {deciding} of one that decides"
-    ),
-    Why.FINDS_IN_ROTATION: N_(
-        "{change:percent} where programs of one process have {share:share} of it in common"
-    ),
-    Why.FINDS_BY_ROTATIONS: N_(
-        "the smallest gain that rotations find with 80 % power at a job noise of {sigma:fine}: "
-        "{seen:, }"
+        "ranked in rotations: {arms:, }. A look, then {rotations:+rotation}, the baseline {copies} "
+        "times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} or so: {steps} "
+        "steps. Ordinary jobs decide"
     ),
     Why.STAYS_A_JOB: N_("as jobs: {arms:, }, because {why}"),
     Why.JOBS_OF_BOTH_PLANS: N_(
@@ -277,52 +237,13 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.NO_TURN_OF_ITS_OWN: N_("it had no turn that counts"),
     Why.ROTATION_DIED_OF: N_("a rotation died of it: {cls:meaning}"),
-    Why.IN_ROTATIONS: N_("{rotations:+rotation}; {method}"),
     Why.PROFILES_ROTATE: N_(
-        "{profiles:+profile} took turns: {rotations:+rotation} with {turns:+turn} so far; "
-        "{stay:+profile} measured as jobs"
+        "{profiles:+profile} took turns, to be ranked: {rotations:+rotation} with {turns:+turn} so "
+        "far"
     ),
     Why.ROTATION_CUT: N_(
         "a time limit ended rotation {number}: {turns} of its {planned:+turn} count, longer jobs "
         "hold them all"
-    ),
-    Why.CHECK_HAS_NO_JOB: N_(
-        "faster in rotations, and not checked as it would be deployed: the {jobs} jobs of the "
-        "check went to others"
-    ),
-    Why.CHECK_TO_COME: N_("faster in rotations; the check of the deployed form is not over"),
-    Why.CHECK_MISSING: N_(
-        "faster in rotations, and the check of the deployed form has no score{why}"
-    ),
-    Why.CHECK_LOST: N_(": {why}"),
-    Why.CHECK_AGREES: N_(
-        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): they agree{memory}"
-    ),
-    Why.CHECK_UNTOLD: N_(
-        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): with so few noisy jobs only a change below {least:percent} would "
-        "contradict{memory}"
-    ),
-    Why.CHECK_MORE: N_(
-        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): more than noise explains{memory}"
-    ),
-    Why.CHECK_CONTRADICTS: N_(
-        "{rotation:percent} in rotations, {deployed:percent} deployed ({jobs:+job} beside "
-        "{beside:+baseline}): the flag acts otherwise at start-up{memory}"
-    ),
-    Why.CHECK_MEMORY: N_("; memory of a device {change:percent}"),
-    Why.DEPLOYED_FORM_FAILS: N_(
-        "faster in rotations, and cannot run as it would be deployed: {why}"
-    ),
-    Why.WON_APART: N_(
-        "{rotated} is faster in rotations and {jobs} as a job, and no trial had both: a sweep with "
-        "a profile of both tells what they gain together"
-    ),
-    Why.STARTS_OTHERWISE: N_(
-        "{arms:, }: ordinary jobs contradict the rotations; before it is deployed, find out what "
-        "it does when the trainer starts"
     ),
     # trials that are not run, and those of a table
     Why.TABLE_SAYS: N_("the table says: {status}"),
@@ -330,13 +251,6 @@ WORDS: Mapping[Why, str] = {
     Why.NEEDS_NO_RUN: N_("needs no run: {why}"),
     Why.COMPILING_SAYS: N_("compiling says: {why}"),
     # rotations: what happened in one
-    Why.TRIALS_OF_COPIES: N_(
-        "{trials:+rotation} in which {copies} copies of the cell as deployed take turns"
-    ),
-    Why.FEW_ROTATIONS: N_(
-        "what programs of one process share cannot be told: fewer than two rotations have turns "
-        "of two copies"
-    ),
     Why.NO_JOURNAL: N_(
         "there is no journal of the worker that rotates programs: the trainer's Python did not "
         "load it, or its file could not be written or read"
@@ -352,8 +266,6 @@ WORDS: Mapping[Why, str] = {
     Why.STAYS_FOR_MESSAGE: N_("{names:, } has several fields, and no option sets those"),
     Why.STAYS_FOR_START: N_("programs of one process share what {names:, } sets"),
     Why.STAYS_FOR_EDIT: N_("{names:, } edits a list, and an option of a compilation replaces it"),
-    Why.STAYS_FOR_CODE: N_("one process holds one commit, image and interpreter"),
-    Why.STAYS_FOR_FIGURES: N_("a stored baseline and a floor are figures of ordinary jobs"),
     # what all studies share
     Why.NO_SCORE: N_("no score"),
     Why.SCORE_NOT_FINITE: N_("its score is not finite"),
@@ -401,6 +313,11 @@ WORDS: Mapping[Why, str] = {
     Why.LIKELY_SLOWER: N_(
         "very likely slower ({runs:+run}): more than three standard deviations below"
     ),
+    Why.RANKED_IN_TURNS: N_(
+        "ranked in rotations: a program may be another one as it is deployed, so that turns prove "
+        "nothing"
+    ),
+    Why.FROM_ROTATIONS: N_("against the baseline's turns in the same rotations"),
     Why.FROM_SCREEN_LINE: N_("against the line through the screen's baselines"),
     Why.FROM_SCREEN_AND_BLOCKS: N_("against the screen's baselines and those beside it in blocks"),
     Why.FINALIST_SO_FAR: N_("a finalist: {done} of {total} confirming trials are over"),
@@ -493,7 +410,7 @@ WORDS: Mapping[Why, str] = {
     ),
     Why.SEARCH_SO_FAR: N_(
         "{wave}: the search measured {tried} of {points} candidates; the best of them go on to "
-        "fresh rotations, which alone decide"
+        "fresh blocks of ordinary jobs, which alone decide"
     ),
     Why.NUMBERED: N_("{number} {name}"),
     Why.NAMED: N_("{names:first 6}"),
@@ -545,6 +462,7 @@ WORDS: Mapping[Why, str] = {
         "gain that is still possible"
     ),
     Why.PLAN: N_("{screened} trials of the screen{more}, then {blocks}: {jobs}"),
+    Why.PLAN_OF_BLOCKS: N_("behind the rotations {blocks}: {jobs}"),
     Why.SMALLEST: N_(
         "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
         "finalist): {seen:, }"
@@ -655,12 +573,6 @@ WORDS: Mapping[Why, str] = {
     Why.GATE_SEES: N_(
         "an equal candidate passes at a margin of {margin:size} with 80 % power up to a job "
         "noise of {noise:fine}"
-    ),
-    Why.GATE_TURNS: N_(
-        "a gate at a margin of {margin:size} by {trials:+job}: a look, {rotations:+rotation} in "
-        "which candidates and {copies} copies of the baseline take turns, and ordinary jobs that "
-        "check the deployed form; an equal candidate passes with 80 % power where a program "
-        "differs by up to {noise:fine} between rotations"
     ),
     # whether a gain carries to another cell
     # calibrations, evidence runs, imported tables

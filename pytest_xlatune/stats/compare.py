@@ -305,13 +305,10 @@ class GateLayout:
     blocks: int  # trials of each candidate
     baselines: int = 1  # in each block; 0 where the baseline is stored
     stored: int = 0  # baseline trials of an earlier time, used instead
-    around: int = 0  # jobs before and behind blocks that are rotations; 0: a block is jobs
 
     @property
     def trials(self) -> int:
         """Trials to be run."""
-        if self.around:
-            return self.blocks + self.around
         return self.blocks * (self.arms + self.baselines)
 
     @property

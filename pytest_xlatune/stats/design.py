@@ -241,6 +241,7 @@ class Plan:
     jobs: int  # of the whole sweep
     again: int = 0  # the best of the screen that run a second time before the blocks
     pair: bool = False  # whether one arm more stands in every block, to be decided
+    rotations: int = 0  # jobs in which profiles take turns, to be ranked; the look is one
 
     @property
     def finalists(self) -> int:
@@ -294,9 +295,11 @@ class Plan:
         """Return the relative effect of one of the profiles that the sweep finds with 80 % power.
 
         Before it stands in all blocks a profile must be among the best of the screen, where one run
-        speaks for it, and among the best of the first block. The others do nothing.
+        speaks for it, and among the best of the first block. The others do nothing. Two rotations
+        rank at least as well as two jobs of each.
         """
-        found = selected80(self.profiles, self.widths, self.block_baselines, again=self.again)
+        again = self.profiles if self.rotations else self.again
+        found = selected80(self.profiles, self.widths, self.block_baselines, again=again)
         return max(relative(found * sigma), self.mde80(sigma))
 
 
@@ -316,18 +319,28 @@ def plan(
     sigma: float | None = None,
     slots: int = 1,
     may_repeat: bool = True,
+    turned: int = 0,
+    rotations: int = 0,
 ) -> Plan | Refusal:
     """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
 
     Args:
-        profiles: to screen, each once.
+        profiles: to rank.
         budget: jobs of the whole sweep.
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
         waves: of the screen; each has a baseline of its own.
         sigma: job noise, where it is known; None is usual.
         slots: node slots that run side by side; the screen has a baseline on nearly each.
         may_repeat: whether the best of the screen may run a second time.
+        turned: how many of the profiles rotations rank; the others run once.
+        rotations: jobs of that.
     """
+    if turned:
+        alone = profiles - turned
+        in_screen = alone and (screen_baselines or max(_LAYOUTS[0].screen_baselines, waves))
+        return _behind_rotations(
+            profiles, budget, alone + in_screen + rotations, in_screen, rotations
+        )
     beside = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET
     quiet = _QUIET_LAYOUTS if is_quiet else ()
@@ -361,6 +374,42 @@ def plan(
             + len(widths) * found.block_baselines,
         )
     return Refusal(why=_why(profiles, budget, waves, slots))
+
+
+def _behind_rotations(
+    profiles: int, budget: int, screened: int, in_screen: int, rotations: int
+) -> Plan | Refusal:
+    """Return the widest blocks that fit behind a screen of so many jobs, and more of the last."""
+    layouts = [each.of(profiles) for each in _LAYOUTS]
+    for found in layouts:
+        left = budget - screened - found.in_blocks
+        if left < 0 or found.df < MIN_DF:
+            continue
+        more = left // (found.widths[-1] + found.block_baselines)
+        widths = found.widths + found.widths[-1:] * min(more, MOST_BLOCKS - len(found.widths))
+        return Plan(
+            profiles=profiles,
+            screen_baselines=in_screen,
+            widths=widths,
+            block_baselines=found.block_baselines,
+            jobs=screened + sum(widths) + len(widths) * found.block_baselines,
+            rotations=rotations,
+        )
+    least = screened + min(each.in_blocks for each in layouts if each.df >= MIN_DF)
+    usual = max(screened + layouts[1].in_blocks, least)
+    return Refusal(
+        why=Reason(
+            Why.RANKS_ONLY,
+            budget=budget,
+            profiles=profiles,
+            blocks=MIN_BLOCKS,
+            least=least,
+            recommended=usual,
+        )
+    )
+
+
+USUAL_BLOCKS = _LAYOUTS[1].in_blocks  # jobs of blocks behind rotations, where no budget is named
 
 
 def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:

@@ -8,7 +8,7 @@ slots differ by, and what they cost each other while all of them run.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean, stdev
@@ -18,8 +18,7 @@ import numpy as np
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Score, relative
-from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
-from pytest_xlatune.stats.blocks import IDENTICAL, fit_line
+from pytest_xlatune.stats.blocks import fit_line
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.window import steady_start
 
@@ -134,128 +133,6 @@ def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
     if min(len(low), len(high)) < _LEAST_SIDE or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
         return None
     return gap, len(low), len(high)
-
-
-def _share(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %"
-
-
-_WIDE = 0.5  # of an interval of a share, above which it tells nothing
-
-
-class GroupNoise(Record, frozen=True, kw_only=True):
-    """What values of one group share, and what they differ by in it; fractions."""
-
-    between: Real  # standard deviation of the part that values of a group share
-    within: Real  # that of a value inside its group
-    rho: Real  # share of a value's variance that is common to its group
-    rho_low: Real  # 95 % interval of it
-    rho_high: Real
-    groups: int
-    trials: int
-
-
-def group_noise(scores: Sequence[tuple[Hashable, float]]) -> GroupNoise | None:
-    """Estimate both variances from (group, score); None where none can be told.
-
-    One-way random effects by the analysis of variance. The interval of the share is exact for
-    groups of equal size (S. R. Searle, Linear Models, 1971, section 9.9) and close where few
-    trials are missing.
-    """
-    groups: dict[Hashable, list[float]] = {}
-    for name, value in scores:
-        if math.isfinite(value):
-            groups.setdefault(name, []).append(value)
-    sizes = [len(each) for each in groups.values()]
-    trials, count = sum(sizes), len(groups)
-    between_df, within_df = count - 1, trials - count
-    if between_df < 1 or within_df < 1:
-        return None
-    from scipy import special
-
-    mean = math.fsum(x for own in groups.values() for x in own) / trials
-    inside = math.fsum((x - fmean(own)) ** 2 for own in groups.values() for x in own)
-    among = math.fsum(len(own) * (fmean(own) - mean) ** 2 for own in groups.values())
-    within, of_groups = inside / within_df, among / between_df
-    if within <= IDENTICAL**2:
-        return None  # copied, not measured
-    size_of = (trials - sum(each**2 for each in sizes) / trials) / between_df
-    ratio = of_groups / within
-
-    def share_at(f: float) -> float:
-        return min(max((f - 1) / (f + size_of - 1), 0.0), 1.0)
-
-    high_f, low_f = (float(special.fdtri(between_df, within_df, p)) for p in (0.975, 0.025))
-    return GroupNoise(
-        between=math.sqrt(max(of_groups - within, 0.0) / size_of),
-        within=math.sqrt(within),
-        rho=share_at(ratio),
-        rho_low=share_at(ratio / high_f),
-        rho_high=share_at(ratio / low_f),
-        groups=count,
-        trials=trials,
-    )
-
-
-class RotationNoise(Record, frozen=True, kw_only=True):
-    """What programs of one process have in common, from copies of the baseline; fractions."""
-
-    common: Real  # standard deviation of the part that programs of a rotation have in common
-    own: Real  # that of what two copies of one program differ by, turns included
-    of_turns: Real | None  # of that, what the turns of a copy leave open; None with too few
-    share: Real  # of a job's variance, as far as programs of a process have it in common
-    share_low: Real  # 95 % interval of it
-    share_high: Real
-    rotations: int
-    copies: int  # in all of them
-
-    @property
-    def tells(self) -> bool:
-        """Whether the share is known well enough to plan with."""
-        return self.share_high - self.share_low <= _WIDE
-
-    @property
-    def found(self) -> tuple[Reason, ...]:
-        """What was found."""
-        own = Reason(
-            Why.ROTATION_NOISE,
-            own=self.own,
-            common=self.common,
-            of_turns=self.of_turns,
-            copies=self.copies,
-            rotations=self.rotations,
-        )
-        kind = Why.ROTATION_SHARE if self.tells else Why.ROTATION_SHARE_UNTOLD
-        ends = {"low": self.share_low, "high": self.share_high}
-        return own, Reason(kind, share=self.share, **ends)
-
-
-def rotation_noise(scores: Sequence[RotationScore]) -> RotationNoise | None:
-    """Estimate the share of the noise that rotations cancel; None where none can be told.
-
-    Copies of the baseline in one rotation are a group: the estimate and its exact interval are
-    those of `group_noise`. Each rotation needs two copies.
-    """
-    copies = [
-        (at, score.level + each.change, each.error)
-        for at, score in enumerate(scores)
-        for each in score.programs
-        if is_baseline(each.program)
-    ]
-    found = group_noise([(at, value) for at, value, _ in copies])
-    if found is None:
-        return None
-    errors = [error for _, _, error in copies if error is not None]
-    return RotationNoise(
-        common=found.between,
-        own=found.within,
-        of_turns=math.sqrt(fmean(each**2 for each in errors)) if errors else None,
-        share=found.rho,
-        share_low=found.rho_low,
-        share_high=found.rho_high,
-        rotations=found.groups,
-        copies=found.trials,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

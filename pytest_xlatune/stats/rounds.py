@@ -1,7 +1,7 @@
 """The turns of one rotation: their order, their step lines, and what each program came to.
 
 A rotation is one job, and a job is the unit: turns shape its contrasts, and no test rests on them.
-This module must not know what a program sets, nor how several rotations decide.
+This module must not know what a program sets, nor how rotations rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 Item = TypeVar("Item")
-SKIPPED_STEPS = 2  # of each turn: the line of one may be a step late, and the next one warms up
+# of each turn: the line of one may be a step late, and the next one warms up; where turns have more
+# steps, which are short, one more does
+SKIPPED_STEPS = 2
+_LONG_TURN = 6  # steps
 _TRIES = 3  # random orders of a round, of which the most even one is taken
 _BESIDE_ITSELF = 1_000_000  # cost of a program that follows itself
 
@@ -145,11 +148,12 @@ def turns_of(
 ) -> tuple[MeasuredTurn, ...] | NoTurns:
     """Return the turns that the trainer's own lines tell.
 
-    The level of a turn is the median of its steps: on a GPU 16 of 420 turns had a stall of the
-    host in one of theirs. A turn that is cut short, or loses steps to other things, counts with
-    the others, two or more. A program's first turn does not count where it is unlike all others:
-    there a GPU records the program's graphs, and the lines of these steps come in a bunch (a step
-    of 27 ms on an H200 as 3, 2, 27 and 90 ms).
+    The level of a turn is the median of its steps, without those more than a fifth off the level of
+    their program: on a GPU 16 of 420 turns had a stall of the host in one of theirs. A turn that is
+    cut short, or loses steps to other things, counts with the others, two or more. A program's
+    first turn does not count where it is unlike all others: there a GPU records the program's
+    graphs, and the lines of these steps come in a bunch (a step of 27 ms on an H200 as 3, 2, 27 and
+    90 ms).
 
     Args:
         whose: (program, id of the first step, steps) of each turn, in order.
@@ -163,19 +167,25 @@ def turns_of(
         for each in steps
         if each.kind == "step" and each.step_s is not None and 0 < each.step_s < math.inf
     }
+    kept: list[list[float]] = []
+    of_program: defaultdict[str, list[float]] = defaultdict(list)
+    for program, first, count in whose:
+        own = range(first + skipped + (count >= _LONG_TURN), first + count)
+        kept.append([seconds[step] for step in own if step in seconds and step not in left_out])
+        of_program[program] += kept[-1]
+    level = {program: median(own) for program, own in of_program.items() if own}
     found, before = [], ""
-    for at, (program, first, count) in enumerate(whose):
-        own = range(first + skipped, first + count)
-        kept = [seconds[step] for step in own if step in seconds and step not in left_out]
-        if len(kept) >= _LEAST_STEPS:
+    for at, ((program, first, _), own_s) in enumerate(zip(whose, kept, strict=True)):
+        usual_s = [each for each in own_s if abs(each / level[program] - 1) <= _STALLED]
+        if len(usual_s) >= _LEAST_STEPS:
             found.append(
                 MeasuredTurn(
                     program=program,
                     before=before,
                     round=at // max(programs, 1),
                     first_step=first,
-                    steps=len(kept),
-                    log_step_s=math.log(median(kept)),
+                    steps=len(usual_s),
+                    log_step_s=math.log(median(usual_s)),
                 )
             )
         before = program
@@ -205,6 +215,7 @@ def _warm(turns: Sequence[MeasuredTurn]) -> tuple[MeasuredTurn, ...]:
 
 
 _LEAST_STEPS = 2  # of a turn
+_STALLED = 0.2  # of a step's time
 _LATER_TURNS = 2  # of a program, which say what its turns are like
 _UNLIKE, _UNLIKE_TIMES = 0.1, 8.0  # of a first turn: as a log, and as standard deviations of a turn
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it

@@ -264,18 +264,6 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         """Return the study with nothing deselected: what a report is about."""
         return self
 
-    def goes_on(self) -> tuple[Reason, ...]:
-        """Say what the study does as an earlier session of its ledger did; () in most."""
-        return ()
-
-    def other_way(self, history: History) -> Reason | None:
-        """Return why the study cannot go on with the trials of a ledger; None: it can.
-
-        Its trials would measure the same again, in another way.
-        """
-        del history
-        return None
-
     def as_begun(self, declared: Mapping[str, Json]) -> Study:
         """Return the study as its session began, `declared` then by whichever process came first.
 
@@ -327,7 +315,6 @@ class Asked:
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
         asks_compiler: whether the sweep asks for a compile check.
-        rotates: whether a user asks for rotations; raises ConfigError where they cannot be.
     """
 
     cell: Cell
@@ -342,7 +329,6 @@ class Asked:
     read_reference: Callable[[str], float]
     commits: str = ""
     asks_compiler: bool = False
-    rotates: Callable[[], bool] = lambda: False
 
 
 class DeclaredStudy(Written, frozen=True, kw_only=True):

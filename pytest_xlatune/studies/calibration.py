@@ -2,8 +2,8 @@
 
 An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
 them for baselines measured beside its profiles. With several node slots it measures what these
-differ by, and what a trial loses while all of them run; with rotations of copies of the baseline,
-what programs of one process share. This module must not know of executors or logs.
+differ by, and what a trial loses while all of them run. This module must not know of executors or
+logs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,17 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
-from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
-from pytest_xlatune.model.rotation_score import copies
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Rotation, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import (
     MIN_SCORES,
     Noise,
-    RotationNoise,
     SlotNoise,
     SlotTrial,
     estimate_noise,
-    rotation_noise,
     slot_noise,
 )
-from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import (
     History,
     OnNodeFailure,
@@ -46,7 +41,7 @@ from pytest_xlatune.studies import (
     Traits,
 )
 from pytest_xlatune.studies.staged import PastWalk, StagedStudy
-from pytest_xlatune.studies.trials import Past, read, rotated, usable
+from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import OneCell, reference
 
 KIND = "calibration"
@@ -54,9 +49,6 @@ JOBS = 12  # gives the noise to within a quarter
 STARTS = 3  # rounds with all slots busy
 _PAIR = 2
 _ALONE, _BUSY = "alone", "busy"  # stages on several slots
-_TURNS = "turns"  # the stage of rotations
-_COPIES = 3  # of the baseline in each: two leave a rotation too few turns to tell their own noise
-_TURN_STEPS, _LEAST_ROUNDS = 4, 5
 
 
 class CalibrationStudy(
@@ -69,8 +61,6 @@ class CalibrationStudy(
         jobs: where it has one slot.
         starts: rounds in which all slots run.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        rotations: jobs in which copies of the baseline take turns, in the place of `jobs`; each
-            is a job of the baseline too. 0 is none.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)
@@ -78,22 +68,12 @@ class CalibrationStudy(
     jobs: int = JOBS
     starts: int = 0
     slots: tuple[tuple[str, ...], ...] = ()
-    rotations: int = 0
 
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:
             raise ConfigError(
                 f"a calibration of {self.jobs} jobs is too small: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
-            )
-        if self.rotations and self.slots:
-            raise ConfigError(
-                "--rotations and --slots are two calibrations; run one after the other"
-            )
-        if 0 < self.rotations < MIN_SCORES:
-            raise ConfigError(
-                f"{counted(self.rotations, 'rotation')} of copies: too few; {MIN_SCORES} are the "
-                f"least, {JOBS} are usual"
             )
         if self.slots and self.starts < _PAIR:
             raise ConfigError(
@@ -123,8 +103,6 @@ class CalibrationStudy(
         if self.slots:
             alone = sum(each.stage == _ALONE for each in self._trials)
             return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
-        if self.rotations:
-            return (Reason(Why.TRIALS_OF_COPIES, trials=count, copies=_COPIES),)
         return (Reason(Why.TRIALS_DEPLOYED, trials=count),)
 
     def begin(self, history: History) -> CalibrationWalk:
@@ -146,22 +124,16 @@ class CalibrationStudy(
         """Return its own trials: of those that measured something else, none."""
         own = tuple(each for each in history if self._is_own(each.trial.stage))
         protocols = {each.digest: each.protocol for each in self.cells}
-        if self.rotations:
-            protocols = {each.cell_digest: each.protocol for each in self._trials}
         return read(own, protocols=protocols, declared={}, study=KIND, slots=bool(self.slots))
 
     def _is_own(self, stage: str) -> bool:
         if self.slots:
             return stage in (_ALONE, _BUSY)
-        if self.rotations:
-            return stage == _TURNS
         return stage == KIND
 
     @cached_property
     def steps(self) -> tuple[tuple[Trial, ...], ...]:
         """The trials by step: a round of all slots, or a trial that runs alone."""
-        if self.rotations:
-            return (tuple(map(self._rotation, range(1, self.rotations + 1))),)
         if not self.slots:
             return (tuple(map(self._trial, range(self.jobs))),)
         # each slot runs alone once at least, and two do in each round, so that time is balanced
@@ -178,17 +150,6 @@ class CalibrationStudy(
             )
             steps += [*alone[: in_round // 2], busy, *alone[in_round // 2 :]]
         return tuple(steps)
-
-    def _rotation(self, number: int) -> Trial:
-        steps = self.cell.protocol.steps
-        rounds = max(_LEAST_ROUNDS, math.ceil(steps / (_COPIES * _TURN_STEPS)))
-        spec = RotationSpec(
-            programs=tuple(RotatedProgram(id=each) for each in copies(_COPIES)),
-            order=draw_turns(_COPIES, _COPIES, rounds, f"calibration {number}"),
-            turn_steps=_TURN_STEPS,
-        )
-        trial = self._trial(number - 1, stage=_TURNS)
-        return rotated(trial, Rotation(number=number, spec=spec))
 
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
@@ -232,15 +193,12 @@ class CalibrationWalk(PastWalk[CalibrationStudy]):
         )
 
     def told(self) -> tuple[Reason, ...]:
-        """Return what slots differ by, or rotations share; () where neither was asked for."""
+        """Return what slots differ by; () where that was not asked for."""
         study = self.study
         if study.slots:
             own = _slots(self.past, study.cells)
             nodes = [compress(each) for each in study.slots]
             return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
-        if study.rotations:
-            shared = _rotations(self.past)
-            return shared.found if shared else (Reason(Why.FEW_ROTATIONS),)
         return ()
 
 
@@ -251,8 +209,7 @@ class Calibrated:
     jobs: tuple[TrialResult, ...]  # that have a score, in the order they ran
     noise: Noise | None = None
     slots: SlotNoise | None = None
-    rotations: RotationNoise | None = None
-    told: tuple[Reason, ...] = ()  # of slots or rotations
+    told: tuple[Reason, ...] = ()  # of slots
 
 
 def found_by(study: Study, history: History) -> Calibrated:
@@ -269,15 +226,8 @@ def found_by(study: Study, history: History) -> Calibrated:
         jobs=tuple(scored(tuple(past.screen.values()))),
         noise=_noise(past, study.cells),
         slots=_slots(past, study.cells) if study.slots else None,
-        rotations=_rotations(past) if study.rotations else None,
         told=walk.told(),
     )
-
-
-def _rotations(past: Past) -> RotationNoise | None:
-    """Return what programs of one process share, by the copies of the baseline in each rotation."""
-    scores = (each.rotation.score for each in past.screen.values() if each.rotation is not None)
-    return rotation_noise([each for each in scores if each is not None])
 
 
 def _slots(past: Past, cells: Sequence[Cell]) -> SlotNoise | None:

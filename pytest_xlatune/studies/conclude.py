@@ -119,12 +119,15 @@ def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResu
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
     standing = decision.ranks.standings.get(base.arm)
+    is_turned = base.arm in decision.ranks.turned
     if standing is None:
         found = [Reason(Why.NO_BASELINE_BESIDE)]
+    elif is_turned:
+        found = [Reason(Why.RANKED_IN_TURNS)]
     else:
         found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
-    is_likely_slower = _is_likely_slower(decision, standing, scored) and len(scored) == 1
+    is_likely_slower = _is_likely_slower(decision, base.arm, standing) and len(scored) == 1
     if is_likely_slower:
         found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
     if decision.blocks and base.arm in decision.finalists:
@@ -133,34 +136,23 @@ def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResu
         measured(base, scored),
         kind=VerdictKind.SCREENED,
         delta=relative(standing.estimate) if standing else None,
-        method=Reason(Why.FROM_SCREEN_LINE),
+        method=Reason(Why.FROM_ROTATIONS if is_turned else Why.FROM_SCREEN_LINE),
         is_likely_slower=is_likely_slower,
         reasons=(*found, *base.reasons, *score_flags(scored)),
     )
 
 
-def _is_likely_slower(
-    decision: SweepDecision, standing: Screened | None, scored: Sequence[TrialResult]
-) -> bool:
+def _is_likely_slower(decision: SweepDecision, arm: str, standing: Screened | None) -> bool:
     """Whether runs lie so far below their baselines that noise hardly explains it.
 
-    In a rotation the noise of its turns counts as well.
+    Turns claim no such thing.
     """
-    if standing is None:
+    if standing is None or arm in decision.ranks.turned:
         return False
     fit = decision.look.fit if decision.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
     sigma = max(seen, decision.noise.known or DEFAULT_SIGMA)
-    error = math.hypot(sigma * math.sqrt(standing.variance), _error_of_turns(scored))
-    return standing.estimate < -FAR * error
-
-
-def _error_of_turns(scored: Sequence[TrialResult]) -> float:
-    """Return what turns leave open of a program's mean change; 0 of jobs, inf where none tells."""
-    turned = [(each.rotation.score, each.trial.arm) for each in scored if each.rotation]
-    found = [score.of(arm) for score, arm in turned if score is not None]
-    errors = [math.inf if each is None or each.error is None else each.error for each in found]
-    return math.hypot(*errors) / max(len(scored), 1)
+    return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
 
 
 def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Reason:
@@ -177,7 +169,7 @@ def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) 
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     known = measured(base, scored)
     mean = _mean(decision, base.arm)
-    is_likely_slower = _is_likely_slower(decision, mean, scored)
+    is_likely_slower = _is_likely_slower(decision, base.arm, mean)
     found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
@@ -336,7 +328,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
                 fit=fit,
             ),
         ),
-        alpha=decision.plan.alpha if decision.blocks and begun(decision.past) else 0.0,
+        alpha=SWEEP_ALPHA if decision.blocks and begun(decision.past) else 0.0,
         complete=not decision.due,
         first_step=window.moved_to,
         notes=tuple(_notes(decision, shown, bound, widest)),

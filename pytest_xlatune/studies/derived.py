@@ -500,7 +500,7 @@ class Search(Written, frozen=True, kw_only=True):
 
     A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the
     rounds before it measured says which candidates it has. None of it counts in a verdict: the best
-    go on to fresh rotations, as any profile does.
+    go on to fresh blocks, as any profile does.
 
     Attributes:
         wave: the marker of the wave that measures them; it reads no other.

@@ -32,7 +32,7 @@ from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.studies.look import SPARE, Look, design_of, frozen_arms, look_at
 from pytest_xlatune.studies.parts import bounds, entering
 from pytest_xlatune.studies.screen import Ranking, Screened, screen
@@ -45,6 +45,7 @@ from pytest_xlatune.studies.trials import (
     place,
 )
 from pytest_xlatune.studies.tuning_plan import JobNoise, TuningPlan
+from pytest_xlatune.studies.turning import is_turned
 from pytest_xlatune.studies.waves import Waves
 
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
@@ -197,9 +198,10 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
 
 def rank(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None) -> SweepDecision:
     """Return what the screen says so far: each arm against the line of the baselines."""
-    first = screen(past, arms.queues)
+    sigma = plan.noise.value
+    first = screen(past, arms.queues, sigma=sigma)
     again = tuple(sorted(key.arm for key in past.screen if key.stage == AGAIN))
-    ranks = screen(past, arms.queues, has_second=True) if again else first
+    ranks = screen(past, arms.queues, sigma=sigma, has_second=True) if again else first
     return SweepDecision(
         plan=plan,
         arms=arms,
@@ -232,17 +234,19 @@ def _open(past: Past, trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 def _behind_screen(decision: SweepDecision) -> int:
     """Return how many trials follow the waves that can be planned."""
-    arms, later = decision.arms, 0
+    plan, arms, later = decision.plan, decision.arms, 0
     if arms.opens:
         ready = {queue.wave for queue in arms.plannable}
-        later = arms.unfilled + sum(
-            arms.is_asked(trial) and not decision.past.is_final(trial)
+        later = (0 if plan.rotates else arms.unfilled) + sum(
+            arms.is_asked(trial)
+            and not decision.past.is_final(trial)
+            and not is_turned(plan, trial)
             for queue in arms.queues
             if queue.wave not in ready
             for trial in queue.trials
         )
-    layout, to_come = decision.plan.layout, _blocks_to_come(decision)
-    if not decision.plan.confirm or isinstance(layout, Refusal) or not to_come:
+    layout, to_come = plan.layout, _blocks_to_come(decision)
+    if not plan.confirm or isinstance(layout, Refusal) or not to_come:
         return later
     return later + to_come + (0 if decision.again else layout.again)
 
@@ -271,6 +275,8 @@ def lay_out(decision: SweepDecision) -> Plan | Refusal:
     plan, planned = decision.plan, decision.plan.layout
     if not decision.is_screened or decision.arms.opens or not isinstance(planned, Plan):
         return planned
+    if plan.rotates:
+        return planned  # no profile that turned leaves a job
     baselines = sum(trial.is_baseline for trial in decision.arms.queued)
     count = _screened_jobs(decision) - len(decision.again) - baselines
     # A screen has few jobs: in one sweep of twelve its spread is two thirds of the noise by
@@ -411,7 +417,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     )
     if blocks.due:
         return blocks
-    look = look_at(past, design, blocks.going, alpha=plan.alpha)
+    look = look_at(past, design, blocks.going, alpha=SWEEP_ALPHA)
     is_won = any(kind is VerdictKind.FASTER for arm, kind in look.kinds.items() if arm != ALIAS.id)
     blocks = replace(blocks, look=look, may_grow=blocks.may_grow and not is_won)
     return _with_spare_blocks(decision, blocks, going, jobs, is_won=is_won)

@@ -7,8 +7,7 @@ Validity first, then the margin, then the floor. A gate never passes on missing 
 planned trial must have a score.
 
 No screen and no ranking: candidates and baselines in randomised blocks, looked at once, when
-all are over. Where all that differs is flags of a compilation, and rotations are asked for, the
-blocks are rotations, and ordinary jobs check the deployed form. Pure and deterministic. What tells
+all are over. Pure and deterministic. What tells
 one gate from another is in the study's name, so a new commit is compared with baselines measured
 beside it and never with those of last night, unless the user names a stored baseline and with it
 accepts the drift.
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar
@@ -35,7 +34,6 @@ from pytest_xlatune.model.profile import (
     BASELINE_ID,
     Profile,
     check_unique,
-    parse_flags,
 )
 from pytest_xlatune.model.profile import profile as profile_of
 from pytest_xlatune.model.reason import Reason, Why
@@ -49,7 +47,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
@@ -63,20 +60,6 @@ from pytest_xlatune.stats.compare import (
     two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.stats.rotations import (
-    CHECKS,
-    COPIES,
-    LEAST,
-    LOOK,
-    Checked,
-    DeployedCheck,
-    JobWork,
-    OrdinaryNoise,
-    TurnLayout,
-    check_deployed,
-    check_jobs,
-    job_noise,
-)
 from pytest_xlatune.studies import (
     Aim,
     Asked,
@@ -87,30 +70,20 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.staged import PastWalk, StagedStudy, name_of
 from pytest_xlatune.studies.trials import (
-    CONFIRM,
-    TURNS,
     Orders,
     Past,
     ScoredTrial,
-    as_job,
     fitted,
-    is_of_rotations,
     median_loss,
     moved,
-    ordinary,
     read,
-    rotation_of,
-    turns_score,
     unlike_warmup,
     unlike_warmups,
     usable,
-    why_not_turned,
 )
 from pytest_xlatune.studies.verdicts import (
-    NO_SCORE,
     Losses,
     OneCell,
-    as_checked,
     beside,
     compared,
     deployed,
@@ -122,7 +95,6 @@ from pytest_xlatune.studies.verdicts import (
     unmeasured,
     values_of,
     with_comparison,
-    with_effect,
 )
 
 KIND = "gate"
@@ -191,7 +163,6 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
             seed=asked.seed,
             stored=stored,
             loss_tolerance=asked.loss_tolerance,
-            rotates=asked.rotates(),
         )
 
 
@@ -245,7 +216,6 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         seed: of the random orders.
         stored: the baseline, where it is not measured beside the candidates.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
-        rotates: whether candidates take turns with the baseline in the same jobs, where they can.
     """
 
     traits: ClassVar[Traits] = Traits(aim=Aim.GATES, compares_settings=True)
@@ -256,8 +226,7 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
     budget: int = 50
     seed: int = 0
     stored: StoredBaseline | None = None
-    loss_tolerance: Real = 0.02
-    rotates: bool = False
+    loss_tolerance: float = 0.02
 
     def __post_init__(self) -> None:
         where = f"the gate of {self.cell.label}"
@@ -292,78 +261,7 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         )
         stored = [each.trial.id for each in self.stored.trials] if self.stored else []
         layout: list[Json] = [self.gate.blocks, self.design.baselines, self.seed]
-        layout += [] if isinstance(self.options, Reason) else [TURNS]
         return name_of(KIND, settings, self.gate.key, layout, stored)
-
-    @cached_property
-    def options(self) -> Mapping[str, Mapping[str, str]] | Reason:
-        """The options of each candidate's compilation; or why all of them are jobs."""
-        if not self.rotates:
-            return Reason(Why.ROTATION_OFF)
-        if self.others:
-            return Reason(Why.STAYS_FOR_CODE)
-        if self.stored or self.gate.floor_tgs is not None:
-            return Reason(Why.STAYS_FOR_FIGURES)
-        # where programs cannot take turns, jobs follow the look and the first rotation
-        needed = max(self.design.trials + LOOK + 1, self.turned_design.trials)
-        if needed > self.budget:
-            return Reason(Why.FEW_JOBS_TO_ROTATE, jobs=self.budget, needed=needed)
-        deployed = parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="XLA_FLAGS")
-        found = {each.id: options_of(each, deployed) for each in self.profiles}
-        options = {name: each for name, each in found.items() if not isinstance(each, Reason)}
-        stays = (each for each in found.values() if isinstance(each, Reason))
-        return next(stays, None) or options
-
-    @property
-    def turned_design(self) -> GateLayout:
-        """The same where the blocks are rotations."""
-        return GateLayout(
-            arms=len(self.profiles),
-            blocks=max(self.gate.blocks, LEAST),
-            baselines=COPIES,
-            around=LOOK + self._checks,
-        )
-
-    @property
-    def turns(self) -> TurnLayout:
-        """The turns of a rotation: each program has about the steps of a job."""
-        return TurnLayout.of(self.cell.protocol.steps)
-
-    @property
-    def look(self) -> Trial:
-        """The look before rotations."""
-        return self._orders.look(turn_steps=self.turns.turn_steps)
-
-    def rotations(self, looked: TrialResult | None) -> tuple[Trial, ...]:
-        """Return the rotations behind a look, whose turns tell how long they may take."""
-        design, options = self.turned_design, self.options
-        if isinstance(options, Reason):
-            return ()
-        of = ConfirmDesign(arms=design.arms, blocks=design.blocks, baselines=design.baselines)
-        return tuple(
-            self._orders.rotation(
-                options,
-                number,
-                turns=self.turns,
-                copies=design.baselines,
-                block=number,
-                design=of,
-                looked=looked,
-            )
-            for number in range(1, design.blocks + 1)
-        )
-
-    @cached_property
-    def checks(self) -> tuple[Trial, ...]:
-        """The ordinary jobs behind rotations: each candidate, and two of the baseline."""
-        known = {each.id: each for each in (BASELINE, *self.profiles)}
-        ids = [each.id for each in self.profiles]
-        drawn = check_jobs(ids, rng_seed=f"{self.seed}", jobs=self._checks)
-        return self._orders.checks(known[each] for each in drawn)
-
-    @property
-    def _checks(self) -> int:
-        return max(CHECKS, len(self.profiles) + 2)
 
     @property
     def _orders(self) -> Orders:
@@ -401,12 +299,7 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
     def outline(self, history: History) -> tuple[Reason, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of the gate: its trials, and what it can see."""
         design, margin = self.design, self.gate.margin
-        if not isinstance(self.options, Reason):
-            return (_turns_of(self),)
-        ids = [each.id for each in self.profiles]
-        stay = Reason(Why.STAYS_A_JOB, arms=ids, why=self.options)
         return (
-            *([stay] if self.rotates else []),
             Reason(
                 Why.GATE_PLAN,
                 trials=design.trials,
@@ -418,24 +311,8 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         )
 
     def begin(self, history: History) -> GateWalk:
-        """Return the walk before the blocks, or before the look of a gate that rotates."""
-        if isinstance(self.options, Reason):
-            return GateWalk(self, self.past(history))
-        return TurnedGate(self, history)
-
-    def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those that wait for others."""
-        return self.walked(history).ahead
-
-    def work(self, history: History) -> JobWork | None:
-        """Return what the trials to come have to do, where rotations are among them."""
-        if isinstance(self.options, Reason):
-            return None
-        found = JobWork(jobs=0, steps=0)
-        for each in self.ahead(history):
-            programs = len(each.rotation.spec.programs) if each.rotation is not None else 0
-            found += JobWork(jobs=1, steps=each.protocol.steps, compilations=programs)
-        return found
+        """Return the walk before the blocks."""
+        return GateWalk(self, self.past(history))
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -491,21 +368,6 @@ class GateWalk(PastWalk[GateStudy]):
         return conclusion(self)
 
     @property
-    def ahead(self) -> tuple[Trial, ...]:
-        """The trials that are to come, and can be named."""
-        return self.pending
-
-    @property
-    def design(self) -> GateLayout:
-        """How many trials it rests on."""
-        return self.study.design
-
-    @property
-    def jobs(self) -> Past:
-        """The trials in which a candidate ran as it would be deployed."""
-        return self.past
-
-    @property
     def noise(self) -> float | None:
         """Standard deviation of a job's score; None where blocks do not tell it."""
         fit = self.fit
@@ -514,7 +376,7 @@ class GateWalk(PastWalk[GateStudy]):
     @property
     def told(self) -> tuple[Reason, ...]:
         """How it is laid out."""
-        design, margin, stored = self.design, self.margin, self.stored
+        design, margin, stored = self.study.design, self.margin, self.stored
         layout = Reason(
             Why.GATE_LAYOUT_STORED if stored else Why.GATE_LAYOUT,
             margin=margin,
@@ -530,11 +392,6 @@ class GateWalk(PastWalk[GateStudy]):
         """Return what the verdict on a candidate rests on: None of a trial without a result."""
         own = (each for each in self.study.trials if each.arm in (arm, BASELINE_ID))
         return [self.past.of(each) for each in own]
-
-    def check(self, arm: str, found: Comparison) -> DeployedCheck | None:
-        """Return what ordinary jobs say of a candidate; None where all its jobs are such."""
-        del arm, found
-        return None
 
     @property
     def margin(self) -> float:
@@ -600,143 +457,9 @@ class GateWalk(PastWalk[GateStudy]):
         return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
 
 
-class TurnedGate(GateWalk):
-    """A gate whose blocks are rotations; jobs as ever where programs cannot take turns.
-
-    Attributes:
-        own: its trials by id.
-        looked: the look, once that is over.
-        turned: the rotations that are over.
-        why_not: why its blocks are jobs after all; None: they are rotations, so far.
-    """
-
-    def __init__(self, study: GateStudy, history: History) -> None:
-        self.own = {each.trial.id: each for each in history if each.trial.study == study.name}
-        over = [each for each in self.own.values() if each.status.is_final]
-        rotations = [each for each in over if each.trial.rotation is not None]
-        looks = (each for each in rotations if rotation_of(each).is_look)
-        self.looked = next(looks, None)
-        turned = (each for each in rotations if not rotation_of(each).is_look)
-        self.turned = sorted(turned, key=lambda each: rotation_of(each).number)
-        self.why_not = why_not_turned(self.looked, next(iter(self.turned), None))
-        if self.why_not is None:
-            found = [job for each in self.turned for job in self._as_jobs(study, each)]
-        else:
-            found = [each for each in self.own.values() if not is_of_rotations(each.trial)]
-        super().__init__(study, study.past(found))
-
-    def _as_jobs(self, study: GateStudy, result: TrialResult) -> Iterator[TrialResult]:
-        base = usable(self.looked) if self.looked is not None else None
-        profiles = {each.id: each for each in study.profiles}
-        for at, each in enumerate(rotation_of(result).spec.programs):
-            yield as_job(
-                result,
-                each.id,
-                BASELINE if each.is_baseline else profiles[each.id],
-                stage=CONFIRM,
-                position=at if each.is_baseline else 0,
-                protocol=study.cell.protocol,
-                base=base,
-            )
-
-    def result(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial so far; None where there is none."""
-        return self.own.get(trial.id)
-
-    def walk(self) -> None:
-        """Run the look, the first rotation, the others, then the checks."""
-        count, rotations = self.design.trials, self.study.rotations(self.looked)
-        self.run([self.study.look], later=count - LOOK)
-        if self.why_not is None:
-            self.run(rotations[:1], later=count - LOOK - 1)
-        if self.why_not is not None:
-            super().walk()
-            return
-        self.run(rotations, later=len(self.study.checks))
-        self.run([each for each in self.study.checks if each.arm not in self.dropped])
-
-    @property
-    def ahead(self) -> tuple[Trial, ...]:
-        """The trials that are to come, and can be named."""
-        if self.why_not is not None:
-            return self.pending
-        study = self.study
-        every = (study.look, *study.rotations(self.looked), *study.checks)
-        return tuple(each for each in every if self.pending and self.over(each) is None)
-
-    @property
-    def design(self) -> GateLayout:
-        """How many trials it rests on."""
-        return self.study.design if self.why_not is not None else self.study.turned_design
-
-    @cached_property
-    def jobs(self) -> Past:
-        """The trials in which a candidate ran as it would be deployed."""
-        if self.why_not is not None:
-            return self.past
-        return ordinary(
-            [*self.own.values()],
-            protocols={self.study.cell.digest: self.study.cell.protocol},
-            declared={each.id: each for each in self.study.profiles},
-            study=self.study.name,
-        )
-
-    @cached_property
-    def dropped(self) -> Mapping[str, Reason]:
-        """Candidate -> why it cannot run, in a rotation or as it would be deployed."""
-        return {**self.jobs.dropped, **self.past.dropped}
-
-    @cached_property
-    def _job_noise(self) -> OrdinaryNoise | None:
-        scores = [score for each in self.turned if (score := turns_score(each))]
-        return job_noise(scores, self.fit)
-
-    @property
-    def noise(self) -> float | None:
-        """Standard deviation of a job's score; None where blocks do not tell it."""
-        if self.why_not is not None:
-            return super().noise
-        return None if self._job_noise is None else self._job_noise.sigma
-
-    @property
-    def told(self) -> tuple[Reason, ...]:
-        """How it is laid out."""
-        if self.why_not is not None:
-            return (self.why_not, *super().told)
-        return (_turns_of(self.study),)
-
-    def runs_of(self, arm: str) -> Sequence[TrialResult | None]:
-        """Return what the verdict on a candidate rests on: None of a trial without a result."""
-        if self.why_not is not None:
-            return super().runs_of(arm)
-        arms = (arm, BASELINE_ID)
-        checks = [self.over(each) for each in self.study.checks if each.arm in arms]
-        return [*(each for name in arms for each in self.past.confirms_of(name)), *checks]
-
-    def check(self, arm: str, found: Comparison) -> DeployedCheck | None:
-        """Return what ordinary jobs say of a candidate; None where all its jobs are such."""
-        if self.why_not is not None:
-            return None
-        own, level = (values_of(self.jobs.confirms_of(each)) for each in (arm, BASELINE_ID))
-        return check_deployed(found, own=own, beside=level, noise=self._job_noise)
-
-
-def _turns_of(study: GateStudy) -> Reason:
-    """Return how the rotations of a gate are laid out, and what they can see."""
-    design, margin = study.turned_design, study.gate.margin
-    return Reason(
-        Why.GATE_TURNS,
-        margin=margin,
-        trials=design.trials,
-        rotations=design.blocks,
-        copies=design.baselines,
-        noise=design.noise(margin),
-    )
-
-
 def conclusion(gated: GateWalk) -> Conclusion:
     """Return the verdicts in declared order."""
-    level = reference(gated.jobs)
+    level = reference(gated.past)
     verdicts = tuple(beside(gated.verdict(each.id), level) for each in gated.study.profiles)
     seen = [each.mde80 for each in verdicts if each.mde80 is not None]
     window = gated.past.window
@@ -755,22 +478,20 @@ def conclusion(gated: GateWalk) -> Conclusion:
 
 
 def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
-    trials, jobs = gated.past.confirms_of(profile_id), gated.jobs.confirms_of(profile_id)
+    trials = gated.past.confirms_of(profile_id)
     base = measured(
         Verdict(
             arm=profile_id,
             kind=VerdictKind.INCONCLUSIVE,
-            reasons=score_flags(jobs),
+            reasons=score_flags(trials),
             job_ids=job_ids_of(trials),
         ),
         trials,
     )
-    if jobs is not trials:  # beside rotations
-        base = with_effect(replace(base, job_ids=(*base.job_ids, *job_ids_of(jobs))), jobs)
     if profile_id in gated.dropped:
         why = gated.dropped[profile_id]
         return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
-    differs = gated.study.losses.reason(gated.jobs, profile_id)
+    differs = gated.study.losses.reason(gated.past, profile_id)
     if differs:
         return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
     if not gated.is_over:
@@ -787,7 +508,7 @@ def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     if isinstance(found, NoComparison):
         return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
     claims = [
-        *_margin(gated, found, base.arm),
+        _margin(gated, found),
         *(_untold(each) for each in missing),
         *_stragglers(gated, found, base.arm),
         *_floor(gated, base),
@@ -805,8 +526,6 @@ def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
         # a loss is excluded, a gain is not: it passes, and is not called the same
         decided = replace(decided, word=NO_REGRESSION, against=Reason(Why.ARM, arm=BASELINE_ID))
-    if gated.check(base.arm, found) is not None:
-        method = Reason(Why.IN_ROTATIONS, rotations=base.n, method=method)
     return replace(decided, n=base.n, method=method)
 
 
@@ -818,21 +537,8 @@ def _untold(why: Reason) -> _Claim:
     return VerdictKind.INCONCLUSIVE, Reason(Why.CANNOT_TELL_FOR, why=why)
 
 
-def _margin(gated: GateWalk, comparison: Comparison, arm: str) -> list[_Claim]:
-    """Hold a candidate against the margin, and what rotations say against ordinary jobs."""
-    found, check = _of_margin(gated, comparison), gated.check(arm, comparison)
-    if check is None:
-        return [found]
-    if check.kind is Checked.MISSING:
-        return [found, _untold(NO_SCORE)]
-    why = as_checked(comparison, check, gated.jobs, arm)
-    is_other = check.kind is Checked.MORE and found[0] is VerdictKind.SLOWER
-    if is_other or check.withholds:
-        return [*([] if is_other else [found]), _untold(why)]
-    return [found, (VerdictKind.EQUIVALENT, why)]
-
-
-def _of_margin(gated: GateWalk, comparison: Comparison) -> _Claim:
+def _margin(gated: GateWalk, comparison: Comparison) -> _Claim:
+    """Hold a candidate against the margin."""
     kind = gate(comparison, margin=gated.margin)
     worst = relative(interval90(comparison)[0])
     ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
@@ -850,8 +556,8 @@ def _of_margin(gated: GateWalk, comparison: Comparison) -> _Claim:
 
 
 def _enough(gated: GateWalk, comparison: Comparison) -> Reason:
-    have = gated.design.trials
-    enough = deciding(comparison, gated.design, margin=gated.margin)
+    have = gated.study.design.trials
+    enough = deciding(comparison, gated.study.design, margin=gated.margin)
     if enough is None:
         return Reason(Why.TOO_CLOSE, sigma=comparison.sigma)
     return Reason(
@@ -884,7 +590,7 @@ def _unseen(base: Verdict) -> list[_Claim]:
 
 def _stragglers(gated: GateWalk, comparison: Comparison, arm: str) -> list[_Claim]:
     spare = interval90(comparison)[0] - math.log1p(-gated.margin)
-    own, baselines = (gated.jobs.confirms_of(each) for each in (arm, gated.past.reference))
+    own, baselines = (gated.past.confirms_of(each) for each in (arm, gated.past.reference))
     veto = straggler_veto(comparison, own, baselines, spare=spare)
     return [_untold(veto)] if veto else []
 
@@ -894,7 +600,7 @@ def _floor(gated: GateWalk, base: Verdict) -> list[_Claim]:
     floor_tgs = gated.study.gate.floor_tgs
     if floor_tgs is None or base.tgs is None:
         return []
-    kind = above(values_of(gated.jobs.confirms_of(base.arm)), math.log(floor_tgs))
+    kind = above(values_of(gated.past.confirms_of(base.arm)), math.log(floor_tgs))
     kinds = {
         VerdictKind.EQUIVALENT: Why.ABOVE_FLOOR,
         VerdictKind.SLOWER: Why.BELOW_FLOOR,

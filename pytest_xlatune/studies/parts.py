@@ -301,7 +301,8 @@ def bounds(
     sigma = math.sqrt(squares / df)
     found: dict[str, float] = {}
     for arm in arms:
-        standing = ranking.standings.get(arm)
+        # turns bound nothing: a program may be another one as it is deployed
+        standing = None if arm in ranking.turned else ranking.standings.get(arm)
         inside = fit.arms.get(arm) if fit else None
         shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
         if isinstance(shown, Comparison):
@@ -327,11 +328,12 @@ def largest(
 ) -> tuple[float, str] | None:
     """Return M as a log ratio, and whose bound it is: no scored profile beats the baseline by more.
 
-    None where a profile is FASTER: then there is nothing to rule out. Profiles that cannot run, or
-    train to another loss, do not count. One that could run and has no score may gain anything, so
-    that M is infinite. A profile that is not known to have been in effect excludes nothing: alone
-    it makes no M, but no M lies below its interval. At 95 %: the largest over profiles of their
-    bounds, spare blocks included. No multiplicity factor: the claim is of all.
+    None where a profile is FASTER: then there is nothing to rule out; or where one only took turns.
+    Profiles that cannot run, or train to another loss, do not count. One that could run and has no
+    score may gain anything, so that M is infinite. A profile that is not known to have been in
+    effect excludes nothing: alone it makes no M, but no M lies below its interval. At 95 %: the
+    largest over profiles of their bounds, spare blocks included. No multiplicity factor: the claim
+    is of all.
 
     Args:
         ranking: what the screen says.
@@ -344,6 +346,8 @@ def largest(
     if any(each.kind is VerdictKind.FASTER for each in verdicts):
         return None
     claimed = {each.arm: each for each in verdicts if each.arm in arms and not is_out(each)}
+    if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
+        return None  # ranked alone
     proved = [arm for arm, each in claimed.items() if not each.unproved]
     found = bounds(ranking, fit, proved, kept=kept)
     if not found:

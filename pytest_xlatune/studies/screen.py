@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -23,6 +23,7 @@ from pytest_xlatune.stats.blocks import (
     is_apart,
     main_group,
 )
+from pytest_xlatune.stats.rotations import COPIES
 from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_shift, twice
 from pytest_xlatune.studies.trials import (
     AGAIN,
@@ -52,12 +53,14 @@ class Ranking:
         squares: sum of squared residuals of all baseline lines.
         df: their degrees of freedom.
         baselines: how many baselines were scored.
+        turned: the profiles that no job has measured so far, but rotations.
     """
 
     standings: Mapping[str, Screened]
     squares: float
     df: int
     baselines: int
+    turned: frozenset[str] = frozenset()
 
     @property
     def sigma(self) -> float | None:
@@ -85,7 +88,14 @@ class Ranking:
 _ENOUGH = 10  # profiles whose spread tells the noise
 
 
-def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False) -> Ranking:
+# of the variance of a job, what a program has to itself from one process to the next, the baseline
+# beside it included: half of it is common to all programs of a process, where nothing is known
+_OWN = 0.5 * (1 + 1 / COPIES)
+
+
+def screen(
+    past: Past, segments: Iterable[Segment], *, sigma: float, has_second: bool = False
+) -> Ranking:
     """Fit one line through all baselines of an epoch and read every scored profile against it.
 
     The line goes through all waves, with the slope that baselines and profiles show together. A
@@ -94,18 +104,26 @@ def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False)
 
     With `has_second` what ran a second time stands at the mean of its runs. The lines are those of
     the first runs, for the second are of the best only.
+
+    What took turns stands at its change in each rotation, whose variance is that of its turns and
+    of a program; `sigma` is the noise of a job.
     """
+    segments = tuple(segments)
     if past.slots:
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     lines: list[Line] = []
     # a line for each wave rests on two baselines: four waves found 71.6 % of winners, not 79.7
-    for epoch in _by_epoch(past, list(segments)):
+    for epoch in _by_epoch(past, segments):
         for line, group in _lined(epoch):
             lines.append(line)
             for each, at, value in group:
                 if not each.trial.is_baseline:
                     runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
+    in_turns = _turned(past, {segment.wave for segment in segments}, sigma)
+    turned = frozenset(in_turns.keys() - runs.keys())
+    for profile_id, found in in_turns.items():
+        runs[profile_id] += found
     combined = {profile_id: combine(found) for profile_id, found in runs.items()}
     if has_second:
         combined |= twice(past, combined)
@@ -117,7 +135,23 @@ def screen(past: Past, segments: Iterable[Segment], *, has_second: bool = False)
         squares=math.fsum(line.squares for line in lines),
         df=sum(line.df for line in lines),
         baselines=sum(line.n for line in lines),
+        turned=turned,
     )
+
+
+def _turned(
+    past: Past, stages: Collection[str], sigma: float
+) -> Mapping[str, list[tuple[float, float]]]:
+    """Return what rotations say of profiles: change, and its variance in units of sigma^2."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for key, each in past.screen.items():
+        score = each.rotation.score if each.rotation is not None else None
+        if key.stage not in stages or score is None or usable(each) is None:
+            continue
+        for own in score.programs:
+            error = sigma if own.error is None else own.error
+            found[key.arm].append((own.change, _OWN + (error / sigma) ** 2))
+    return found
 
 
 def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: bool) -> Ranking:
@@ -182,7 +216,8 @@ def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slo
     scored = [
         (result, score.value)
         for key, result in past.screen.items()
-        if (key in planned or (key.stage in waves and result.trial.is_baseline))
+        if result.rotation is None
+        and (key in planned or (key.stage in waves and result.trial.is_baseline))
         and (score := usable(result)) is not None
     ]
     slots = _slots([result for result, _ in scored], planned)

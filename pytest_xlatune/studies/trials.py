@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,10 +58,8 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
-# the stages of a sweep that rotates, none of which a sweep of jobs reads
 LOOK = "look"  # of the baseline alone, to see whether programs can take turns
 TURNS = "rotation"
-CHECK = "check"  # of an ordinary job behind the rotations
 CANNOT_RUN = Reason(Why.CANNOT_RUN)
 ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
 
@@ -119,6 +117,14 @@ class Orders:
             ),
         )
 
+    def ranked(self, wave: str, profiles: Iterable[tuple[Profile, int]]) -> tuple[Trial, ...]:
+        """Return the trials in the place of which rotations rank profiles, so many of each."""
+        return tuple(
+            self._trial(profile, wave, position=at)
+            for profile, many in profiles
+            for at in range(many)
+        )
+
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
         """Lay out second runs of the screen, in random order."""
         ordered = self._shuffled([(profile, 0) for profile in profiles], scope=AGAIN)
@@ -158,8 +164,6 @@ class Orders:
         *,
         turns: TurnLayout,
         copies: int,
-        block: int,
-        design: ConfirmDesign | None,
         looked: TrialResult | None,
         step_function: str = "",
     ) -> Trial:
@@ -170,8 +174,6 @@ class Orders:
             number: from 1.
             turns: their steps, and how many rounds.
             copies: of the baseline.
-            block: 0 only ranks.
-            design: of the blocks.
             looked: the look, which tells how long it may take; None is unknown.
             step_function: the HLO module of the step without `jit_`; "" is as the worker finds it.
         """
@@ -186,7 +188,7 @@ class Orders:
             turn_steps=turns.turn_steps,
             step_function=step_function,
         )
-        trial = self._trial(BASELINE, TURNS, design=design, block=block, position=number)
+        trial = self._trial(BASELINE, TURNS, position=number)
         read_ = looked.rotation.read if looked is not None and looked.rotation else None
         base = usable(looked) if looked is not None else None
         return rotated(
@@ -197,15 +199,6 @@ class Orders:
             else None,
             step_s=base.step_s if base is not None else None,
         )
-
-    def checks(self, profiles: Iterable[Profile]) -> tuple[Trial, ...]:
-        """Return the ordinary jobs, in this order, that check the deployed form."""
-        counts: Counter[str] = Counter()
-        found = []
-        for each in profiles:
-            found.append(self._trial(each, CHECK, block=1, position=counts[each.id]))
-            counts[each.id] += 1
-        return tuple(found)
 
     def _shuffled(
         self, items: Sequence[tuple[Profile, int]], *, scope: str
@@ -290,7 +283,7 @@ def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: P
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
     """Return a trial as scored in the window of all; it may have no score there, and says why."""
-    if not window.is_moved or result.score is None:
+    if not window.is_moved or result.score is None or result.rotation is not None:
         return result
     found = rescore(result.score, protocol=window.protocol)
     if isinstance(found, Score):
@@ -547,8 +540,8 @@ def read(
         result, trial = each, each.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
-        if study == STUDY and (trial.rotation is not None or trial.stage == CHECK):
-            continue  # nor is one of a sweep that rotates a trial of one of jobs
+        if study == STUDY and trial.rotation is not None:
+            continue  # a rotation stands in the place of what it ranks
         if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue
@@ -657,11 +650,6 @@ def rotated(
         protocol=replace(protocol, steps=rotation.steps, profiler=""),
         rotation=replace(rotation, deadline_s=protocol.deadline_s + math.ceil(more_s)),
     )
-
-
-def is_of_rotations(trial: Trial) -> bool:
-    """Whether a trial is a look, a rotation or a check: none of a sweep of jobs."""
-    return trial.rotation is not None or trial.stage == CHECK
 
 
 def rotation_of(result: TrialResult) -> Rotation:
@@ -806,24 +794,6 @@ def _left_out(result: TrialResult, program: str) -> Reason | None:
     return None
 
 
-def ordinary(
-    history: History,
-    *,
-    protocols: Mapping[str, Protocol],
-    declared: Mapping[str, Profile],
-    study: str = STUDY,
-) -> Past:
-    """Return the looks and checks of a history: jobs in which the trainer ran as it is deployed."""
-    found = []
-    for each in history:
-        trial = each.trial
-        if trial.rotation is not None and trial.rotation.is_look:
-            found.append(replace(each, trial=replace(trial, arm=BASELINE.id, rotation=None)))
-        elif trial.stage == CHECK:
-            found.append(replace(each, trial=replace(trial, stage=CONFIRM)))
-    return read(found, protocols=protocols, declared=declared, study=study)
-
-
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
     """Return what the time of a job is made of, as jobs of a cell had it; None where none tells.
 
@@ -878,7 +848,8 @@ def start_of(result: TrialResult) -> float | None:
 
 def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
     """Return the scores of one cell, of all where `cell_digest` is None."""
-    of_cell = (r for _, r in sorted(results.items()) if cell_digest in (None, r.trial.cell_digest))
+    jobs = (r for _, r in sorted(results.items()) if r.rotation is None)  # turns have no window
+    of_cell = (r for r in jobs if cell_digest in (None, r.trial.cell_digest))
     return [score for each in of_cell if (score := usable(each)) is not None]
 
 

@@ -22,21 +22,33 @@ from pytest_xlatune.model.profile import (
     BASELINE_ID,
     NO_ENV_ID,
     Effective,
+    Flags,
     Profile,
     check_unique,
+    parse_flags,
 )
 from pytest_xlatune.model.reason import Reason, Why
-from pytest_xlatune.model.record import Real
+from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
     MIN_DF,
-    SWEEP_ALPHA,
+    USUAL_BLOCKS,
     Plan,
     Refusal,
     plan,
     screen_slots,
     unused,
+)
+from pytest_xlatune.stats.rotations import (
+    COPIES,
+    FIRST_STEPS,
+    LOOK,
+    RANKINGS,
+    JobPace,
+    JobWork,
+    TurnLayout,
 )
 from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
 from pytest_xlatune.studies.derived import (
@@ -64,7 +76,6 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.verdicts import Losses, OneCell
-from pytest_xlatune.studies.ways import RotationRule, Ways, ways_of
 
 # of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
@@ -97,6 +108,23 @@ class JobNoise:
         return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
 
 
+class RotationRule(Record, frozen=True, kw_only=True):
+    """How a sweep rotates.
+
+    Attributes:
+        step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
+            step.
+        must_save: whether it rotates only where that takes fewer jobs and no more time.
+        pace: of the jobs that earlier sessions measured; None is a guess from the time limit.
+        is_usual: whether no budget is named, so that the blocks are the usual ones.
+    """
+
+    step_function: str = ""
+    must_save: bool = False
+    pace: JobPace | None = None
+    is_usual: bool = False
+
+
 class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     """A sweep of profiles over one cell.
 
@@ -118,8 +146,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         pair: "on" has `baseline-no-env` in every block, whatever its screen said.
-        rotation: how profiles take turns in one job where they can; None: each trial is a job.
-        alpha: of the deciding blocks; a part of it where others of the sweep rotate.
+        rotation: how profiles take turns in one job where they can, to be ranked; None: each
+            trial is a job.
     """
 
     traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
@@ -144,7 +172,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     slots: tuple[tuple[str, ...], ...] = ()
     pair: str = "off"
     rotation: RotationRule | None = None
-    alpha: Real = SWEEP_ALPHA
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -193,23 +220,127 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """How the budget is laid out before anything is measured, or why it only ranks."""
         return self.laid_out(self.count, self.budget, self.sigma_prior)
 
+    @cached_property
+    def why_none_rotates(self) -> Reason | None:
+        """Why no profile takes turns; None: some do."""
+        rule = self.rotation
+        if rule is None:
+            return Reason(Why.ROTATION_OFF)
+        if self.slots:
+            return Reason(Why.NO_ROTATION_ON_SLOTS)
+        if not self.turned:
+            stays = (self.way_of(each) for each in self.profiles)
+            why = next((each for each in stays if isinstance(each, Reason)), None)
+            return why or Reason(Why.ROTATION_OFF)
+        if not rule.must_save or self.searches:  # which no job can measure
+            return None
+        own, without = replace(self, rotation=replace(rule, must_save=False)).works
+        pace = rule.pace or JobPace.guessed(self.cell.protocol.deadline_s, self.cell.protocol.steps)
+        took_s, other_s = own.seconds(pace), without.seconds(pace)
+        if own.jobs < without.jobs and took_s <= other_s:
+            return None
+        spent = {"jobs": own.jobs, "others": without.jobs, "took_s": took_s, "other_s": other_s}
+        return Reason(Why.ROTATION_SAVES_NOTHING, **spent)
+
     @property
-    def deciding_layout(self) -> Plan | Refusal:
-        """The layout of what decides: of the rotations, where a search has no place among jobs."""
-        if not self.searches or isinstance(self.ways, Refusal):
-            return self.layout
-        return self.ways.rotated.layout
+    def rotates(self) -> bool:
+        """Whether rotations rank profiles of it."""
+        return self.why_none_rotates is None
 
     @cached_property
-    def ways(self) -> Ways | Refusal:
-        """Which profiles rotate; a refusal where none does."""
-        return ways_of(self)
+    def _deployed_flags(self) -> Flags:
+        return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+
+    @cached_property
+    def _ways(self) -> dict[str, tuple[Profile, Mapping[str, str] | Reason]]:
+        return {}
+
+    def way_of(self, profile: Profile) -> Mapping[str, str] | Reason:
+        """Return the options of a profile's compilation, or why it stays a job."""
+        known = self._ways.get(profile.id)
+        if known is None or not known[0].same_as(profile):
+            known = self._ways[profile.id] = profile, options_of(profile, self._deployed_flags)
+        return known[1]
+
+    def can_turn(self, profile: Profile) -> bool:
+        """Whether a profile can take turns."""
+        return not isinstance(self.way_of(profile), Reason)
+
+    def rankings(self, profile: Profile) -> int:
+        """Return how many rotations rank a profile at most: what follows from results has one."""
+        return RANKINGS if profile.id in self._named else 1
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        every = (*self.profiles, *(each for rule in self.singles for each in rule.every))
+        return frozenset(each.id for each in every)
+
+    @cached_property
+    def _turning_rules(self) -> tuple[DerivedRule, ...]:
+        """The rules whose profiles take turns: a combination does where all its parts do."""
+        are_all = all(map(self.can_turn, self.profiles))
+        return tuple(
+            each
+            for each in self.rules
+            if isinstance(each, Search)
+            or (all(map(self.can_turn, each.every)) if isinstance(each, Singles) else are_all)
+        )
+
+    @cached_property
+    def turned(self) -> int:
+        """How many profiles take turns, slots of derived waves included."""
+        declared = sum(map(self.can_turn, self.profiles))
+        return declared + sum(each.slots for each in self._turning_rules)
+
+    @cached_property
+    def rotations(self) -> int:
+        """How many jobs rank them at most, the look included; 0 where none does."""
+        if not self.rotates:
+            return 0
+        is_first = any(map(self.can_turn, self.profiles))
+        found = LOOK + RANKINGS * is_first
+        for each in self._turning_rules:
+            if isinstance(each, Singles):
+                found += RANKINGS
+            elif isinstance(each, Search):
+                found += each.rounds
+            else:
+                found += 2 if isinstance(each, Stacks) and each.first < each.slots else 1
+        return found
+
+    @cached_property
+    def turns(self) -> TurnLayout:
+        """The turns of a rotation as planned, before a look tells how long a step takes."""
+        return self.turns_by(None if self.rotation is None else self.rotation.pace)
+
+    def turns_by(self, pace: JobPace | None) -> TurnLayout:
+        """Return the turns of a rotation by the pace of jobs; None is unknown."""
+        protocol = self.cell.protocol
+        return TurnLayout.paced(pace or JobPace.guessed(protocol.deadline_s, protocol.steps))
+
+    @cached_property
+    def works(self) -> tuple[JobWork, JobWork]:
+        """What this plan has to do at most, and what one without rotation has."""
+        steps, programs = self.cell.protocol.steps, self.turned + COPIES
+        jobs = self._jobs - self.rotations
+        turned = self.rotations - LOOK - (RANKINGS - self.turns.rankings)
+        own = JobWork(
+            jobs=jobs + LOOK + turned,
+            steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
+            compilations=turned * programs + LOOK,
+        )
+        others = self.as_jobs._jobs  # noqa: SLF001 - of a plan as this
+        return own, JobWork(jobs=others, steps=others * steps)
+
+    @property
+    def _jobs(self) -> int:
+        return self.layout.jobs if isinstance(self.layout, Plan) else self.budget
 
     @cached_property
     def as_jobs(self) -> Self:
         """The sweep without rotations, and so without what only rotations can search."""
         if not self.searches:
-            return replace(self, rotation=None)
+            return replace(self, rotation=None, budget=max(self.budget, self.least))
         begun = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
         first = min(map(wave_order, begun), default=None)
         # nor has it what reads a search alone
@@ -225,6 +356,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return replace(
             self,
             rotation=None,
+            budget=max(self.budget, self.least),
             searches=(),
             stacks=rules.stacks,
             around=rules.around,
@@ -274,15 +406,22 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def _without_pair(
         self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
     ) -> Plan | Refusal:
-        in_screen = baselines or self.screen_baselines * len(self.counts)
+        turned = self.turned if self.rotates else 0
+        in_screen = baselines or self.screen_baselines * len(self.alone)
+        if turned and self.rotation and self.rotation.is_usual:
+            alone = count - turned
+            screened = alone + (in_screen or (alone and max(MIN_DF, len(self.alone))))
+            budget = min(budget, screened + self.rotations + USUAL_BLOCKS)
         planned = plan(
             count,
             budget,
             screen_baselines=in_screen,
-            waves=len(self.counts),
+            waves=len(self.alone),
             sigma=sigma,
             slots=len(self.cells),
             may_repeat=may_repeat and not self.is_stated,
+            turned=turned,
+            rotations=self.rotations,
         )
         if not self.is_stated:
             return planned
@@ -295,10 +434,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             return start
         widths = self._stated_widths(start.widths, count)
         beside = self.block_baselines or start.block_baselines
-        screened = count + (in_screen or start.screen_baselines)
+        screened = count - turned + (in_screen or start.screen_baselines) + self.rotations
         return dataclasses.replace(
             start,
             profiles=count,
+            rotations=self.rotations,
             screen_baselines=in_screen or start.screen_baselines,
             widths=widths,
             block_baselines=beside,
@@ -329,8 +469,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def may_spare(self) -> bool:
-        """Whether jobs that are left may become spare blocks: no blocks are stated."""
-        return not (self.finalists or self.blocks)
+        """Whether jobs that are left may become spare blocks: no blocks are stated.
+
+        Nothing bounds a profile that only took turns, so rotations leave all to the blocks.
+        """
+        return not (self.finalists or self.blocks or self.rotates)
 
     @property
     def noise(self) -> JobNoise:
@@ -367,9 +510,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def count(self) -> int:
         """Profiles that are declared, and slots for derived ones.
 
-        Beside rotations a search is none of the jobs.
+        Only rotations measure those of a search.
         """
-        rules = self.rules if self.rotation is None else self.rules_beside
+        rules = self.rules if self.rotates else self.rules_beside
         return len(self.profiles) + sum(rule.slots for rule in rules)
 
     @property
@@ -385,18 +528,33 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
         return {wave: sum(count for other, count in own if other == wave) for wave in waves}
 
+    @property
+    def least(self) -> int:
+        """The jobs that rank all, each by its own."""
+        return sum(each.slots for each in self.rules_beside) + len(self.profiles) + len(self.counts)
+
+    @cached_property
+    def alone(self) -> dict[str, int]:
+        """The waves that have jobs of their own -> profiles that no rotation ranks."""
+        if not self.rotates:
+            return self.counts
+        own = [(each.wave, 1) for each in self.profiles if not self.can_turn(each)]
+        own += [(each.wave, each.slots) for each in self.rules if each not in self._turning_rules]
+        found = {wave: sum(count for other, count in own if other == wave) for wave in self.counts}
+        return {wave: count for wave, count in found.items() if count}
+
     @cached_property
     def baselines(self) -> dict[str, int]:
-        """Baselines in the queue of each wave."""
-        if self.screen_baselines:
-            return dict.fromkeys(self.counts, self.screen_baselines)
+        """Baselines in the queue of each wave that has jobs of its own."""
+        if self.screen_baselines or not self.alone:
+            return dict.fromkeys(self.alone, self.screen_baselines)
         layout = self.layout
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
             most = max(5, screen_slots(len(self.cells), self.count))
             planned = max(1, min(most, self.budget - self.count))
-        return wave_baselines(self.counts, planned)
+        return wave_baselines(self.alone, planned)
 
     @property
     def screen_slots(self) -> int:
@@ -407,7 +565,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
     ) -> Iterator[Segment]:
         """Yield the queue of each wave in the order they run, up to one or before one."""
-        waves = sorted(self.baselines, key=wave_order)
+        waves = sorted(self.counts, key=wave_order)
         for at, wave in enumerate(waves):
             if before and wave_order(wave) >= wave_order(before):
                 return
@@ -416,7 +574,15 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             own = [each for each in profiles if each.wave == wave]
             # one line goes through the baselines of all waves: they lie far apart
             lone = at / max(len(waves) - 1, 1)
-            yield self.orders.segment(wave, own, baselines=self.baselines[wave], lone=lone)
+            turned = [each for each in own if self.rotates and self.can_turn(each)]
+            jobs = [each for each in own if each not in turned]
+            if jobs or not self.rotates:
+                beside = self.baselines.get(wave, 1)
+                segment = self.orders.segment(wave, jobs, baselines=beside, lone=lone)
+            else:
+                segment = Segment(wave=wave, trials=())
+            ranked = self.orders.ranked(wave, [(each, self.rankings(each)) for each in turned])
+            yield Segment(wave=wave, trials=(*segment.trials, *ranked))
 
     @cached_property
     def objections(self) -> dict[tuple[str, ...] | None, dict[str, Reason | None]]:
@@ -454,10 +620,11 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     Raises:
         ConfigError: names the jobs, or the degrees of freedom.
     """
-    if sweep.searches:
+    if sweep.searches and not sweep.rotates:
         sweep = sweep.as_jobs  # candidates of a search are never jobs of their own
     layout, budget = sweep.layout, sweep.budget
-    screened = sweep.count + sum(sweep.baselines.values())
+    alone = sweep.count - (sweep.turned if sweep.rotates else 0)
+    screened = alone + sum(sweep.baselines.values()) + sweep.rotations
     jobs = layout.jobs if isinstance(layout, Plan) else screened
     if jobs > budget:
         raise ConfigError(
@@ -551,9 +718,12 @@ def outline(
     jobs = Reason(Why.JOBS_OF_BUDGET, jobs=layout.jobs, budget=sweep.budget)
     if sweep.may_spare and sweep.budget > layout.jobs:
         jobs = Reason(Why.JOBS_UP_TO, jobs=layout.jobs, most=sweep.budget)
-    left = None if sweep.is_stated else unused(layout, sweep.budget)
+    left = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
+    shown = Reason(Why.PLAN, screened=screened, more=more, blocks=layout.shape, jobs=jobs)
+    if sweep.rotates and not screened:
+        shown = Reason(Why.PLAN_OF_BLOCKS, blocks=layout.shape, jobs=jobs)
     return (
-        Reason(Why.PLAN, screened=screened, more=more, blocks=layout.shape, jobs=jobs),
+        shown,
         *([left] if left else []),
         *outlined(sweep.cells, layout, rules, is_stated=sweep.is_stated),
         *slots,

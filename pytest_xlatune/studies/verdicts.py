@@ -38,7 +38,6 @@ from pytest_xlatune.stats.compare import (
     compare,
     straggler_p,
 )
-from pytest_xlatune.stats.rotations import Checked, DeployedCheck
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
@@ -206,50 +205,16 @@ def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
     costs = [
         score.value - math.log(score.window_tgs) if score.window_tgs else None
         for each in trials
-        if (score := usable(each))
+        if each.rotation is None and (score := usable(each))
     ]
     known = [cost for cost in costs if cost is not None]
     return fmean(known) if known and len(known) == len(costs) else None
 
 
 def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
-    scores = [score for each in trials if (score := usable(each))]
+    jobs = (each for each in trials if each.rotation is None)  # no step of a turn is left out
+    scores = [score for each in jobs if (score := usable(each))]
     return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
-
-
-def as_checked(rotation: Comparison, found: DeployedCheck, jobs: Past, arm: str) -> Reason:
-    """Return what ordinary jobs say of the deployed form of an arm, and what they could have said.
-
-    Raises:
-        KeyError: they have no score.
-    """
-    checked = {
-        Checked.AGREES: Why.CHECK_AGREES,
-        Checked.UNTOLD: Why.CHECK_UNTOLD,
-        Checked.MORE: Why.CHECK_MORE,
-        Checked.CONTRADICTS: Why.CHECK_CONTRADICTS,
-    }
-    return Reason(
-        checked[found.kind],
-        rotation=relative(rotation.estimate),
-        deployed=relative(found.change or 0.0),
-        least=relative(found.least or 0.0),
-        jobs=found.own,
-        beside=found.beside,
-        memory=_memory(jobs, arm),
-    )
-
-
-def _memory(jobs: Past, arm: str) -> Reason | None:
-    """Return an arm's memory over the baseline's, as jobs print it; None: they do not."""
-    means = []
-    for name in (arm, BASELINE_ID):
-        own = [score.memory_gb for each in jobs.confirms_of(name) if (score := usable(each))]
-        known = [each for each in own if each]
-        if not known:
-            return None
-        means.append(fmean(known))
-    return Reason(Why.CHECK_MEMORY, change=means[0] / means[1] - 1)
 
 
 def values_of(results: Sequence[TrialResult]) -> list[float]:

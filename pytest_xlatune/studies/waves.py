@@ -12,6 +12,7 @@ verdict.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,9 +47,18 @@ from pytest_xlatune.studies.filling import (
     short_of,
     without_gain,
 )
-from pytest_xlatune.studies.screen import screen
+from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
-from pytest_xlatune.studies.trials import AGAIN, ALIAS, Segment, is_ours, wave_order
+from pytest_xlatune.studies.trials import (
+    AGAIN,
+    ALIAS,
+    LOOK,
+    Past,
+    Segment,
+    is_ours,
+    pace_of,
+    wave_order,
+)
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
@@ -118,9 +128,34 @@ class Waves:
         self.candidates = self._candidates()
         is_declared = not sweep.rules
         self.repeats = sweep.own_repeats if is_declared else sweep.effective.repeats(self._all)
-        self.queues = sweep.own_queues if is_declared else tuple(sweep.queues(self._all))
+        own = sweep.own_queues if is_declared else sweep.queues(self._all)
+        self.queues = tuple(map(self._unranked, own))
         if slots is not None:
             self.queues = slots.dealt(self.queues, at_most=sweep.screen_slots)
+
+    @cached_property
+    def _told(self) -> frozenset[str]:
+        """The profiles that no further rotation ranks: jobs did, or the first one left them out."""
+        return frozenset(
+            each.trial.arm
+            for each in self.history
+            if each.trial.is_screened
+            and each.status.is_final
+            and (each.rotation is None or each.status is TrialStatus.DROPPED)
+        )
+
+    def _unranked(self, queue: Segment) -> Segment:
+        """Return a queue without second rotations of a profile that is told, or of long steps."""
+        if not self.sweep.rotates:
+            return queue
+        looks = [each for each in self.history if each.trial.stage == LOOK]
+        is_once = self.sweep.turns_by(pace_of(looks)).rankings == 1
+        kept = (
+            each
+            for each in queue.trials
+            if each.is_baseline or not each.position or not (is_once or each.arm in self._told)
+        )
+        return dataclasses.replace(queue, trials=tuple(kept))
 
     @cached_property
     def read_evidence(self) -> EvidenceResult | None:
@@ -341,7 +376,7 @@ class Waves:
             return {}
         own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
         queues = [each for each in own_queues if each.has_profiles]
-        standings = screen(self.sweep.read(own, declared), queues).standings
+        standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return {
             point: round(standing.estimate, 9)
             for name, standing in standings.items()
@@ -395,7 +430,7 @@ class Waves:
         own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
         own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
         queues = [each for each in own_queues if each.has_profiles]
-        standings = screen(self.sweep.read(own, declared), queues).standings
+        standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return short_of(kept, pool, {name: each.estimate for name, each in standings.items()})
 
     def _useless(self, rule: DerivedRule) -> Mapping[str, Mapping[Key, str]]:
@@ -449,15 +484,19 @@ class Waves:
         found = {each.id: each for each in rule.kept(planned, pool=pool)}
         return tuple(found[each] for each in sorted(found))[: rule.slots]
 
+    def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
+        return screen(past, queues, sigma=self.sweep.noise.value)
+
     def _leaders(self, rule: DerivedRule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return what led the waves before, best first; None while they are not over."""
         sweep = self.sweep
         own = [each for each in self.history if _is_before(rule.wave, each.trial)]
         past = sweep.read(own, {each.id: each for each in pool})
-        queues = [e for e in sweep.queues(self._all, before=rule.wave) if e.has_profiles]
+        every = map(self._unranked, sweep.queues(self._all, before=rule.wave))
+        queues = [each for each in every if each.has_profiles]
         if not all(past.is_final(trial) for each in queues for trial in each.trials):
             return None
-        ranked = screen(past, queues)
+        ranked = self._ranked(past, queues)
         # a few baselines may lie far apart by chance, and profiles by what they do: both must
         seen = ranked.sigma or 0.0
         sigma = max(sweep.noise.value, min(seen, ranked.spread or seen))

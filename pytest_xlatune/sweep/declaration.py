@@ -330,7 +330,7 @@ class Sweep(SettingsGroup):
             sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
         )
         try:
-            layout = resolved.tuning().deciding_layout
+            layout = resolved.tuning().layout
         except ConfigError as error:
             # no user knows the cell that stands here for all: messages leave it out
             text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")

@@ -28,7 +28,7 @@ from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.report.words import sentence
-from pytest_xlatune.stats.noise import Noise, RotationNoise, SlotNoise
+from pytest_xlatune.stats.noise import Noise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
 
@@ -49,7 +49,6 @@ class Calibration(Record, frozen=True, kw_only=True):
         slots: what node slots differ by, and what they cost each other; None where that was not
             measured.
         slot_nodes: of each of these slots, as a host list.
-        rotations: what programs of one process have in common; None likewise.
     """
 
     cell_digest: str
@@ -60,7 +59,6 @@ class Calibration(Record, frozen=True, kw_only=True):
     schema: int = SCHEMA
     slots: SlotNoise | None = None
     slot_nodes: tuple[str, ...] = ()
-    rotations: RotationNoise | None = None
 
     def check(self) -> None:
         """Refuse a noise that no jobs have.
@@ -73,17 +71,9 @@ class Calibration(Record, frozen=True, kw_only=True):
             raise LedgerError(f"noise.sigma_job is {level}, expected a fraction")
 
     @property
-    def share(self) -> float | None:
-        """What of a job's variance programs of one process share; None where it is not told."""
-        return self.rotations.share if self.rotations is not None and self.rotations.tells else None
-
-    @property
     def shared(self) -> tuple[str, ...]:
-        """What was found of slots and rotations, one sentence each."""
-        return (
-            *map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()),
-            *map(sentence, self.rotations.found if self.rotations else ()),
-        )
+        """What was found of slots, one sentence each."""
+        return tuple(map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()))
 
     @property
     def figures(self) -> tuple[str, ...]:

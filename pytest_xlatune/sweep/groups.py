@@ -385,20 +385,20 @@ class CellSettings(SettingsGroup):
 class DesignSettings(SettingsGroup):
     """How many trials of what, in which order, and what counts as a difference."""
 
-    budget: Annotated[Trials, "Trials that a sweep may cost"] = 50
+    budget: Annotated[Trials, "Trials that a sweep may cost; 0 is 50, and 22 behind rotations"] = 0
     seed: Annotated[Whole, "Seed of the order of the trials"] = 0
     screen_baselines: Annotated[
         Trials, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP
     ] = 0
     finalists: Annotated[
         Count,
-        "Profiles of block 1, or of rotations that decide; 0 is what the budget allows",
+        "Profiles of block 1; 0 is what the budget allows",
         Where.SWEEP,
         Unit("profiles"),
     ] = 0
     blocks: Annotated[
         Count,
-        "Blocks of the confirmation, or rotations that decide; 0 is what the budget allows",
+        "Blocks of the confirmation; 0 is what the budget allows",
         Where.SWEEP,
     ] = 0
     block_baselines: Annotated[
@@ -411,9 +411,9 @@ class DesignSettings(SettingsGroup):
     ] = "off"
     rotate: Annotated[
         Literal["auto", "on", "off"],
-        "Let profiles that differ in flags only take turns in one job: on, off, or auto (on "
-        "where the launcher starts Python itself, and turns need fewer jobs and no more "
-        "time)",
+        "Let profiles that differ in flags only take turns in one job, to be ranked: on, off, or "
+        "auto (on where the launcher starts Python itself, and turns need fewer jobs and no "
+        "more time)",
         Metavar("HOW"),
     ] = "auto"
     loss_tolerance: Annotated[

@@ -33,7 +33,7 @@ from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Singles, by_kind
 from pytest_xlatune.studies.trials import pace_of
-from pytest_xlatune.studies.tuning import RotateWay, RotationRule, TuningStudy, way_begun
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
@@ -41,6 +41,10 @@ from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
+
+
+USUAL_BUDGET = 50  # jobs, where none is named; rotations take less of it
+_OTHERS = ("rotate", "budget")  # of the design's settings, those that say something else first
 
 
 def _digest_of(image: str) -> str:
@@ -106,7 +110,6 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
-        share: float | None = None,
         earlier: History = (),
     ) -> Study:
         """Return the study that this sweep declares; without one it is a tuning study.
@@ -115,7 +118,6 @@ class ResolvedSweep:
             selected: ids of the arms that are asked about; None is all of them.
             confirm: whether the confirmation of a tuning study is asked for.
             sigma: the job noise that a calibration found.
-            share: what of its variance programs of one process share, by a calibration.
             earlier: trials of the ledger, where sessions before this one have some.
 
         Raises:
@@ -123,9 +125,7 @@ class ResolvedSweep:
         """
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
-            return self.tuning(
-                selected=selected, confirm=confirm, sigma=sigma, share=share, earlier=earlier
-            )
+            return self.tuning(selected=selected, confirm=confirm, sigma=sigma, earlier=earlier)
         return declared.study(
             Asked(
                 cell=self.cell,
@@ -133,14 +133,13 @@ class ResolvedSweep:
                 profiles=self.sweep.profiles,
                 others=self.others,
                 selected=selected,
-                budget=design.budget,
+                budget=design.budget or USUAL_BUDGET,
                 seed=design.seed,
                 loss_tolerance=design.loss_tolerance,
                 read_baselines=lambda path: read_baselines(Path(path), self.cell),
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
-                rotates=lambda: design.rotate == "on" and self.rotates,
             )
         )
 
@@ -237,16 +236,12 @@ class ResolvedSweep:
         *,
         starts: int = 0,
         on_slots: bool = False,
-        rotations: int = 0,
     ) -> CalibrationStudy:
-        """Return the study of the cell's noise, its node slots, or rotations.
+        """Return the study of the cell's noise, or of its node slots.
 
         Raises:
-            ConfigError: too few jobs, starts or rotations; the sweep has one slot;
-                programs cannot take turns in what it starts.
+            ConfigError: too few jobs or starts; the sweep has one slot.
         """
-        if rotations and self.why_not_rotated:
-            raise ConfigError(f"sweep {self.sweep.name!r}: {self.why_not_rotated}")
         if on_slots and not self.slots:
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: one slot has no neighbours; ask for two or more, and "
@@ -257,7 +252,6 @@ class ResolvedSweep:
             jobs=jobs,
             starts=starts,
             slots=self.slots if on_slots else (),
-            rotations=rotations,
         )
 
     def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
@@ -295,7 +289,7 @@ class ResolvedSweep:
         Raises:
             ConfigError: the profiles do not even fit the budget.
         """
-        layout = self.tuning().deciding_layout if self.sweep.declared is None else None
+        layout = self.tuning().layout if self.sweep.declared is None else None
         return sentence(layout.why) if isinstance(layout, Refusal) else ""
 
     def tuning(
@@ -304,7 +298,6 @@ class ResolvedSweep:
         selected: frozenset[str] | None = None,
         confirm: bool = True,
         sigma: float | None = None,
-        share: float | None = None,
         earlier: History = (),
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
@@ -315,7 +308,7 @@ class ResolvedSweep:
             off = f"rotate is {design.rotate} ({place})"
             raise self._not_searched(self.why_not_rotated or off)
         settings = msgspec.structs.asdict(design)
-        study = TuningStudy(
+        made = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             stacks=rules.stacks,
@@ -328,11 +321,12 @@ class ResolvedSweep:
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            **{name: each for name, each in settings.items() if name != "rotate"},
+            rotation=self._rule(earlier),
+            budget=design.budget or USUAL_BUDGET,
+            **{name: each for name, each in settings.items() if name not in _OTHERS},
         )
-        made = replace(study, rotation=self._rule(study, share, earlier))
-        if made.searches and isinstance(made.ways, Refusal):
-            raise self._not_searched(sentence(made.ways.why))
+        if made.searches and made.why_none_rotates is not None:
+            raise self._not_searched(sentence(made.why_none_rotates))
         return made
 
     def _not_searched(self, why: str) -> ConfigError:
@@ -342,34 +336,16 @@ class ResolvedSweep:
             "say on, and leave it enough jobs, or leave the Search out"
         )
 
-    def _rule(
-        self, study: TuningStudy, share: float | None, earlier: History
-    ) -> RotationRule | None:
-        """Return how a sweep rotates: as its ledger began, unless a user says else; None is off."""
-        chosen, way = self.rotates, way_begun(study, earlier)
-        if way is RotateWay.ROTATIONS and self.may_rotate and self.must_save:
-            return RotationRule(share=share, kept=way)
-        if way is RotateWay.JOBS and chosen and self.must_save:
-            return RotationRule(share=share, kept=way)
-        if not chosen:
+    def _rule(self, earlier: History) -> RotationRule | None:
+        """Return how a sweep rotates; None is off."""
+        if not self.rotates:
             return None
-        own = (each for each in earlier if each.trial.cell_digest == self.cell.digest)
-        pace = pace_of(own) if self.must_save else None
-        return RotationRule(share=share, must_save=self.must_save, pace=pace)
-
-    def other_way(self, study: Study, history: History) -> tuple[str, ...]:
-        """Return why a study does not go on with what its ledger has; () where it does."""
-        other, asked = study.other_way(history), self.sweep.design.rotate
-        if other is None:
-            return ()
-        place = self.settings.get("rotate", "the sweep file")
-        said = f"rotate is {asked} ({place}), but {sentence(other)}"
-        return (f"{said}; say auto to go on as it began, or --xlatune-fresh to begin anew",)
-
-    @property
-    def may_rotate(self) -> bool:
-        """Whether the sweep has profiles that could take turns."""
-        return self.sweep.declared is None and not self.why_not_rotated
+        own = [each for each in earlier if each.trial.cell_digest == self.cell.digest]
+        # what began with rotations goes on with them, whatever their pace says since
+        must_save = self.must_save and not any(each.trial.rotation for each in own)
+        pace = pace_of(own) if must_save else None
+        is_usual = not self.sweep.design.budget
+        return RotationRule(must_save=must_save, pace=pace, is_usual=is_usual)
 
     @property
     def must_save(self) -> bool:

@@ -235,7 +235,6 @@ def plan_of(
         slots=slots if resolved.slots else (),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
-    other = resolved.other_way(study, history)
     bubble = bubbles(cell, profiles_in(study, ()), files=files)
     head, costs, *others = document.sections
     return dataclasses.replace(
@@ -243,7 +242,7 @@ def plan_of(
         sections=(
             *(
                 head,
-                *_impossible(resolved, files, other),
+                *_impossible(resolved, files),
                 *_objections(resolved),
                 *compiled_first,
                 costs,
@@ -255,14 +254,12 @@ def plan_of(
     )
 
 
-def _impossible(
-    resolved: ResolvedSweep, files: Sequence[DeployedFile], other: Sequence[str]
-) -> tuple[Section, ...]:
+def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
     """Say why the cell cannot run at all, as a session refuses it; () where it can."""
     found = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
-    lines = (*(f"refused: {each}" for each in (*other, *found.faults)), *found.notes)
+    lines = (*(f"refused: {each}" for each in found.faults), *found.notes)
     return (section("What cannot run", bullets(*map(plain, lines))),) if lines else ()
 
 

@@ -36,7 +36,6 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report.covered import Covered, read_cells
@@ -240,36 +239,22 @@ def unsupported(cell: Covered, best: Verdict, profile: Profile) -> str:
     low, high = best.ci95
     if not (low <= best.delta <= high and math.isfinite(high - low)):
         return f"{percent(best.delta)} lies outside of its interval"
-    below = parse_flags(cell.cell.environment.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
-    options = options_of(profile, below)
     own = [
         each
         for each in cell.history
         if each.status is TrialStatus.MEASURED
         and not set(each.job_ids).isdisjoint(best.job_ids)
-        and (
-            each.trial.profile.same_as(profile)
-            if each.trial.rotation is None
-            else options
-            in [p.options for p in each.trial.rotation.spec.programs if p.id == best.arm]
-        )
+        and each.trial.profile.same_as(profile)
     ]
     if missing := set(best.job_ids) - {job for each in own for job in each.job_ids}:
         return f"job {min(missing)} did not run these settings"
-    changes = [*_in_rotations(own, profile)] or [*_in_blocks(own, cell.history)]
+    changes = [*_in_blocks(own, cell.history)]
     if len(own) < best.n or not changes:
         return f"{best.n} trials are named, and {len(own)} stand there beside a baseline"
     change, (low, high) = math.expm1(fmean(changes)), best.ci95
     if not change > 0 or not low - (high - low) <= change <= high + (high - low):
         return f"they come to {percent(change)}, not to {percent(best.delta)}"
     return ""
-
-
-def _in_rotations(own: Iterable[TrialResult], profile: Profile) -> Iterator[float]:
-    for each in own:
-        score = each.rotation.score if each.rotation is not None else None
-        if score is not None and (found := score.of(profile.id)) is not None:
-            yield found.change
 
 
 def _in_blocks(own: Iterable[TrialResult], history: Sequence[TrialResult]) -> Iterator[float]:

@@ -247,8 +247,6 @@ def _setup(
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
         history = history_of(state, study)
-        for each in resolved.other_way(study, history):
-            raise ConfigError(f"sweep {resolved.sweep.name!r}: {each}")
         if options.ask_above is not None:
             entries = Ledger(folder / LEDGER).refresh()
             refuse_unasked(
@@ -264,8 +262,7 @@ def _setup(
         )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
         beside = () if state.opened else kept_elsewhere(resolved.folder, options.workdir)
-        goes_on = map(sentence, study.goes_on())
-        return (*lost, *found.notes, *goes_on, *not_compiled(resolved, study), *beside)
+        return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
 
     executor = executor_named(resolved.sweep.site.executor)
     return Setup(
@@ -367,8 +364,6 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     if found.slots is not None:
         kept["slots"] = found.slots
         kept["slot_nodes"] = tuple(compress(each.nodelist) for each in study.cells)
-    if found.rotations is not None:
-        kept["rotations"] = found.rotations
     calibration = Calibration(
         cell_digest=cell.digest,
         noise=noise,
@@ -381,7 +376,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     return calibration
 
 
-_PARTS = ("slots", "slot_nodes", "rotations")
+_PARTS = ("slots", "slot_nodes")
 
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:

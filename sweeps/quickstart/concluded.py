@@ -89,7 +89,6 @@ def runs() -> Iterator[tuple[Study, CommittedRun]]:
                "budget": 40, "rotation": RotationRule()}  # fmt: skip
     for name, documents, design in (
         ("quickstart", ["quickstart"], rotated),
-        ("loaded", [], rotated),
         ("maxtext-cpu", ["tiny-cpu"], {"screen_baselines": 2, "finalists": 1, "blocks": 4,
                                        "block_baselines": 1, "budget": 24}),
     ):  # fmt: skip

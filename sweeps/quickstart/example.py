@@ -6,11 +6,8 @@ From each run's JSON alone it writes the documents of reports/example, their pag
 as the code of today shows them: the quickstart, MaxText on this machine, and the studies of batch
 sizes, commits, nodes and a network. It puts the quickstart's finding and its table into README.md
 and the whole leaderboard into docs/how-to/tutorial.md, and draws docs/quickstart.svg with the
-positions of the page's own plot, and docs/quickstart-loaded.svg with a run on a busy machine beside
-it. A test compares all of them: a change of an example or of a page without them does not pass.
-
-The run on a busy machine is one JSON alone. It comes of `sh -c 'while :; do :; done' &`, twice, and
-`pytest sweeps/test_quickstart.py --xlatune-fresh --xlatune-reports reports/loaded` beside it.
+positions of the page's own plot. A test compares all of them: a change of an example or of a page
+without them does not pass.
 """
 
 from __future__ import annotations
@@ -26,13 +23,12 @@ from xml.sax.saxutils import escape
 from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import Covered, read_cells
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
-from pytest_xlatune.report.page_plots import Forest, ForestRow, forest, forest_of_cells
+from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.registry import kind_of
@@ -47,8 +43,6 @@ STUDIES = ("batch", "commits", "nodes", "network")
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "how-to" / "tutorial.md"
 PICTURE = ROOT / "docs" / "quickstart.svg"
-LOADED = EXAMPLE / "loaded" / "leaderboard.json"
-BOTH = ROOT / "docs" / "quickstart-loaded.svg"
 # the part that is written:  <!-- leaderboard: from FILE --> ... <!-- end of leaderboard -->
 _PART = re.compile(
     r"(?P<head><!-- leaderboard: [^>]* -->\n).*(?P<end><!-- end of leaderboard -->)", re.DOTALL
@@ -258,38 +252,6 @@ def _subject(report: Exported, record: RunRecord) -> Subject:
     )
 
 
-def beside_load(quiet: Conclusion) -> Iterator[tuple[Path, str]]:
-    """Yield the picture of the intervals in two runs; none where an arm has one in both."""
-    report = exported(LOADED.read_text(encoding="utf-8"), sweep="quickstart", study="tuning")
-    runs = {"the example": quiet, "on a busy machine": report.conclusion}
-    notes = {each.id: each.note for each in report.profiles}
-    by_arm = {each.arm: _by_run(runs, each.arm) for each in quiet.verdicts}
-    several = [
-        (arm, found, notes[arm])
-        for arm, found in by_arm.items()
-        if len(found) == len(runs) and all(each.ci95 for each in found.values())
-    ]
-    plot = forest_of_cells(several)
-    if plot is not None:
-        caption = "Dot: the change in percent. Bar: its 95 % interval. One part a profile."
-        yield (
-            BOTH,
-            picture(
-                dataclasses.replace(plot, caption=caption),
-                title="The same sweep, twice: change of TGS",
-            ),
-        )
-
-
-def _by_run(runs: Mapping[str, Conclusion], arm: str) -> dict[str, Verdict]:
-    return {
-        name: verdict
-        for name, each in runs.items()
-        for verdict in each.verdicts
-        if verdict.arm == arm
-    }
-
-
 def made() -> Mapping[Path, str]:
     """Return what each document and the picture say of the committed sweeps."""
     (cell,) = cells_of(DATA)
@@ -304,7 +266,6 @@ def made() -> Mapping[Path, str]:
         README: written(README.read_text(encoding="utf-8"), short_part_of(board)),
         TUTORIAL: written(TUTORIAL.read_text(encoding="utf-8"), part_of(board)),
         PICTURE: picture(plot, title=title),
-        **dict(beside_load(cell.conclusion)),
         EXAMPLE / INDEX: html(report_index(EXAMPLE)),
     }
 

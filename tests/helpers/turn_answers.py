@@ -23,8 +23,7 @@ from pytest_xlatune.model.rotation import CompiledProgram, RotationRead, Rotatio
 from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_baseline
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.rounds import fit_turns
-from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.ways import RotationRule
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.answers import knobs, lost, measured, noise, study
 
 TOKENS = 28672.0

@@ -140,7 +140,6 @@ def test_slots_are_calibrated_alone_and_busy(
     ("words", "message"),
     [
         ((*ONE, "--starts", "4"), "--starts counts the rounds"),
-        ((*SLOTS, "--rotations", "4"), "--rotations and --slots"),
     ],
 )
 def test_a_calibration_that_cannot_be_is_refused_in_one_message(

@@ -119,7 +119,6 @@ def test_the_contract_is_what_the_design_says() -> None:
         *("traits", "name", "cells", "reference", "policy", "seed", "to_json"),
         *("arms", "propose", "conclude", "answer", "outline", "whole", "as_begun"),
         *("left", "at_most", "why_more", "ahead", "rounds", "place", "work"),
-        *("goes_on", "other_way"),
     } == CONTRACT
 
 

@@ -327,7 +327,7 @@ def test_the_recipe_is_copied_by_a_key(shown: Browser, pages: dict[str, Path]) -
     )
     assert said == "Copied"
     copied = shown.ask("document.querySelector('button.copy').parentElement.innerText")
-    assert "--xla_backend_optimization_level=2" in copied  # the winner of the committed run
+    assert "--xla_backend_optimization_level=3" in copied  # the winner of the committed run
     assert shown.complaints() == []
 
 

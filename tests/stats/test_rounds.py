@@ -296,10 +296,16 @@ def test_a_turn_that_is_late_by_little_or_is_no_first_one_counts() -> None:
     own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=4)
     slow = (0.029,) * 4  # 7 %
     found = of_seconds(own, {own.order.index(2): slow, len(own.order) - 1: COLD})
+    assert sum(each.turns for each in found.programs) == len(own.order) - 1, (
+        "of two steps one stalled"
+    )
+
+
+def test_a_step_more_than_a_fifth_off_its_program_is_left_out_of_a_turn() -> None:
+    own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=5)
+    stalled = (0.027, 0.027, 0.27, 0.027, 0.028)
+    usual: dict[int, tuple[float, ...]] = dict.fromkeys(range(len(own.order)), (0.027,) * 5)
+    found = of_seconds(own, usual | {4: stalled, 7: stalled})
+    assert {each.steps for each in found.turns} == {2, 3}
+    assert max(abs(each.change) for each in found.programs) < 0.02
     assert sum(each.turns for each in found.programs) == len(own.order)
-
-
-def test_a_program_with_two_turns_keeps_both() -> None:
-    own = spec(order=draw_turns(3, 2, 2, "cold"), turn_steps=4)
-    found = of_seconds(own, {own.order.index(2): COLD})
-    assert [each.turns for each in found.programs] == [2, 2, 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
@@ -33,11 +31,8 @@ from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
-from pytest_xlatune.studies.trials import CHECK, LOOK, TURNS
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.registry import study_of
-from tests.helpers.answers import drive, lost
-from tests.helpers.turn_answers import NCCL, Machine
 
 CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
 NEW = profile("new", "--xla_new=1")
@@ -427,123 +422,3 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
     assert sweep.propose(every) == sweep.propose([])
     with pytest.raises(ConfigError, match="4 are the least"):
         CalibrationStudy(cell=CELL, jobs=3)
-
-
-TURNED = replace(STUDY, rotates=True)
-STAGES = [LOOK, *[TURNS] * 4, *[CHECK] * 4]
-
-
-def stages(done: list[TrialResult]) -> list[str]:
-    return [each.trial.stage for each in done]
-
-
-@pytest.mark.parametrize(
-    ("machine", "kind", "words"),
-    [
-        pytest.param(Machine(), "EQUIVALENT", "no regression: ", id="level"),
-        pytest.param(Machine({"new": 0.05}), "FASTER", "no regression: faster", id="faster"),
-        pytest.param(Machine({"new": -0.05}), "SLOWER", "regression: ", id="slower"),
-        pytest.param(
-            Machine(deployed={"new": -0.08}), "INCONCLUSIVE",
-            "cannot tell: +0.2 % in rotations, -8.2 % deployed (2 jobs beside 2 baselines): the "
-            "flag acts otherwise at start-up", id="a loss that only ordinary jobs have",
-        ),
-        pytest.param(
-            Machine({"new": -0.05}, deployed={"new": 0.05}), "INCONCLUSIVE",
-            "deployed (2 jobs beside 2 baselines): more than noise explains",
-            id="a loss that ordinary jobs have not",
-        ),
-        pytest.param(Machine(losses={"new": 9.0}), "INVALID", "loss", id="another loss"),
-        pytest.param(Machine(refused=("new",)), "INVALID", "compiler refuses it", id="refused"),
-        pytest.param(Machine(died_of=("new",)), "INVALID", "died of it", id="fatal"),
-        pytest.param(
-            Machine(fails=lambda trial: trial.stage == CHECK and trial.position == 1),
-            "INCONCLUSIVE", "2 of 20 trials have no score", id="a check is lost",
-        ),
-        pytest.param(
-            Machine(fails=lambda trial: trial.stage == TURNS and trial.block == 3),
-            "INCONCLUSIVE", "4 of 20 trials have no score", id="a rotation is lost",
-        ),
-        pytest.param(Machine(sigma=0.0), "INCONCLUSIVE", "exactly equal", id="copies"),
-    ],
-)  # fmt: skip
-def test_the_verdicts_of_a_gate_by_rotations(machine: Machine, kind: str, words: str) -> None:
-    done = drive(TURNED, machine)
-    found = TURNED.conclude(done)
-    (verdict,) = found.verdicts
-    assert (verdict.kind, found.complete) == (kind, True), verdict
-    assert words in sentence(verdict.reasons[0])
-    assert verdict.can_run is not bool(machine.refused or machine.died_of)
-    if verdict.can_run:
-        assert stages(done) == STAGES
-    if verdict.kind in PASSES:
-        assert verdict.n == 4
-        assert sentence(verdict.method).startswith("4 rotations; non-inferiority")
-        assert any("deployed (2 jobs" in sentence(each) for each in verdict.reasons)
-        for count in range(len(done)):
-            early = TURNED.conclude(done[:count])
-            assert early.verdicts[0].kind not in PASSES
-            assert not early.complete
-            assert TURNED.left(done[:count]) == len(done) - count
-
-
-@pytest.mark.parametrize(
-    ("machine", "spent", "words"),
-    [
-        pytest.param(Machine(finds=False), 1, "programs cannot take turns", id="no step"),
-        pytest.param(
-            lambda trial: (
-                replace(lost(trial, FailureClass.KILLED), status=TrialStatus.DROPPED)
-                if trial.stage == TURNS
-                else Machine()(trial)
-            ),
-            2, "the first rotation measured nothing", id="no turns",
-        ),
-    ],
-)  # fmt: skip
-def test_a_gate_whose_programs_cannot_take_turns_is_one_of_jobs(
-    machine: Callable[[Trial], TrialResult], spent: int, words: str
-) -> None:
-    done = drive(TURNED, machine)
-    found = TURNED.conclude(done)
-    assert stages(done)[spent:] == ["confirm"] * 12
-    assert found.verdicts[0].kind is VerdictKind.EQUIVALENT
-    assert "rotation" not in sentence(found.verdicts[0].method)
-    assert words in sentence(found.notes[0])
-    assert TURNED.conclude(done[:-1]).verdicts[0].kind is VerdictKind.INCONCLUSIVE
-
-
-OTHER = replace(CELL, code="deadbeef")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({}, "", id="flags alone"),
-        pytest.param(
-            {"profiles": (NEW, NCCL)}, "because a library reads NCCL_MIN_NCHANNELS", id="a variable"
-        ),
-        pytest.param(
-            {"others": {"new": OTHER}}, "one process holds one commit, image", id="a commit"
-        ),
-        pytest.param(
-            {"gate": Gate(floor_tgs=900.0, blocks=4)}, "figures of ordinary jobs", id="a floor"
-        ),
-        pytest.param({"budget": 13}, "13 jobs are too few for rotations", id="a small budget"),
-    ],
-)
-def test_only_a_gate_of_flags_alone_rotates_and_the_plan_says_why(
-    changes: dict[str, Any], words: str
-) -> None:
-    study = replace(TURNED, **changes)
-    said = " ".join(map(sentence, study.outline([])))
-    assert words in said
-    if words:
-        assert "as jobs: new" in said
-        assert study.propose([]) == replace(study, rotates=False).propose([])
-        assert study.name == replace(study, rotates=False).name
-    else:
-        assert "by 9 jobs: a look, 4 rotations" in said
-        assert [each.stage for each in study.ahead([])] == STAGES
-        assert study.name != STUDY.name
-        assert GateStudy.from_json(study.to_json()) == study

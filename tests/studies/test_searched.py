@@ -23,8 +23,7 @@ from pytest_xlatune.stats.search import ask, count_of, points_of
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Search, Stacks, doubled
 from pytest_xlatune.studies.trials import TURNS
-from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.studies.ways import Ways
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
 from pytest_xlatune.sweep.settings import resolve_options
@@ -74,9 +73,9 @@ def asked(done: Sequence[TrialResult]) -> list[list[str]]:
     return [each for each in found if each]
 
 
-def test_three_rounds_find_what_fresh_rotations_then_prove() -> None:
-    sweep = searching()
-    assert sweep.left(()) == 13
+def test_three_rounds_find_what_jobs_then_prove() -> None:
+    sweep = searching(rotation=RotationRule(is_usual=True))
+    assert sweep.left(()) == 1 + 1 + 3 + 22
     done = drive(sweep, Hidden())
     rounds = asked(done)
     assert [len(each) for each in rounds] == [12, 12, 12]
@@ -89,8 +88,8 @@ def test_three_rounds_find_what_fresh_rotations_then_prove() -> None:
     best = found.verdicts[0]
     assert best.kind is VerdictKind.FASTER
     assert gain(best.arm) > 0.035
-    # the rounds measured it once or twice: only the rotations that decide count
-    deciding = [each for each in done if each.trial.block and each.trial.stage == TURNS]
+    # rounds ranked it: only ordinary jobs count
+    deciding = [each for each in done if each.trial.block and each.trial.arm == best.arm]
     assert best.n == len(deciding) >= 3
     origin = next(each.origin for each in sweep.slots_of(done).values() if each.id == best.arm)
     assert sentence(origin) == "found by the search of wave4"
@@ -209,15 +208,13 @@ def test_a_declared_profile_in_the_space_tells_the_search() -> None:
         assert RULES.point_of(other) is None, other.id
 
 
-def test_profiles_that_stay_jobs_keep_most_of_their_alpha() -> None:
+def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
     sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
-    ways = sweep.ways
-    assert isinstance(ways, Ways)
-    assert ways.jobs
-    # a search weighs as much as one of its rounds
-    assert ways.alpha == pytest.approx(0.05 * (5 + 12) / (6 + 12))
-    assert ways.plan.searched == (12, 12, 12)
-    assert not ways.jobs.searches
+    done = drive(sweep, Hidden({"channels": 0.05}))
+    found = sweep.conclude(done)
+    assert found.winner
+    assert found.winner.arm == "channels"
+    assert {*found.tuning.finalists} & {*RULES.names}
 
 
 def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
@@ -305,21 +302,18 @@ def test_values_and_names() -> None:
     assert len(RULES.singles) == 16
 
 
-def test_too_few_jobs_for_its_rounds_are_refused_by_the_plan() -> None:
-    ways = searching(0, budget=10).ways
-    assert isinstance(ways, Refusal)
-    assert sentence(ways.why).startswith("10 jobs are too few for rotations")
-    assert isinstance(searching(0, budget=11).ways, Ways)
+def test_too_few_jobs_behind_its_rounds_only_rank() -> None:
+    assert isinstance(searching(0, budget=12).layout, Refusal)
+    assert isinstance(searching(0, budget=26).layout, Plan)
     # it is not worth less than jobs: no job can search
-    assert isinstance(searching(0, rotation=replace(RULE, must_save=True)).ways, Ways)
+    assert searching(0, rotation=replace(RULE, must_save=True)).rotates
 
 
 def test_candidates_of_a_search_need_no_jobs_of_the_budget() -> None:
     wide = replace(RULES, slots=90)
     sweep = searching(6, searches=(wide,))
     assert sweep.budget == 50
-    assert isinstance(sweep.ways, Ways)
-    assert isinstance(sweep.deciding_layout, Plan)
+    assert isinstance(sweep.layout, Plan)
     made = Sweep(
         name="wide",
         launcher=CommandLauncher(argv=("python", "train.py", "{steps}")),

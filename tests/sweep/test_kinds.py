@@ -111,10 +111,10 @@ def test_a_protocol_without_a_score_is_refused(protocol: Protocol, message: str)
 
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
-        ("screen_baselines", "finalists", "blocks", "block_baselines"),
+        ("budget", "screen_baselines", "finalists", "blocks", "block_baselines"),
         (-1, 2.5, math.nan, None),
     ),
-    **dict.fromkeys(("budget", "max_target_length"), (-1, 0, True)),
+    "max_target_length": (-1, 0, True),
     **dict.fromkeys(("devices", "nodes"), (-1, "3")),
     "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
     "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),

@@ -18,6 +18,7 @@ from pytest_xlatune.tasks.recipe import recipe_of
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example" / "quickstart-tuning.json"
 FLAG = "xla_backend_optimization_level"
+SETTINGS = f"--xla_force_host_platform_device_count=2 --{FLAG}=3"  # of the committed example
 Edit = Callable[[dict[str, Any]], object]
 
 
@@ -28,7 +29,7 @@ def best(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def deciding(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rotations that the verdict names."""
+    """The jobs that the verdict names."""
     named = best(cell)["job_ids"]
     return [each for each in cell["history"] if set(each["job_ids"]) & {*named[:3]}]
 
@@ -70,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             id="a verdict that is none",
         ),
         pytest.param(
-            lambda cell: profile(cell)["flags"][0].update(value="3"),
+            lambda cell: profile(cell)["flags"][0].update(value="4"),
             "did not run these settings",
             id="other settings than its trials had",
         ),
@@ -115,7 +116,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_whose_trials_do_not_support_its_recipe_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, said: str
 ) -> None:
-    assert recipe_of(EXAMPLE).profile.shown_text == f"--{FLAG}=2"
+    assert recipe_of(EXAMPLE).profile.shown_text == SETTINGS
     path = edited(tmp_path / "x-tuning.json", edit)
     assert main(["recipe", "apply", str(path)]) == 2
     out, err = capsys.readouterr()
@@ -160,7 +161,7 @@ def test_a_table_says_what_is_known_and_why_a_file_is_left_out(
     rows = json.loads(out)["recipes"]
     assert [each["device"] for each in rows] == ["NVIDIA H100 80GB HBM3", "cpu"]
     assert {each["jaxlib"] for each in rows} == {"0.10.2"}
-    assert rows[1]["settings"] == f"--{FLAG}=2"
+    assert rows[1]["settings"] == SETTINGS
     assert "c-tuning.json is not the data of a tuning document" in err
     # a copy, and a path that is named twice, are no second measurement
     shutil.copy(EXAMPLE, tmp_path / "deep" / "b-tuning.json")
@@ -205,7 +206,7 @@ def test_no_text_of_a_file_becomes_code_of_the_gate(here: Path) -> None:
     assert main(["recipe", "apply", str(path), *to]) == 0
     text = (here / "sweeps/test_quickstart_recipe.py").read_text(encoding="utf-8")
     kinds = [type(each).__name__ for each in ast.parse(text).body]
-    imports = ["Import", "ImportFrom", "ImportFrom", "Import", "ImportFrom"]
+    imports = ["Import", "ImportFrom", "Import", "ImportFrom", "ImportFrom"]
     assert kinds == ["Expr", *imports, "Assign", "Assign", "FunctionDef"]
     patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
     assert [each[0] for each in patch.splitlines()[:3]] == ["#", "#", "d"]

@@ -1,0 +1,300 @@
+"""Profiles that take turns in one job: which can, what their turns rank, which rotation is due.
+
+A rotation ranks its programs and decides nothing: a program that is fast in turns and not as it is
+deployed, or warms up in its own way after each switch, is ranked too high and wins nothing by it.
+What a rotation says of a program is laid out as a result of its profile's trial in the screen. So
+waves, finalists, blocks and verdicts are those of any sweep, and blocks are ordinary jobs.
+
+Where the look or the first rotation shows that the trainer cannot rotate, all are jobs. One that
+was cancelled, or lost to the site, stops the sweep and is tried again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.result import Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model.rotation_score import is_baseline
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK, RANKINGS, JobWork
+from pytest_xlatune.studies import History
+from pytest_xlatune.studies.trials import (
+    STUDY,
+    as_job,
+    pace_of,
+    rotation_of,
+    turns_score,
+    usable,
+    why_not_turned,
+)
+from pytest_xlatune.studies.tuning_plan import TuningPlan
+from pytest_xlatune.studies.waves import Waves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotations:
+    """The rotations of a sweep so far.
+
+    Attributes:
+        looks: that began.
+        found: that began besides, by their numbers.
+        results: the history with each program of them as a trial of its own.
+    """
+
+    looks: tuple[TrialResult, ...]
+    found: tuple[TrialResult, ...]
+    results: tuple[TrialResult, ...]
+
+    @property
+    def look(self) -> TrialResult | None:
+        """The look that is over; None before."""
+        return next((each for each in self.looks if each.status.is_final), None)
+
+    @property
+    def why_not(self) -> Reason | None:
+        """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
+        begun = (each for each in self.found if each.status.is_final)
+        return why_not_turned(self.look, next(begun, None))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether one could not be measured: the next session tries it again."""
+        return any(each.status is TrialStatus.UNMEASURED for each in (*self.looks, *self.found))
+
+    @property
+    def told(self) -> tuple[Reason, ...]:
+        """In how many rotations profiles took turns so far, and which were cut short."""
+        counts = {
+            rotation_of(each).number: len(score.turns)
+            for each in self.found
+            if (score := turns_score(each)) is not None
+        }
+        programs = {
+            program.id
+            for each in self.found
+            for program in rotation_of(each).spec.programs
+            if not is_baseline(program.id)
+        }
+        rotate = Reason(
+            Why.PROFILES_ROTATE,
+            profiles=len(programs),
+            rotations=len(counts),
+            turns=sum(counts.values()),
+        )
+        cut = [
+            Reason(
+                Why.ROTATION_CUT,
+                number=rotation_of(each).number,
+                turns=counts[rotation_of(each).number],
+                planned=len(rotation_of(each).spec.order),
+            )
+            for each in self.found
+            if rotation_of(each).number in counts
+            and each.outcome is not None
+            and each.outcome.state is State.TIMEOUT
+        ]
+        return (rotate, *cut)
+
+
+def rotations(plan: TuningPlan, history: History) -> Rotations:
+    """Return the rotations of a sweep in a history, and what each says of its programs."""
+    own = [
+        each
+        for each in history
+        if each.trial.study == STUDY
+        and each.trial.cell_digest == plan.cell.digest
+        and each.trial.rotation is not None
+    ]
+    looks = tuple(each for each in own if rotation_of(each).is_look)
+    turned = (each for each in own if not rotation_of(each).is_look)
+    found = tuple(sorted(turned, key=lambda each: rotation_of(each).number))
+    plain = [each for each in history if each.trial.rotation is None]
+    results = list(plain)
+    # the look runs the baseline alone: it is a job of that
+    results += (
+        replace(each, trial=replace(each.trial, arm=BASELINE.id, rotation=None)) for each in looks
+    )
+    base = next((score for each in looks if (score := usable(each))), None)
+    for each in found:
+        if each.status.is_final:
+            results += _programs(plan, each, results, base)
+    so_far = Rotations(looks=looks, found=found, results=tuple(results))
+    return so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(plain))
+
+
+def _programs(
+    plan: TuningPlan, result: TrialResult, before: Sequence[TrialResult], base: Score | None
+) -> list[TrialResult]:
+    """Return what a rotation says of each of its programs; one that was edited since is another."""
+    spec = rotation_of(result).spec
+    names = [each.id for each in spec.programs if not is_baseline(each.id)]
+    known = _known(plan, names, before)
+    ran = [each.trial.arm for each in before if each.rotation is not None]
+    return [
+        as_job(
+            result,
+            each.id,
+            known[each.id],
+            stage=known[each.id].wave,
+            position=ran.count(each.id),
+            protocol=plan.cell.protocol,
+            base=base,
+        )
+        for each in spec.programs
+        if each.id in known and each.options == _options(plan, known[each.id])
+    ]
+
+
+def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
+    way = plan.way_of(profile)
+    return {} if isinstance(way, Reason) else way
+
+
+def _known(
+    plan: TuningPlan, names: Sequence[str], before: Sequence[TrialResult]
+) -> Mapping[str, Profile]:
+    """Return profiles by name: declared, asked for by a search, derived from what ran before."""
+    found = {each.id: each for each in plan.profiles}
+    # what a search asked for is known by its name, whatever it would ask for today
+    for name in names:
+        own = (each.find(name) for each in plan.searches)
+        if profile := next((each for each in own if each is not None), None):
+            found.setdefault(name, profile)
+    if not found.keys() >= set(names):
+        found |= Waves(plan, before, None).profiles
+    return {name: found[name] for name in names if name in found}
+
+
+def is_turned(plan: TuningPlan, trial: Trial) -> bool:
+    """Whether rotations rank what a trial of the screen would."""
+    is_of_screen = trial.is_screened and not trial.is_baseline
+    return plan.rotates and is_of_screen and plan.can_turn(trial.profile)
+
+
+def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials that are due, those of profiles that take turns in the next rotation.
+
+    The look is the first: it tells whether any profile can take turns.
+    """
+    turned = [each for each in due if is_turned(plan, each)]
+    if not turned:
+        return tuple(due)
+    if so_far.look is None:
+        return (next((each.trial for each in so_far.looks), look_of(plan)),)
+    others = tuple(each for each in due if each not in turned)
+    open_ones = tuple(each.trial for each in so_far.found if not each.status.is_final)
+    return (*others, *(open_ones or (_next(plan, so_far, turned),)))
+
+
+def look_of(plan: TuningPlan) -> Trial:
+    """Return the look: the baseline takes turns alone."""
+    steps, rule = plan.turns.turn_steps, plan.rotation
+    return plan.orders.look(turn_steps=steps, step_function=rule.step_function if rule else "")
+
+
+def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
+    """Return the next rotation: of what was ranked least, each round of a search by itself."""
+    waves = [each.wave for each in plan.searches]
+    stages = [None, *waves]
+    groups = [
+        [each for each in turned if (each.stage if each.stage in waves else None) == stage]
+        for stage in stages
+    ]
+    own = next(each for each in groups if each)
+    least = min(each.position for each in own)
+    order = {each.id: at for at, each in enumerate(plan.profiles)}
+    # in the order of the sweep file: what may abort can stand first
+    profiles = sorted(
+        (each.profile for each in own if each.position == least),
+        key=lambda each: order.get(each.id, len(order)),
+    )
+    pace = None if so_far.look is None else pace_of([so_far.look])
+    number = max((rotation_of(each).number for each in so_far.found), default=0) + 1
+    return plan.orders.rotation(
+        {each.id: _options(plan, each) for each in profiles},
+        number,
+        turns=plan.turns_by(pace),
+        copies=COPIES,
+        looked=so_far.look,
+        step_function=plan.rotation.step_function if plan.rotation else "",
+    )
+
+
+def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Iterator[Trial]:
+    """Yield the rotation behind a look that is not over: a plan can name it."""
+    turned = [each for each in due if is_turned(plan, each)]
+    if turned and so_far.look is None:
+        yield _next(plan, so_far, turned)
+
+
+def to_come(plan: TuningPlan, so_far: Rotations) -> int:
+    """Return how many rotations are likely still to come, the look and those that run included."""
+    over = sum(each.status.is_final for each in (*so_far.looks, *so_far.found))
+    pace = None if so_far.look is None else pace_of([so_far.look])
+    return max(plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over, 0)
+
+
+def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobWork:
+    """Return what the trials to come have to do: ordinary jobs, and rotations of all that turn.
+
+    Args:
+        plan: of the sweep.
+        due: the trials that are due.
+        jobs: ordinary ones to come, due ones included.
+        turned: rotations, likewise.
+    """
+    steps = plan.cell.protocol.steps
+    found = JobWork(jobs=jobs, steps=jobs * steps)
+    for each in due:
+        if each.rotation is not None:
+            programs = len(each.rotation.spec.programs)
+            found += JobWork(jobs=1, steps=each.protocol.steps, compilations=programs)
+            turned -= 1
+    return found + rotations_work(plan, max(turned, 0))
+
+
+def rotations_work(plan: TuningPlan, count: int) -> JobWork:
+    """Return what so many rotations of all profiles that turn have to do."""
+    programs = plan.turned + COPIES
+    each = plan.turns.steps(programs) + FIRST_STEPS
+    return JobWork(jobs=count, steps=count * each, compilations=count * programs)
+
+
+def outline(plan: TuningPlan) -> tuple[Reason, ...]:
+    """Return what a plan says of rotations: who turns, in how many, and who stays a job."""
+    if plan.rotation is None:
+        return ()
+    if plan.why_none_rotates is not None:
+        return (Reason(Why.NONE_ROTATES, why=plan.why_none_rotates),)
+    turns = plan.turns
+    own = [each.id for each in plan.profiles if plan.can_turn(each)]
+    rows = [
+        *(
+            Reason(Why.SEARCHES, wave=each.wave, slots=each.slots, fills=each.fills)
+            for each in plan.searches
+        ),
+        Reason(
+            Why.ROTATES,
+            arms=(*own, *(each.wave for each in plan.searches)),
+            rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
+            copies=COPIES,
+            turn_steps=turns.turn_steps,
+            rounds=turns.rounds,
+            steps=turns.steps(plan.turned + COPIES),
+        ),
+    ]
+    stays = {each.id: plan.way_of(each) for each in plan.profiles}
+    for why in dict.fromkeys(each for each in stays.values() if isinstance(each, Reason)):
+        arms = [name for name, each in stays.items() if each == why]
+        rows.append(Reason(Why.STAYS_A_JOB, arms=arms, why=why))
+    with_, without = plan.works
+    both = {"jobs": with_.jobs, "steps": with_.steps, "compilations": with_.compilations}
+    both |= {"others": without.jobs, "other_steps": without.steps}
+    rows.append(Reason(Why.JOBS_OF_BOTH_PLANS, **both))
+    return tuple(rows)

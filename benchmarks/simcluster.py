@@ -21,8 +21,8 @@ import numpy as np
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import COLLECTIVES, PARTS
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,

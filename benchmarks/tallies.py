@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 
 from simcluster import World, sweep
 
-from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import TrialResult, VerdictKind
 
 
@@ -111,8 +110,22 @@ def measure(world: World, seeds: range) -> Tally:
         tally.found += found
         tally.any_found += found > 0
         tally.moved += conclusion.first_step is not None
-        tally.flagged += any(note.kind is Why.UNLIKE_WARMUPS for note in conclusion.notes)
-        tally.stopped += any(note.kind is Why.STOP_RULE for note in conclusion.notes)
+        tally.flagged += any(
+            note.text
+            == (
+                "profiles differ in warm-up from the baseline: {arms}; the window of all trials "
+                "starts at step {step}"
+            )
+            for note in conclusion.notes
+        )
+        tally.stopped += any(
+            note.text
+            == (
+                "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: "
+                "you may stop here"
+            )
+            for note in conclusion.notes
+        )
         if conclusion.tuning.bound is not None:
             tally.with_bound += 1
             tally.bounded += conclusion.tuning.bound < 0.02

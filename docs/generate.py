@@ -54,7 +54,6 @@ from pytest_xlatune.report.cell_documents import (  # noqa: E402
 )
 from pytest_xlatune.report.covered import Covered  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
-from pytest_xlatune.report.words import WORDS  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
     GROUPS,
@@ -359,15 +358,6 @@ def leaderboard() -> Lines:
         yield _row(f"`{name}`", " ".join(text.split()))
 
 
-def reasons() -> Lines:
-    """Yield the kinds of reasons, each with its sentence."""
-    yield from _head("kind", "sentence, its fields in braces")
-    for kind, text in WORDS.items():
-        shown = re.sub(r"\{\w+:\w+\|(\w+)\}", r"\1", text)  # {runs:was|were}
-        shown = re.sub(r"\{(\w+):\+([^}]*)\}", r"{\1} \2s", shown)  # {jobs:+job}
-        yield _row(f"`{kind}`", re.sub(r"\{(\w+)[^}]*\}", r"{\1}", shown).strip())
-
-
 def events() -> Lines:
     """Yield the events of a ledger, each with its fields."""
     for kind, event in sorted(ledger.EVENTS.items()):
@@ -512,7 +502,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),
     "leaderboard.json": ("reference/formats.md", leaderboard),
-    "reasons": ("reference/formats.md", reasons),
     "events": ("reference/formats.md", events),
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),

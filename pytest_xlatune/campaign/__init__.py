@@ -60,8 +60,8 @@ from pytest_xlatune.model.errors import (
 )
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.profile import SLUG
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.redact import hide_quoted, keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -74,7 +74,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, is_in_use
@@ -98,7 +97,13 @@ _AWAY = frozenset(
 _AWAY_S = 900.0
 _TELL_AWAY_S = 10.0  # how long a scheduler may be silent before people are told
 TURN_S = 0.25  # how often a waiting process looks
-_UNREAD = Reason(Why.LEDGER_UNREAD, names=OWN_JOBS)
+_UNREAD = say(
+    "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote "
+    "it. This version cannot read its job ids and ended none of its jobs: those that still "
+    "run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists them, "
+    "their names begin with {names}",
+    names=OWN_JOBS,
+)
 
 
 def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
@@ -154,7 +159,7 @@ class View:
     state: LedgerState
     study: Study
     pending: tuple[Trial, ...]
-    stopped: Reason | None = None
+    stopped: Message | None = None
 
     @functools.cached_property
     def history(self) -> tuple[TrialResult, ...]:
@@ -271,9 +276,9 @@ class Campaign:
             sessions = {"", *(each.session for each in self._state.opened)}  # as far as it is read
         return bool(sessions) and self.setup.session not in sessions
 
-    def _start_over(self) -> tuple[Reason, ...]:
+    def _start_over(self) -> tuple[Message, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
-        left = tuple[Reason, ...]()
+        left = tuple[Message, ...]()
         with self._turns.none_waits() as alone:
             if not alone:
                 raise LedgerError(
@@ -511,7 +516,9 @@ class Campaign:
         """
         now_s = self.setup.ticks()
         if error is not None:
-            why = Reason(Why.SCHEDULER_SILENT, error=str(error))
+            why = say(
+                "the scheduler does not answer, all that needs it waits: {error}", error=str(error)
+            )
             if self._scheduler_away_since_s is None:
                 self._scheduler_away_since_s = since_s
                 _LOG.warning("%s", sentence(why))
@@ -519,7 +526,7 @@ class Campaign:
                 self._is_away_told = True
                 self._write(Noted(about=NoteKind.WAITING, why=why))
         elif self._scheduler_away_since_s is not None:
-            why = Reason(Why.SCHEDULER_BACK)
+            why = say("the scheduler answers again")
             _LOG.warning("%s", sentence(why))
             if self._is_away_told:
                 self._write(Noted(about=NoteKind.WAITING, why=why))

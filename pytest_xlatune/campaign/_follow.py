@@ -39,8 +39,8 @@ from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.metric import Logged, Metric
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
@@ -266,7 +266,7 @@ def unreadable(path: Path, error: Exception) -> Finding:
     """Return the finding of an attempt whose file cannot be read."""
     said = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
     cls = FailureClass.LOG_UNREADABLE
-    why = Reason(Why.FILE_UNREADABLE, cls=cls, said=said)
+    why = say("{meaning}: {said}", meaning=cls.meaning, cls=cls, said=said)
     return Finding(cls=cls, action=Action.RETRY, detail=said, why=why)
 
 

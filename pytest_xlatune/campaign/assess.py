@@ -34,9 +34,9 @@ from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
@@ -56,7 +56,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import (
     Options,
@@ -110,7 +109,7 @@ class Assessment:
     devices: dict[str, str] = field(default_factory=dict)
 
     @property
-    def why_none(self) -> Reason | None:
+    def why_none(self) -> Message | None:
         """Why nothing was measured; None where something was."""
         if self.decision.next is Next.ACCEPT and (
             self.score is not None
@@ -130,7 +129,7 @@ def finding_without_secrets(found: Finding, secrets: frozenset[str]) -> Finding:
     )
 
 
-def _without(why: Reason | None, secrets: frozenset[str]) -> Reason | None:
+def _without(why: Message | None, secrets: frozenset[str]) -> Message | None:
     return None if why is None else why.changed(lambda text: hide_quoted(text, secrets))
 
 
@@ -317,7 +316,7 @@ def _elsewhere(
     return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
 
 
-def _without_score(found: RotationResult | None, why: Reason | None) -> RotationResult | None:
+def _without_score(found: RotationResult | None, why: Message | None) -> RotationResult | None:
     return None if found is None else replace(found, score=None, reason=why)
 
 
@@ -410,14 +409,16 @@ def with_log(found: Assessment, log: Path) -> Assessment:
         names = (each.removeprefix("--").partition("=")[0] for each in said.detail.split())
         meant = [f"--{near}" for each in names if (near := nearest(each, history().flags))]
         if meant:
-            said = replace(said, found=Reason(Why.DID_YOU_MEAN, flags=said.detail, meant=meant))
+            said = replace(
+                said, found=say("{flags}; did you mean {meant}?", flags=said.detail, meant=meant)
+            )
             found = dataclasses.replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
         lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
-        why: Reason | None = verbatim(said.detail)
+        why: Message | None = verbatim(said.detail)
         if not is_silent:
-            why = Reason(Why.AND_LAST_LINE, said=said.detail, line=lines[-1])
+            why = say("{said}: {line}", said=said.detail, line=lines[-1])
     elif said.cls == FailureClass.NO_STEPS or said.cannot is not None:
         if said.cls == FailureClass.NOT_STARTED:  # it has none
             return found
@@ -425,7 +426,7 @@ def with_log(found: Assessment, log: Path) -> Assessment:
     else:
         return found
     return dataclasses.replace(
-        found, decision=replace(said, found=Reason(Why.SEE_LOG, why=why, log=str(log)))
+        found, decision=replace(said, found=say("{why}; its log: {log}", why=why, log=str(log)))
     )
 
 
@@ -503,9 +504,23 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
 _LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
 # what to look at where nothing shows a setting, by its kind
 _LOOK_AT = {
-    SettingKind.FLAG: Why.FLAG_UNSEEN,
-    SettingKind.VARIABLE: Why.VARIABLE_UNSEEN,
-    SettingKind.OVERRIDE: Why.OVERRIDE_UNSEEN,
+    SettingKind.FLAG: (
+        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
+        "win. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to "
+        "write its options down. Flags of libtpu show in its own log, on a TPU alone. If "
+        'nothing can show it, the sweep may declare it: SiteSettings(unseen=("{name}",))'
+    ),
+    SettingKind.VARIABLE: (
+        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
+        "win. Of variables only those of NCCL and RCCL are shown, by their own lines, where the "
+        "trainer loads it. If nothing can show it, the sweep may declare it: "
+        'SiteSettings(unseen=("{name}",))'
+    ),
+    SettingKind.OVERRIDE: (
+        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
+        "win. The trainer prints no configuration line about it. If nothing can show it, the "
+        'sweep may declare it: SiteSettings(unseen=("{name}",))'
+    ),
 }
 
 
@@ -540,7 +555,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         attempt=0,
         next=Next.STOP,
         cls=FailureClass.FLAGS_NOT_EFFECTIVE,
-        found=Reason(Why.SETTINGS_OF_NONE, profiles=sorted(lost)),
+        found=say("of {profiles}, and no other profile's were", profiles=sorted(lost)),
         shown=lost_here[0],
     )
     _LOG.warning("%s", sentence(told.why))
@@ -565,7 +580,14 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         attempt=0,
         next=Next.STOP,
         cls=FailureClass.FLAGS_UNVERIFIED,
-        found=Reason(Why.NO_FLAG_SEEN, profiles=lost),
+        found=say(
+            "no flag of {profiles} was seen in effect: XLA was asked to write its options down, "
+            "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? "
+            "Flags of libtpu show in its own log, on a TPU alone. Such profiles win nothing. If "
+            "nothing here can show a flag, the sweep says so, and goes on: "
+            'SiteSettings(unseen=("xla_*",))',
+            profiles=lost,
+        ),
         shown=unproved(result.own_settings)[0],
     )
     _LOG.warning("%s", sentence(told.why))
@@ -594,7 +616,7 @@ def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...
             found.setdefault(each.kind, []).append(each)
     return tuple(
         Noted(
-            why=Reason(
+            why=say(
                 _LOOK_AT[kind],
                 settings=[each.label for each in own],
                 arm=result.trial.arm,

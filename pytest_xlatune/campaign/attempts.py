@@ -75,8 +75,8 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass
+from pytest_xlatune.model.message import Message, say, sentence, several
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
-from pytest_xlatune.model.reason import Reason, Why, several
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -88,7 +88,6 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
 
@@ -242,8 +241,18 @@ class Attempts:
         if is_ours in self._told_full:
             return ()
         self._told_full.add(is_ours)
-        kind = Why.LIMIT_UNTIL_OURS if is_ours else Why.LIMIT_UNTIL_OTHERS
-        why = Reason(kind, error=str(error))
+        text = (
+            (
+                "a limit on submitted jobs is reached; the next trial waits until one of ours "
+                "has ended: {error}"
+            )
+            if is_ours
+            else (
+                "a limit on submitted jobs is reached; the next trial waits until others of "
+                "yours have ended: {error}"
+            )
+        )
+        why = say(text, error=str(error))
         _LOG.warning("%s", sentence(why))
         return (Noted(about=NoteKind.WAITING, why=why),)
 
@@ -733,11 +742,13 @@ _WITHOUT_A_LINE = frozenset(
 )
 
 
-def _last_step(report: LogReport, trial: Trial) -> Reason:
+def _last_step(report: LogReport, trial: Trial) -> Message:
     """Return how far an attempt came, for the evidence of its end."""
     if report.last_step is None:
-        return Reason(Why.NO_STEP_IN, phase=report.phase)
-    return Reason(Why.LAST_STEP, step=report.last_step, steps=trial.protocol.last_step)
+        return say("no step, {phase}", phase=report.phase)
+    return say(
+        "the last step is {step} of {steps}", step=report.last_step, steps=trial.protocol.last_step
+    )
 
 
 def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:

@@ -18,9 +18,9 @@ from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 

@@ -30,11 +30,10 @@ from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, E
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import ConfigError, LedgerError, shown
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.words import sentence
 
 _BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
 _END_LIMIT_S = 60.0
@@ -144,16 +143,26 @@ class LostRun:
     others: int
 
     @property
-    def told(self) -> Reason:
+    def told(self) -> Message:
         """How many there are."""
-        others = Reason(Why.AND_OTHERS, others=self.others) if self.others else None
+        others = say(" and {others:+other}", others=self.others) if self.others else None
         counts = {"finished": self.finished, "others": others}
-        return Reason(Why.LOST_ATTEMPTS, session=self.name, **counts)
+        return say(
+            "{finished:+finished attempt}{others} of session {session}", session=self.name, **counts
+        )
 
-    def note(self, *, again: bool) -> Reason:
+    def note(self, *, again: bool) -> Message:
         """Return what a reader of the results should know: they are read again, or left alone."""
-        kind = Why.LOST_READ_AGAIN if again else Why.LOST_LEFT_ALONE
-        return Reason(kind, attempts=self.told)
+        text = (
+            (
+                "the ledger before was lost; {attempts} are read again from their own files. "
+                "Which nodes were resumed or repaired meanwhile is not known, so that scores "
+                "before and after may be compared"
+            )
+            if again
+            else "the ledger before was lost; {attempts} are left alone, also those that run"
+        )
+        return say(text, attempts=self.told)
 
 
 def lost_runs(folder: Path) -> tuple[LostRun, ...]:

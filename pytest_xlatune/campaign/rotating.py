@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import NODE_CLASSES, SITE_CLASSES, FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -31,6 +31,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
+from pytest_xlatune.model.sentences import IN_BRACKETS, NO_STEP, PROGRAM_REFUSED, PROGRAM_TOO_LARGE
 from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
@@ -121,10 +122,16 @@ def measured(
     """
     known = RotationResult(read=read, blamed=tuple(blamed))
     if read is None:
-        return replace(known, reason=Reason(Why.NO_JOURNAL))
+        return replace(
+            known,
+            reason=say(
+                "there is no journal of the worker that rotates programs: the trainer's Python "
+                "did not load it, or its file could not be written or read"
+            ),
+        )
     if read.trouble or not read.found:
-        said = Reason(Why.IN_BRACKETS, text=read.trouble) if read.trouble else None
-        return replace(known, reason=Reason(Why.STEP_NOT_FOUND, said=said))
+        said = say(IN_BRACKETS, text=read.trouble) if read.trouble else None
+        return replace(known, reason=say("the program of the step was not found{said}", said=said))
     found = _turns(read, steps, rotation, protocol, tokens_per_device_step)
     if isinstance(found, NoTurns):
         return replace(known, reason=found.reason)
@@ -140,7 +147,7 @@ def _turns(
 ) -> RotationScore | NoTurns:
     timed = timed_steps(steps, tokens_per_device_step=tokens)
     if not timed:
-        return NoTurns(reason=Reason(Why.NO_STEP))
+        return NoTurns(reason=coded(MessageCode.NO_TURNS, NO_STEP))
     apart = _calls_apart(read, timed)
     if apart is not None:
         return NoTurns(reason=apart)
@@ -173,17 +180,36 @@ def _gap(timed: Sequence[StepRecord]) -> int:
 def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
     """Return what of the trainer leaves no turn, where it is known."""
     if read.turns and read.odd_calls:
-        said = Reason(Why.IN_BRACKETS, text=read.odd_words) if read.odd_words else None
+        said = say(IN_BRACKETS, text=read.odd_words) if read.odd_words else None
         last = read.turns[-1]
         calls = last.first_call + last.calls if read.calls is None else read.calls
         odd = len(read.odd_calls)
-        return NoTurns(reason=Reason(Why.ODD_CALLS, odd=odd, calls=calls, said=said))
+        return NoTurns(
+            reason=coded(
+                MessageCode.NO_TURNS,
+                "{odd} of {calls} calls of the step had other arguments than the first "
+                "ones{said}, and the trainer's own program ran them, so that no turn of the "
+                "baseline is left: give each step the same shapes and static values, for "
+                "example drop a short last batch",
+                odd=odd,
+                calls=calls,
+                said=said,
+            )
+        )
     if read.turns and gap > 1:
-        return NoTurns(reason=Reason(Why.LINES_TOO_RARE, every=gap, turn_steps=turn_steps))
+        return NoTurns(
+            reason=coded(
+                MessageCode.NO_TURNS,
+                "the log has a line every {every} steps, and a turn has {turn_steps:+step}: let "
+                "the trainer write a line for each step",
+                every=gap,
+                turn_steps=turn_steps,
+            )
+        )
     return found
 
 
-def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | None:
+def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | None:
     """Return why a step of the log is no call of the step's program; None where it is one.
 
     A trainer that calls it twice a step, or has several steps in one call, would have the steps of
@@ -203,11 +229,30 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Reason | No
     if fewest - spare <= lines <= most + spare:
         return None
     if read.another_call is not None and most < lines:
-        return Reason(Why.STEP_MADE_ANEW, call=read.another_call, calls=most, lines=lines)
+        return coded(
+            MessageCode.NO_TURNS,
+            "the trainer made its step anew as another program, for the first time before "
+            "call {call}, so that {calls} of {lines:+step} took turns: let it call jax.jit "
+            "once, before its loop",
+            call=read.another_call,
+            calls=most,
+            lines=lines,
+        )
     times = round(most / lines)
     if read.calls is not None and times > 1 and abs(most - times * lines) <= times * spare:
-        return Reason(Why.CALLS_A_STEP, times=times)
-    return Reason(Why.CALLS_APART, calls=most, lines=lines)
+        return coded(
+            MessageCode.NO_TURNS,
+            "the trainer calls the program of its step {times} times for each step of its "
+            "log: whose turn a step was cannot be told",
+            times=times,
+        )
+    return coded(
+        MessageCode.NO_TURNS,
+        "the log has {lines:+step}, and the step's program was called {calls} times: whose "
+        "turn a step was cannot be told",
+        calls=most,
+        lines=lines,
+    )
 
 
 def is_enough(found: RotationResult, rotation: Rotation) -> bool:
@@ -245,11 +290,11 @@ def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
         return ()
     cls = FailureClass.PROGRAM_LEFT_OUT
     refused = (
-        (name, Reason(Why.PROGRAM_REFUSED, program=name, said=words))
+        (name, say(PROGRAM_REFUSED, program=name, said=words))
         for name, words in read.refused.items()
     )
     large = (
-        (name, Reason(Why.PROGRAM_TOO_LARGE, program=name, bytes=size))
+        (name, say(PROGRAM_TOO_LARGE, program=name, gib=size / 2**30))
         for name, size in read.left_out.items()
     )
     return tuple(
@@ -399,8 +444,11 @@ def goes_on(decision: Decision, found: Blamed) -> Decision:
     again = replace(decision, next=Next.RETRY)
     if found.is_suspect:
         return again
-    kinds = {BlamedAt.COMPILING: Why.DIED_COMPILING, BlamedAt.TURN: Why.DIED_IN_TURN}
-    why = Reason(kinds[found.at], program=found.program)
+    kinds = {
+        BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
+        BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
+    }
+    why = say(kinds[found.at], program=found.program)
     return replace(again, tried=0, backoff_s=0.0, before=Action.NONE, found=why)
 
 

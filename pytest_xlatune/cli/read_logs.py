@@ -12,10 +12,10 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.log_tables import rank_behind, steps_of_log, triage_of_log
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
     Read,

@@ -34,7 +34,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
-from pytest_xlatune.model.reason import Reason, Why, verbatim
+from pytest_xlatune.model.message import Message, say, verbatim
 from pytest_xlatune.model.record import (
     AnyRelativePath,
     Json,
@@ -55,7 +55,12 @@ from pytest_xlatune.model.result import (
     Submission,
     TrialResult,
 )
+from pytest_xlatune.model.sentences import IN_BRACKETS
 from pytest_xlatune.model.trial import CompiledMemory, Trial
+
+_DECIDED = "{cls}: {follows}"
+_FAULTS = "{faults:; }"
+_FAULTS_AFTER_RESUME = "; after scontrol update State=RESUME: {faults}"
 
 
 def _word_of(name: str) -> str:
@@ -165,12 +170,12 @@ class TrialEnded(Event, frozen=True, kw_only=True):
 
 
 _FOLLOWS = {
-    Next.ACCEPT: Why.COUNTS_AS_SUCCESS,
-    Next.RETRY: Why.RETRIED,
-    Next.DROP: Why.NOT_RUN_AGAIN,
-    Next.GIVE_UP: Why.NOT_MEASURED,
-    Next.STOP: Why.SWEEP_STOPS,
-    Next.INTERRUPTED: Why.NO_SESSION_WAITS,
+    Next.ACCEPT: "counts as success",
+    Next.RETRY: "retried on the same nodes",
+    Next.DROP: "dropped, and not run again",
+    Next.GIVE_UP: "not measured",
+    Next.STOP: "the sweep stops",
+    Next.INTERRUPTED: "ended because no session waits for it; to be run again",
 }
 
 
@@ -198,10 +203,14 @@ class Spent(Record, frozen=True, kw_only=True):
     each: float
 
     @property
-    def why(self) -> Reason:
+    def why(self) -> Message:
         """Why no further trial is submitted."""
         hours = {"used": self.used, "of": self.of, "each": self.each, "limit": self.limit}
-        return Reason(Why.HOURS_SPENT, **hours)
+        return say(
+            "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so "
+            "no further one is submitted; --xlatune-{limit} raises it",
+            **hours,
+        )
 
 
 class Decided(Event, frozen=True, kw_only=True):
@@ -245,70 +254,104 @@ class Decided(Event, frozen=True, kw_only=True):
     evidence: str = ""
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = ()
-    found: Reason | None = None
-    shown: Reason | None = None
+    found: Message | None = None
+    shown: Message | None = None
     revived: int = 0
 
     @property
-    def proof(self) -> Reason | None:
+    def proof(self) -> Message | None:
         """What it was decided on; None without any."""
         said = verbatim(self.evidence) if self.evidence else None
         if said is None or self.shown is None:
             return said or self.shown
-        return Reason(Why.AND_SHOWN, said=said, shown=self.shown)
+        return say("{said}; {shown}", said=said, shown=self.shown)
 
     @property
-    def why(self) -> Reason | None:
+    def why(self) -> Message | None:
         """What follows, on which class and on which evidence; None where all is well."""
         if self.spent is not None:
-            return Reason(Why.DECIDED, cls=self.cls, follows=self.spent.why)
-        follows = Reason(_FOLLOWS[self.next])
+            return say(_DECIDED, cls=self.cls, follows=self.spent.why)
+        follows = say(_FOLLOWS[self.next])
         told = self._trouble(follows)
         if told is not None:
             return told
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else None
-        times = Reason(Why.TIMES_IN_A_ROW, times=self.tried + 1) if self.tried else None
+        times = say(", {times} times in a row", times=self.tried + 1) if self.tried else None
         if self.cls in _UNREADABLE:
-            named = {"cls": self.cls, "detail": self.found or self.detail}
-            return Reason(Why.UNREADABLE, times=times, follows=follows, **named)
+            return say(
+                "{meaning}: {detail}{times}: {follows}",
+                meaning=FailureClass(self.cls).meaning,
+                cls=self.cls,
+                detail=self.found or self.detail,
+                times=times,
+                follows=follows,
+            )
         is_told = self.found is not None or self.detail not in ("", self.cls)
-        detail = Reason(Why.IN_BRACKETS, text=self.found or self.detail) if is_told else None
-        found = Reason(Why.DECIDED_ON, cls=self.cls, detail=detail, times=times, follows=follows)
+        detail = say(IN_BRACKETS, text=self.found or self.detail) if is_told else None
+        found = say(
+            "{cls}{detail}{times}: {follows}",
+            cls=self.cls,
+            detail=detail,
+            times=times,
+            follows=follows,
+        )
         if self.cannot is None:
             return found
         if self.cls == FailureClass.NO_STEPS:  # the detail tells it better than the class
-            found = Reason(Why.DECIDED_FOR, detail=self.found or self.detail, follows=follows)
+            found = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
         return self._of_reference(found)
 
-    def _trouble(self, follows: Reason) -> Reason | None:
+    def _trouble(self, follows: Message) -> Message | None:
         """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
-        cls, listed = self.cls, list[str | Reason](self.faults)
+        cls, listed = self.cls, list[str | Message](self.faults)
         if self.revived:
-            listed.append(Reason(Why.RESUMED_IN_VAIN, times=self.revived))
-        faults = Reason(Why.FAULTS, faults=listed)
-        if self.waited_s:
-            waited = Reason(Why.WAITED_IN_VAIN, seconds=self.waited_s, follows=follows)
-            return Reason(Why.DECIDED, cls=cls, follows=waited)
-        if self.needed is not Action.NONE:
-            kind = Why.FAULTS_AFTER_RESUME if self.resumed else Why.FAULTS_FOUND
-            found = Reason(kind, faults=faults) if listed else None
-            missed = Reason(Why.NOT_DONE, needed=self.needed, faults=found, follows=follows)
-            return Reason(Why.DECIDED, cls=cls, follows=missed)
-        if listed:
-            kind = Why.FAULTS_STAY if self.resumed else Why.FAULTS_ARE
-            return Reason(
-                Why.DECIDED, cls=cls, follows=Reason(kind, faults=faults, follows=follows)
+            listed.append(
+                say("resumed {times} times without a measured trial since", times=self.revived)
             )
+        faults = say(_FAULTS, faults=listed)
+        if self.waited_s:
+            waited = say(
+                "no trial has started for {seconds} s: {follows}",
+                seconds=self.waited_s,
+                follows=follows,
+            )
+            return say(_DECIDED, cls=cls, follows=waited)
+        if self.needed is not Action.NONE:
+            text = _FAULTS_AFTER_RESUME if self.resumed else "; {faults}"
+            found = say(text, faults=faults) if listed else None
+            missed = say(
+                "the next attempt needs {needed}, which was not done{faults}: {follows}",
+                needed=self.needed,
+                faults=found,
+                follows=follows,
+            )
+            return say(_DECIDED, cls=cls, follows=missed)
+        if listed:
+            text = (
+                "{faults}, and stays so after RESUME: {follows}"
+                if self.resumed
+                else "{faults}: {follows}"
+            )
+            return say(_DECIDED, cls=cls, follows=say(text, faults=faults, follows=follows))
         return None
 
-    def _of_reference(self, found: Reason) -> Reason:
+    def _of_reference(self, found: Message) -> Message:
         """Return that the reference cannot run, or cannot be scored, and why."""
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
         if self.arm:
-            kind = Why.REFERENCE_NOT_SCORED if is_scoring else Why.REFERENCE_CANNOT_RUN
-            return Reason(kind, arm=self.arm, why=found)
-        return Reason(Why.DEPLOYED_NOT_SCORED if is_scoring else Why.DEPLOYED_CANNOT_RUN, why=found)
+            text = (
+                "the reference {arm} cannot be scored: {why}"
+                if is_scoring
+                else "the reference {arm} cannot run: {why}"
+            )
+            return say(text, arm=self.arm, why=found)
+        return say(
+            "the cell as deployed cannot be scored: {why}"
+            if is_scoring
+            else "the cell as deployed cannot run: {why}",
+            why=found,
+        )
 
 
 class NodesPinned(Event, frozen=True, kw_only=True):
@@ -338,10 +381,10 @@ class Noted(Event, frozen=True, kw_only=True):
 
     about: NoteKind = NoteKind.OTHER
     text: str = ""
-    why: Reason | None = None
+    why: Message | None = None
 
     @property
-    def said(self) -> Reason:
+    def said(self) -> Message:
         """What it says."""
         return self.why or verbatim(self.text)
 
@@ -442,29 +485,31 @@ class EpochBegan(Event, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
     cell_digest: str = ""
     were: tuple[str, ...] = ()
-    changes: tuple[Reason, ...] = ()
+    changes: tuple[Message, ...] = ()
 
     @property
-    def why(self) -> Reason:
+    def why(self) -> Message:
         """The change that parts scores before it from those after."""
         nodes, cls = self.nodes, self.cls
         match self.cause:
             case EpochCause.CHANGED:
-                return Reason(Why.NODES_CHANGED, nodes=nodes, changes=self.changes)
+                return say("on {nodes} changed: {changes:; }", nodes=nodes, changes=self.changes)
             case EpochCause.SWAPPED:
-                return Reason(Why.NODES_SWAPPED, nodes=nodes, were=self.were)
+                return say("nodes are {nodes}, were {were}", nodes=nodes, were=self.were)
             case EpochCause.RESUMED:
-                return Reason(Why.NODES_RESUMED, cls=cls, nodes=nodes)
+                return say("{cls}: resumed {nodes}", cls=cls, nodes=nodes)
             case EpochCause.FIT_AGAIN:
-                return Reason(Why.NODES_FIT_AGAIN, cls=cls, nodes=nodes)
-        faults = Reason(Why.FAULTS, faults=self.faults)
-        tried = Reason(Why.FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
-        return Reason(Why.SITE_DID, cls=cls, action=self.action, faults=tried)
+                return say("{cls}: fit again: {nodes}", cls=cls, nodes=nodes)
+        faults = say(_FAULTS, faults=self.faults)
+        tried = say(_FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
+        return say(
+            "{cls}: the site did {action}{faults}", cls=cls, action=self.action, faults=tried
+        )
 
     @property
-    def said(self) -> Reason:
+    def said(self) -> Message:
         """What a reader of the results should know."""
-        return Reason(Why.NOT_COMPARED, why=self.why)
+        return say("{why}: scores before and after are not compared", why=self.why)
 
     def covers(self, cell_digest: str, nodes: tuple[str, ...]) -> bool:
         """Whether a trial of this cell on these nodes is parted from those before the event."""

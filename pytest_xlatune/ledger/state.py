@@ -43,7 +43,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Blamed,
@@ -248,7 +248,7 @@ class LedgerState:
         return bool(self.opened) and self.opened[0].run != ""
 
     @property
-    def notes(self) -> tuple[Reason, ...]:
+    def notes(self) -> tuple[Message, ...]:
         """What a reader of the results should know, in order."""
         return tuple(each.said for each in self.remarks)
 
@@ -281,7 +281,7 @@ class LedgerState:
         """Return the evidence trials of all studies, in plan order, with what was read of them."""
         return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
 
-    def exposed(self, cell: Cell) -> Reason | None:
+    def exposed(self, cell: Cell) -> Message | None:
         """Return where a step of a cell goes, by the latest evidence of its baseline."""
         own = [
             each.shares.exposed

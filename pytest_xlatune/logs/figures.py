@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 
 from pytest_xlatune.logs.grammar import parse_steps, plain_segments, split_origin
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import BUSBW, Logged, Metric
-from pytest_xlatune.model.reason import Reason, Why
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 # # Avg bus bandwidth    : 360.97
@@ -65,7 +65,13 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
     if wrong or failed:  # of a test that was cut, or of a summary in another order
         return Logged(values=found.values, problem=_problem(sizes, wrong or failed))
     if sizes and not found.values:
-        return Logged(problem=Reason(Why.NO_SUMMARY, sizes=len(sizes)))
+        return Logged(
+            problem=say(
+                "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : "
+                "NUMBER` after it: the test was cut, or its last lines were left out",
+                sizes=len(sizes),
+            )
+        )
     return found
 
 
@@ -82,10 +88,21 @@ def _wrong(printed: str, type_: str) -> int:
     return 0 if error <= _ALLOWED.get(type_, 0.0) and printed[-1] != "*" else 1
 
 
-def _problem(sizes: set[str], wrong: int) -> Reason | None:
+def _problem(sizes: set[str], wrong: int) -> Message | None:
     if wrong:
-        return Reason(Why.WRONG_VALUES, wrong=wrong)
-    return Reason(Why.SEVERAL_SIZES, sizes=len(sizes)) if len(sizes) > 1 else None
+        return say(
+            "the test counts {wrong} wrong values: the data are corrupt, so it has no speed",
+            wrong=wrong,
+        )
+    return (
+        say(
+            "the test measured {sizes} sizes, and their average is no speed; measure one: give "
+            "-b and -e the same size",
+            sizes=len(sizes),
+        )
+        if len(sizes) > 1
+        else None
+    )
 
 
 def _field(lines: Iterable[bytes], name: str) -> Logged:

@@ -17,8 +17,10 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import NamedTuple
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
+
+_FEWER_ENQUEUED = "it had enqueued {few} collectives, and others {many}"
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
@@ -115,15 +117,15 @@ class Doing(StrEnum):
     WAITS = "waits"
 
 
-_WORD: Mapping[Doing, Why] = {
-    Doing.GONE: Why.RANK_GONE,
-    Doing.SILENT: Why.RANK_SILENT,
-    Doing.STOPPED: Why.RANK_STOPPED,
-    Doing.DISK: Why.RANK_IN_DISK,
-    Doing.READS: Why.RANK_READS,
-    Doing.SLEEPS: Why.RANK_SLEEPS,
-    Doing.RUNS: Why.RANK_RUNS,
-    Doing.WAITS: Why.RANK_WAITS,
+_WORD: Mapping[Doing, str] = {
+    Doing.GONE: "its program has ended ({on})",
+    Doing.SILENT: "its node did not answer",
+    Doing.STOPPED: "stopped by a signal or a debugger{at}",
+    Doing.DISK: "in an uninterruptible wait of the kernel ({on}){at}",
+    Doing.READS: "waits for {on}{at}",
+    Doing.SLEEPS: "sleeps{at}",
+    Doing.RUNS: "computes on the host{at}",
+    Doing.WAITS: "waiting{at}",
 }
 
 
@@ -157,10 +159,11 @@ class Stand:
     inner: tuple[str, ...] = ()
 
     @property
-    def why(self) -> Reason:
+    def why(self) -> Message:
         """What it does, as a reason."""
-        at = Reason(Why.IN_CODE, at=self.at) if self.at else None
-        return Reason(_WORD[self.doing], on=self.on or None, at=at)
+        at = say(" in {at}", at=self.at) if self.at else None
+        unknown = "no word how" if self.doing is Doing.GONE else "unknown"
+        return say(_WORD[self.doing], on=self.on or unknown, at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,7 @@ class Standstill:
 
     stands: tuple[Stand, ...]
     behind: tuple[int, ...]
-    why: Reason
+    why: Message
     node: str = ""
 
 
@@ -247,7 +250,7 @@ def said_by_logs(
     )
     lost = {*named}
     if lost and (len(lost) < len(ranks) or len(ranks) == 1):
-        doing = Reason(Why.NAMED_BY, said=said)
+        doing = say("named by the line `{said}`", said=said)
         behind = [each for each in stands if each.rank in lost]
     elif late := _late([*counts.values()]):
         doing = late[1]
@@ -255,7 +258,11 @@ def said_by_logs(
     elif found := _fewer_steps([each for each in stands if each.step is not None]):
         behind = found[0]
         most = max(steps.values())
-        doing = Reason(Why.FEWER_STEPS, most=most, line=behind[0].last_line or None)
+        doing = say(
+            "others came to step {most}; its last line: {line}",
+            most=most,
+            line=behind[0].last_line or "none",
+        )
     elif unheard := _unheard(counts, ranks):
         doing = unheard[1]
         behind = [each for each in stands if each.rank in unheard[0]]
@@ -264,17 +271,17 @@ def said_by_logs(
     return _named(stands, behind, doing, are_seen=False)
 
 
-def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Reason] | None:
+def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Message] | None:
     """Return the ranks whose watchdogs count fewer collectives of a group, and how many.
 
     First those that enqueued fewer: their program did not get there. Then those that completed
     fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
     numbers far apart, or of a rank more than half, are of groups that share no name.
     """
-    for kind, name in (
-        (Why.FEWER_ENQUEUED, "enqueued"),
-        (Why.FEWER_COMPLETED, "completed"),
-        (Why.EARLIER_COLLECTIVE, "waits_for"),
+    for text, name in (
+        (_FEWER_ENQUEUED, "enqueued"),
+        ("it had completed {few} collectives, and others {many}", "completed"),
+        ("it timed out in collective {few}, and others in {many}", "waits_for"),
     ):
         best: tuple[int, int, set[int]] = (0, 0, set())
         for group in groups:
@@ -282,19 +289,19 @@ def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Reason] | Non
             counts: dict[int, int] = {rank: count for rank, count in said if count is not None}
             few, many = min(counts.values(), default=0), max(counts.values(), default=0)
             found = {rank for rank, count in counts.items() if count == few}
-            is_one = kind is Why.FEWER_ENQUEUED or (
+            is_one = text == _FEWER_ENQUEUED or (
                 many - few <= _APART and 2 * len(found) < len(counts)
             )
             if many - few > best[1] - best[0] and is_one:
                 best = few, many, found
         if best[2]:
-            return best[2], Reason(kind, few=best[0], many=best[1])
+            return best[2], say(text, few=best[0], many=best[1])
     return None
 
 
 def _unheard(
     groups: Mapping[str, Mapping[int, Work]], ranks: Sequence[int]
-) -> tuple[set[int], Reason] | None:
+) -> tuple[set[int], Message] | None:
     """Return the few ranks without a word of torch's watchdog, where the others' say one thing.
 
     A rank that is not in the collective has nothing that could time out.
@@ -305,10 +312,13 @@ def _unheard(
     found = {*ranks} - {*told}
     if not found or 2 * len(found) >= len(ranks):
         return None
-    return found, Reason(Why.NO_WATCHDOG, others=len(told))
+    return found, say(
+        "its watchdog said nothing of the collective that timed out on the {others} other ranks",
+        others=len(told),
+    )
 
 
-_Found = tuple[list[Stand], Reason] | None
+_Found = tuple[list[Stand], Message] | None
 
 
 def _stands(
@@ -417,7 +427,12 @@ def _of_nccl(looks: Sequence[HangLook]) -> Callable[[Sequence[Stand]], _Found]:
         # two nodes may have processes of one id
         if not found or len(found) == len(stands) or len(found) > len(processes):
             return None
-        return found, Reason(Why.FEWER_COLLECTIVES, few=few, many=many, doing=found[0].why)
+        return found, say(
+            "NCCL counts {few} launched collectives of {many}; {doing}",
+            few=few,
+            many=many,
+            doing=found[0].why,
+        )
 
     return find
 
@@ -496,7 +511,7 @@ def _beside(stands: Sequence[Stand]) -> _Found:
     fresh = sorted(behind[0].beside, key=lambda at: (usual[at], at))
     if not fresh:
         return None
-    return behind, Reason(Why.RANK_BESIDE, at=fresh[0])
+    return behind, say("a thread beside the main one is in {at}", at=fresh[0])
 
 
 def _busy(stands: Sequence[Stand]) -> _Found:
@@ -506,14 +521,18 @@ def _busy(stands: Sequence[Stand]) -> _Found:
     found = _apart(stands, lambda each: each.is_busy)
     if found is None:
         return None
-    kind = Why.RANK_COMPUTES if found[0][0].is_busy else Why.RANK_IDLES
-    return found[0], Reason(kind)
+    text = (
+        "a thread beside the main one computes"
+        if found[0][0].is_busy
+        else "its threads are idle, and those of the others compute"
+    )
+    return found[0], say(text)
 
 
 def _named(
     stands: tuple[Stand, ...],
     behind: Sequence[Stand],
-    doing: Reason,
+    doing: Message,
     *,
     are_seen: bool = True,
 ) -> Standstill:
@@ -522,20 +541,27 @@ def _named(
     is_one = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
     place = None
     if nodes:
-        kind = Why.ON_THAT_NODE_ALONE if is_one and len(behind) > 1 else Why.ON_NODES
-        place = Reason(kind, nodes=nodes)
+        text = (
+            " on {nodes}, the only node with such ranks,"
+            if is_one and len(behind) > 1
+            else " on {nodes}"
+        )
+        place = say(text, nodes=at_most(4, nodes))
     step = behind[0].step
     alike = {each.why for each in stands if each not in behind}
     others = len(stands) - len(behind)
     is_told = are_seen and len(alike) == 1
-    waits = Reason(Why.OTHERS_DO, others=others, doing=alike.pop()) if is_told else None
+    waits = (
+        say("; {others:+other rank} {doing}", others=others, doing=alike.pop()) if is_told else None
+    )
     ranks = [each.rank for each in behind]
-    why = Reason(
-        Why.RANKS_BEHIND,
-        count=len(ranks),
-        ranks=ranks,
+    why = say(
+        "rank {ranks}{place} is behind{step}: {doing}{others}"
+        if len(ranks) == 1
+        else "ranks {ranks}{place} are behind{step}: {doing}{others}",
+        ranks=at_most(8, ranks),
         place=place,
-        step=Reason(Why.AFTER_STEP, step=step) if step is not None else None,
+        step=say(" after step {step}", step=step) if step is not None else None,
         doing=doing,
         others=waits,
     )
@@ -547,7 +573,11 @@ def _named(
     )
 
 
-def _none(stands: Sequence[Stand]) -> Reason:
+def _none(stands: Sequence[Stand]) -> Message:
     if len({each.why for each in stands}) == 1:
-        return Reason(Why.ALL_STAND_ALIKE, ranks=len(stands), doing=stands[0].why)
-    return Reason(Why.NONE_STANDS_OUT, ranks=len(stands))
+        return say(
+            "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",
+            ranks=len(stands),
+            doing=stands[0].why,
+        )
+    return say("no rank of {ranks} stands out", ranks=len(stands))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Record
 
 _COMMIT = 40  # characters of a full hash
@@ -49,21 +49,29 @@ class NodeEnvironment(Record, frozen=True, kw_only=True):
 _PARTS = ("node", "packages", "devices", "code", "repositories")
 
 
-def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Reason, ...]:
+_ABSENT = say("absent")
+
+
+def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...]:
     """Return all that is no longer as it was on a node, e.g. `jaxlib 0.9.0 -> 0.10.2`.
 
     A commit alone is no change: it may be of a report, or of the sweep file. Where the trainer's
     own files are not known, it has to stand for them.
     """
     found = [
-        Reason(Why.VERSION_CHANGED, name=name, was=old.get(name), now=new.get(name))
+        say(
+            "{name} {was} -> {now}",
+            name=name,
+            was=old.get(name) or _ABSENT,
+            now=new.get(name) or _ABSENT,
+        )
         for part in ("node", "packages", "devices")
         if (old := getattr(before, part)) and (new := getattr(now, part))
         for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     ]
     found += [
-        Reason(Why.CODE_CHANGED, folder=folder)
+        say("the trainer's Python files in {folder}", folder=folder)
         for folder, said in now.code.items()
         if _digest(before.code.get(folder, said)) != _digest(said)
     ]
@@ -71,7 +79,12 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Reason, ...]
         pairs = ((top, before.repositories.get(top, said), said)
                  for top, said in now.repositories.items())  # fmt: skip
         found += [
-            Reason(Why.COMMIT_CHANGED, folder=top, was=_commit(was), now=_commit(said))
+            say(
+                "the commit of {folder} {was} -> {now}",
+                folder=top,
+                was=_commit(was),
+                now=_commit(said),
+            )
             for top, was, said in pairs
             if _commit(was) != _commit(said)
         ]
@@ -147,7 +160,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
-    changes: tuple[Reason, ...] = ()
+    changes: tuple[Message, ...] = ()
     differing: tuple[str, ...] = ()
     image: str = ""
     commands: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.record import Record, Time
 
 
@@ -638,11 +638,11 @@ class Finding(Record, frozen=True, kw_only=True):
     detail: str = ""
     source: str = ""
     count: int = 1
-    why: Reason | None = None
+    why: Message | None = None
     code: str = ""
 
     @property
-    def said(self) -> Reason | None:
+    def said(self) -> Message | None:
         """The evidence; None without any."""
         return self.why or (verbatim(self.text) if self.text else None)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self, overload
 
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Real, Record, Rows, Timings
 from pytest_xlatune.model.text import significant
 
@@ -76,7 +76,7 @@ class Logged:
     """
 
     values: tuple[tuple[int | None, float], ...] = ()
-    problem: Reason | None = None
+    problem: Message | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class Score(Record, frozen=True, kw_only=True):
 class NoScore(Record, frozen=True, kw_only=True):
     """Why a job has no score."""
 
-    reason: Reason
+    reason: Message
 
 
 def relative(log_ratio: float) -> float:

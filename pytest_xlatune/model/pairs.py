@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
@@ -71,7 +71,7 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = KIND
     nodes: tuple[str, ...] = ()
-    answer: Reason | None = None
+    answer: Message | None = None
     accused: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     unhealthy: tuple[str, ...] = ()
@@ -95,19 +95,25 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
         return "-".join(self.link) or "the whole network"
 
     @property
-    def objection(self) -> tuple[Reason, ...]:
+    def objection(self) -> tuple[Message, ...]:
         """Why the test of the conclusion fails; () where it passes."""
         return (self.answer,) if self.is_fault and self.answer is not None else ()
 
     @property
-    def summary(self) -> tuple[Reason, ...]:
+    def summary(self) -> tuple[Message, ...]:
         """The conclusion, and the losses that it excludes."""
         covered = {"nodes": len(self.nodes), "covered": self.covered, "pairs": self.of_pairs}
-        found = Reason(Why.NETWORK_FOUND, answer=self.answer, **covered)
+        found = say(
+            "{nodes:+node}, {covered} of {pairs} pairs: {answer}", answer=self.answer, **covered
+        )
         if self.node_loss is None:
             return (found,)
         is_other = bool(self.accused or self.link)
-        kind = Why.NO_OTHER_NODE_COSTS if is_other else Why.NO_NODE_COSTS
+        text = (
+            "no other node costs {loss:size} or more{links} (95 %)"
+            if is_other
+            else "no node costs {loss:size} or more{links} (95 %)"
+        )
         link = self.link_loss
-        links = None if link is None else Reason(Why.NO_LINK_COSTS, loss=link)
-        return found, Reason(kind, loss=self.node_loss, links=links)
+        links = None if link is None else say(", no link {loss:size}", loss=link)
+        return found, say(text, loss=self.node_loss, links=links)

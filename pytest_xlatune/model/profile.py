@@ -26,7 +26,7 @@ from pytest_xlatune.model.channels import (
     settings_in,
 )
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Json, Record, canonical, digest
 from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 from pytest_xlatune.model.written import Written
@@ -237,7 +237,7 @@ class Profile(Written, frozen=True, kw_only=True):
     wave: str = "wave2"
     note: str = ""
     is_control: bool = False
-    origin: Reason | None = None
+    origin: Message | None = None
 
     def __post_init__(self) -> None:
         if not SLUG.fullmatch(self.id):

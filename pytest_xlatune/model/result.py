@@ -17,11 +17,12 @@ import msgspec
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
+from pytest_xlatune.model.message import Message, MessageCode, say, verbatim
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import JobId, Json, OfOurs, Real, Record, RelativePath
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
+from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 __all__ = [  # what a log tells too, from where it stands
@@ -143,10 +144,10 @@ class TrialSetting(Record, frozen=True, kw_only=True):
     seen: str = ""
     is_deployed: bool = False
     is_exempt: bool = False
-    why: Reason | None = None
+    why: Message | None = None
 
     @property
-    def said(self) -> Reason | None:
+    def said(self) -> Message | None:
         """What the witness shows; None where it shows nothing."""
         return self.why or (verbatim(self.seen) if self.seen else None)
 
@@ -207,15 +208,6 @@ class Blamed(Record, frozen=True, kw_only=True):
     before: str = ""
 
 
-# what the trainer does that no other rotation of it would do otherwise
-_NO_TURNS_BY = frozenset(
-    {
-        *(Why.CALLS_APART, Why.CALLS_A_STEP, Why.STEP_MADE_ANEW),
-        *(Why.ODD_CALLS, Why.LINES_TOO_RARE, Why.NO_STEP),
-    }
-)
-
-
 class RotationResult(Record, frozen=True, kw_only=True):
     """The result of a rotation.
 
@@ -227,7 +219,7 @@ class RotationResult(Record, frozen=True, kw_only=True):
     """
 
     score: RotationScore | None = None
-    reason: Reason | None = None
+    reason: Message | None = None
     read: RotationRead | None = None
     blamed: tuple[Blamed, ...] = ()
 
@@ -238,7 +230,7 @@ class RotationResult(Record, frozen=True, kw_only=True):
         One that is not called once a step is not the one, and of a log whose lines are no turns
         nothing can be told.
         """
-        is_apart = self.reason is not None and self.reason.kind in _NO_TURNS_BY
+        is_apart = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
         found = self.read is not None and bool(self.read.found) and not self.read.trouble
         return found and not is_apart
 
@@ -265,7 +257,7 @@ class TrialResult(Record, frozen=True, kw_only=True):
     trial: Trial
     status: TrialStatus
     score: Score | None = None
-    reason: Reason | None = None
+    reason: Message | None = None
     findings: tuple[Finding, ...] = ()
     job_ids: tuple[str, ...] = ()
     outcome: Outcome | None = None
@@ -304,21 +296,21 @@ class Shares(Record, frozen=True, kw_only=True):
     kinds: tuple[str, ...] | None = None
 
     @property
-    def exposed(self) -> Reason | None:
+    def exposed(self) -> Message | None:
         """The share of a step of each class of kernels, most first; None without a trace.
 
         Communication and copies count with nothing beside them.
         """
         classes = {each: share for each, share in self.of_step.items() if each not in COLLECTIVES}
         said = [
-            Reason(
-                Why.SHARE_OF_STEP if each in ("compute", "idle") else Why.SHARE_OF_STEP_ALONE,
+            say(
+                SHARE_OF_STEP if each in ("compute", "idle") else SHARE_OF_STEP_ALONE,
                 parts=[each],
                 share=share,
             )
             for each, share in sorted(classes.items(), key=lambda item: -item[1])
         ]
-        return Reason(Why.SEVERAL, reasons=said) if said else None
+        return say("{reasons:; }", reasons=said) if said else None
 
 
 class EvidenceResult(TrialResult, frozen=True, kw_only=True):
@@ -358,7 +350,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     df: int
     sigma: Real
     mde80: Real
-    method: Reason
+    method: Message
 
 
 MIN_TRIALS = 2  # of an arm, below which nothing is shown of it
@@ -386,14 +378,14 @@ class LostRuns(Record, frozen=True, kw_only=True):
 
     lost: int
     runs: int
-    to: tuple[Reason, ...]
+    to: tuple[Message, ...]
 
     @property
-    def told(self) -> Reason:
+    def told(self) -> Message:
         """How many, and to what: `2 of 4 runs lost: hang`."""
         if not self.to:
-            return Reason(Why.RUNS_LOST, lost=self.lost, runs=self.runs)
-        return Reason(Why.RUNS_LOST_TO, lost=self.lost, runs=self.runs, to=self.to)
+            return say("{lost} of {runs} runs lost", lost=self.lost, runs=self.runs)
+        return say("{lost} of {runs} runs lost: {to}", lost=self.lost, runs=self.runs, to=self.to)
 
 
 class Verdict(Record, frozen=True, kw_only=True):
@@ -438,8 +430,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     tgs: Real | None = None
     step_s: Real | None = None
     mde80: Real | None = None
-    method: Reason | None = None
-    reasons: tuple[Reason, ...] = ()
+    method: Message | None = None
+    reasons: tuple[Message, ...] = ()
     can_run: bool = True
     not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
@@ -451,7 +443,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     effect: Effect | None = None
     unproved: tuple[str, ...] = ()
     word: str = ""
-    against: Reason | None = None
+    against: Message | None = None
     up_to: str = ""
     likely: tuple[Real, Real, Real] | None = None
 
@@ -479,12 +471,12 @@ class StudyRecord(Record, frozen=True, kw_only=True):
         cls._kinds[cls.kind] = cls
 
     @property
-    def summary(self) -> tuple[Reason, ...]:
+    def summary(self) -> tuple[Message, ...]:
         """What a summary says instead of naming a winner; () has it name one."""
         return ()
 
     @property
-    def objection(self) -> tuple[Reason, ...]:
+    def objection(self) -> tuple[Message, ...]:
         """What the test of the conclusion fails on, beside those of arms; () where it passes."""
         return ()
 
@@ -649,7 +641,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
     alpha: Real = 0.0
     complete: bool = False
     first_step: int | None = None
-    notes: tuple[Reason, ...] = ()
+    notes: tuple[Message, ...] = ()
 
     @property
     def baseline(self) -> Verdict:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, channel_of, flags_in
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     APPENDING,
     BASELINE_ID,
@@ -34,7 +35,6 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Real, Record, read_json
 from pytest_xlatune.model.text import is_relative
 
@@ -230,7 +230,7 @@ def taken(name: str) -> Taken:
     return Taken.START if name in AT_START or name in OF_MESSAGES else Taken.COMPILE
 
 
-def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | Reason:
+def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | Message:
     """Return the options of a profile's compilation beside the deployed flags, or why it has none.
 
     An option replaces what XLA_FLAGS, or the variable of another library, says of it, so the values
@@ -240,7 +240,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
         Name without dashes -> text; or the reason for which the profile stays a job of its own.
     """
     if profile.overrides:
-        return Reason(Why.STAYS_FOR_KEY, names=tuple(profile.overrides))
+        return say("the trainer reads {names} before it compiles", names=tuple(profile.overrides))
     of_libraries: dict[str, str] = {}
     stay: list[str] = []
     for variable, text in profile.env.items():
@@ -250,7 +250,7 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
         stay += [each for each in said if channel and not channel.is_option(each)]
         stay += [] if channel else [variable]
     if stay:
-        return Reason(Why.STAYS_FOR_VARIABLE, names=tuple(stay))
+        return say("a library reads {names} when it starts", names=tuple(stay))
     below = effective_values(deployed)
     # what the client reads when it starts, said again as it is deployed, changes nothing
     own = {
@@ -259,12 +259,21 @@ def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | R
         if taken(name) is not Taken.START or below.get(name) != value
     }
     for names, why in (
-        ([each for each in own if each in OF_MESSAGES], Why.STAYS_FOR_MESSAGE),
-        ([each for each in own if taken(each) is not Taken.COMPILE], Why.STAYS_FOR_START),
-        ([each for each in own if is_relative(own[each])], Why.STAYS_FOR_EDIT),
+        (
+            [each for each in own if each in OF_MESSAGES],
+            "{names} has several fields, and no option sets those",
+        ),
+        (
+            [each for each in own if taken(each) is not Taken.COMPILE],
+            "programs of one process share what {names} sets",
+        ),
+        (
+            [each for each in own if is_relative(own[each])],
+            "{names} edits a list, and an option of a compilation replaces it",
+        ),
     ):
         if names:
-            return Reason(why, names=tuple(names))
+            return say(why, names=tuple(names))
     return of_libraries | {
         name: f"{below[name]},{value}"
         if name in APPENDING and below.get(name)

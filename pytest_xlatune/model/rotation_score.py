@@ -6,8 +6,8 @@ them. The spec and the journal of a rotation are in `model/rotation.py`.
 
 from __future__ import annotations
 
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Real, Record
 
 
@@ -45,7 +45,7 @@ class MeasuredTurn(Record, frozen=True, kw_only=True):
 class NoTurns(Record, frozen=True, kw_only=True):
     """Why nothing of a rotation can be told."""
 
-    reason: Reason
+    reason: Message
 
 
 class ProgramChange(Record, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, XlatuneError, worst
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.model.result import Conclusion
@@ -30,7 +31,6 @@ from pytest_xlatune.plugin.hooks import (
     sweep_of,
 )
 from pytest_xlatune.prepare.preflight import Preflight
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.calibration import JOBS
 from pytest_xlatune.studies.derived import Slot

@@ -21,12 +21,12 @@ from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.prepare.preflight import Preflight
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.sweep.declaration import Sweep

@@ -27,8 +27,8 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
@@ -373,7 +373,7 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
     result = TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason=Reason(Why.COMPILED_ONLY, memory=said_of_memory(memory)),
+        reason=say("compiled, not run: {memory}", memory=said_of_memory(memory)),
         findings=(finding,),
         not_run=NotRun.COMPILED,
         memory=memory,
@@ -405,11 +405,11 @@ def _is_begun(state: LedgerState, trial: Trial) -> bool:
 
 def _left_out(trial: Trial, need: Need) -> TrialResult:
     finding = Finding(cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text=need.why)
-    kind = Why.NEEDS_NO_RUN if need.is_needless else Why.COMPILING_SAYS
+    text = "needs no run: {why}" if need.is_needless else "compiling says: {why}"
     return TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason=Reason(kind, why=need.why),
+        reason=say(text, why=need.why),
         findings=(finding,),
         not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
     )

@@ -38,17 +38,16 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.profile import (
     BASELINE,
     PGLE,
     Profile,
     effective_values,
 )
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import pgle_refused
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -231,7 +230,7 @@ def compiled(
     )
 
 
-def _unused_pgle(folder: Path, profile: Profile) -> Reason | None:
+def _unused_pgle(folder: Path, profile: Profile) -> Message | None:
     """Return why XLA compiled without the profile for its scheduler that this one names."""
     file = effective_values(profile.flags).get(PGLE)
     if file is None:

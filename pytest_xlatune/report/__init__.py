@@ -17,8 +17,8 @@ from statistics import fmean
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult
 
@@ -75,7 +75,7 @@ class Subject:
     record: RunRecord | None = None
     patch: str = ""
     slots: Slots = ()
-    exposed: Reason | None = None
+    exposed: Message | None = None
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:

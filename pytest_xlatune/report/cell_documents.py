@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
@@ -30,6 +31,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.language import joined, plainly
 from pytest_xlatune.report.leaderboard import can_tell, header, jobs
 from pytest_xlatune.report.lines import figure, speed, words, words_beside
 from pytest_xlatune.report.study_plots import (
@@ -39,7 +41,6 @@ from pytest_xlatune.report.study_plots import (
     pair_matrix,
     values_in,
 )
-from pytest_xlatune.report.words import joined, plainly, sentence
 from pytest_xlatune.studies.batch_size import BatchRecord, SizeCeiling
 from pytest_xlatune.studies.commit_check import CommitsRecord
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
 from pytest_xlatune.model.text import interval, percent, size
-from pytest_xlatune.report.words import sentence
 
 REPR_CHARS = 240  # pytest cuts the middle out of a longer text
 _NO_REASON = "no reason is known"

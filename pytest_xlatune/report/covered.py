@@ -18,9 +18,9 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, Real, Record, read_json
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
@@ -157,7 +157,7 @@ class Covered(Record, frozen=True, kw_only=True, dict=True):
     elsewhere: tuple[Elsewhere, ...] = ()
     record: RunRecord | None = None
     slots: tuple[tuple[str, str], ...] = ()
-    exposed: Reason | None = None
+    exposed: Message | None = None
     pgle: str = ""
 
     @cached_property

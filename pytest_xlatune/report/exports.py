@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent, printable
-from pytest_xlatune.report.words import sentence
 
 EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"

@@ -18,8 +18,8 @@ from shlex import quote
 
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, axis_variable
 from pytest_xlatune.model.channels import settings_in
+from pytest_xlatune.model.message import first, sentence
 from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
-from pytest_xlatune.model.reason import first
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
@@ -28,7 +28,6 @@ from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import Say
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words_beside
-from pytest_xlatune.report.words import sentence
 
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")

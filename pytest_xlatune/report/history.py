@@ -26,10 +26,10 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.lines import figure, tally, words
 from pytest_xlatune.report.page_plots import PathPlot
 from pytest_xlatune.report.study_plots import RunsPlot, cells_plot, course_plot
-from pytest_xlatune.report.words import plainly
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 import gettext
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.report.document import Text
+from pytest_xlatune.model.message import Message, sentence
+from pytest_xlatune.report.document import Text, plain
 
 
 class Language(StrEnum):
@@ -65,3 +67,13 @@ def _catalog(language: Language) -> gettext.NullTranslations:
 
 
 ENGLISH = Say(Language.ENGLISH)
+
+
+def plainly(message: Message | None, say: Say = ENGLISH) -> str:
+    """Return the sentence of a message as one line of a document, without markup of its own."""
+    return plain(sentence(message, say.text_of))
+
+
+def joined(messages: Iterable[Message], between: str = "; ", say: Say = ENGLISH) -> str:
+    """Return the sentences of several messages in one line of a document."""
+    return between.join(plainly(each, say) for each in messages)

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.model.message import Message, MessageCode, first, sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Metric
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
     Action,
@@ -55,7 +55,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import ENGLISH, N_, Say
+from pytest_xlatune.report.language import ENGLISH, N_, Say, joined, plainly
 from pytest_xlatune.report.lines import (
     effect_words,
     ending_text,
@@ -65,7 +65,6 @@ from pytest_xlatune.report.lines import (
     words_beside,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
-from pytest_xlatune.report.words import joined, plainly, sentence
 
 SCHEMA = 3  # of the JSON text
 ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
@@ -258,7 +257,7 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
         say("Cell: {text}", text=literal(digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
         *(
-            [say("Time of a step: {text}", text=sentence(subject.exposed, say))]
+            [say("Time of a step: {text}", text=sentence(subject.exposed, say.text_of))]
             if subject.exposed is not None
             else ()
         ),
@@ -520,7 +519,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
 
 def _methods(conclusion: Conclusion) -> str:
     """Say each method once, and which arms have a noise of their own beside it."""
-    alone: dict[Reason, list[str]] = {}
+    alone: dict[Message, list[str]] = {}
     for each in conclusion.verdicts:
         if each.kind in CONFIRMED and each.method:
             shared = _shared(each.method)
@@ -532,14 +531,14 @@ def _methods(conclusion: Conclusion) -> str:
     )
 
 
-def _shared(method: Reason) -> Reason:
+def _shared(method: Message) -> Message:
     """Return a method without the word that an arm has a noise of its own."""
     kept = {
-        name: None if value.kind is Why.OWN_NOISE else _shared(value)
-        for name, value in method.fields.items()
-        if isinstance(value, Reason)
+        name: None if value.code is MessageCode.OWN_NOISE else _shared(value)
+        for name, value in method.values.items()
+        if isinstance(value, Message)
     }
-    return Reason(method.kind, **{**method.fields, **kept})
+    return method.with_values(**kept)
 
 
 def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:

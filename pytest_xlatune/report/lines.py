@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import Message, first, sentence
 from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason, first
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -40,8 +40,7 @@ from pytest_xlatune.model.text import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.language import ENGLISH, N_, Say
-from pytest_xlatune.report.words import plainly, sentence
+from pytest_xlatune.report.language import ENGLISH, N_, Say, plainly
 
 
 def is_pending(verdict: Verdict) -> bool:
@@ -242,7 +241,7 @@ def live_line(
     *,
     verdict: Verdict | None,
     progress: str,
-    place: Reason | None = None,
+    place: Message | None = None,
     slot: str = "",
 ) -> str:
     """Say in one line that a trial has landed, and where the sweep stands.
@@ -447,7 +446,7 @@ def ending_text(
     """
     left = sum(not each.status.is_final for each in history)
     if conclusion.complete and (summary := conclusion.facts.summary):
-        return f"{sentence(summary[0], say)}."
+        return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
         won = [each for each in conclusion.verdicts if each.wins]

@@ -27,7 +27,7 @@ from pytest_xlatune.report.document import (
     section,
     shortened,
 )
-from pytest_xlatune.report.words import plainly
+from pytest_xlatune.report.language import plainly
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")

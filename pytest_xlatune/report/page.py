@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
@@ -62,7 +63,6 @@ from pytest_xlatune.report.page_plots import (
 )
 from pytest_xlatune.report.study_plots import Matrix, RunsPlot
 from pytest_xlatune.report.tuning_document import DEPLOYMENT, WHY, why
-from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import (
@@ -38,9 +39,9 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.report.language import joined, plainly
 from pytest_xlatune.report.leaderboard import CONFIRMED, in_short, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
-from pytest_xlatune.report.words import joined, plainly, sentence
 
 _TICKS = 7  # at most
 _MARGIN = 0.04  # of an axis, kept free at both of its ends

@@ -44,6 +44,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+from pytest_xlatune.report.language import joined, plainly
 from pytest_xlatune.report.leaderboard import (
     can_tell,
     header,
@@ -52,7 +53,6 @@ from pytest_xlatune.report.leaderboard import (
     tables,
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
-from pytest_xlatune.report.words import joined, plainly
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",

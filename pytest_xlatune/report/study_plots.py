@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean, median
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.result import Score, TrialResult, Verdict, relative
 from pytest_xlatune.model.text import ABSENT, fine, percent, points, significant
@@ -24,7 +25,6 @@ from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import speed, words
 from pytest_xlatune.report.page_plots import Bar, PathPlot, PlotAxis, Tick
-from pytest_xlatune.report.words import sentence
 
 _MOST_NAMES = 12  # of an axis: more are told by their titles and the table
 _MOST_NODES = 24  # of a matrix

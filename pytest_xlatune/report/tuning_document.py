@@ -46,7 +46,7 @@ from pytest_xlatune.report.guards import (
     guard_of_unverified,
     sign_flips,
 )
-from pytest_xlatune.report.language import N_, Language, Say
+from pytest_xlatune.report.language import N_, Language, Say, plainly
 from pytest_xlatune.report.leaderboard import (
     head_of,
     header,
@@ -58,7 +58,6 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import ending_text, figure, speed, words
 from pytest_xlatune.report.recipes import recipe_blocks
-from pytest_xlatune.report.words import plainly
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
 _ENOUGH = 0.5

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import FEW_DF
 from pytest_xlatune.stats.blocks import IDENTICAL, ArmFit, BlockFit
 from pytest_xlatune.stats.design import (
     MIN_DF,
@@ -32,6 +33,9 @@ from pytest_xlatune.stats.design import (
     mde80,
     t_quantile,
 )
+
+_SCORES_COPIED = "all scores are exactly equal: copies are no measurements"
+_SCORES_NOT_FINITE = "the scores are not finite"
 
 # an estimate of +5 % alone stops in half of all sweeps whose best is just +5 %; with the bound
 # +4 % stops in 0.5 %, +6 % in 95 % (docs/reference/error_rates.md)
@@ -46,34 +50,36 @@ Change = tuple[float, float, float]  # a log ratio, and the ends of its interval
 class NoComparison:
     """Why job scores cannot be compared."""
 
-    reason: Reason
+    reason: Message
 
 
 def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison | NoComparison:
     """Compare an arm with the control; `family` arms share `alpha` one-sidedly."""
     if fit.df < MIN_DF:
-        return NoComparison(reason=Reason(Why.FEW_DF, df=max(fit.df, 0), needed=MIN_DF))
+        return NoComparison(reason=say(FEW_DF, df=max(fit.df, 0), needed=MIN_DF))
     if not math.isfinite(fit.sigma):
-        return NoComparison(reason=Reason(Why.SCORES_NOT_FINITE))
+        return NoComparison(reason=say(_SCORES_NOT_FINITE))
     if fit.sigma < IDENTICAL:
-        return NoComparison(reason=Reason(Why.SCORES_COPIED))
+        return NoComparison(reason=say(_SCORES_COPIED))
     effect = fit.arms.get(arm)
     if effect is None:
-        return NoComparison(reason=Reason(Why.NOT_IN_BLOCKS))
+        return NoComparison(reason=say("no block holds both this profile and a baseline"))
     error, df = fit.sigma * math.sqrt(effect.variance), fit.df
     is_alone = is_noisier(effect)
     if is_alone and effect.own is not None:
         error, df = max(error, math.sqrt(effect.own)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
     reach = t_quantile(0.975, df) * error
-    rule = Why.BONFERRONI if effect.control_weight is None else Why.DUNNETT
-    method = Reason(
-        rule,
+    is_dunnett = effect.control_weight is not None
+    rule = "Dunnett" if is_dunnett else "Bonferroni, cells missing"
+    method = coded(
+        MessageCode.DUNNETT if is_dunnett else None,
+        rule + ", K={family}, {blocks} blocks, {baselines} baselines, alpha {alpha:g}{own}",
         family=family,
         blocks=fit.n_blocks,
         baselines=fit.n_control,
         alpha=alpha,
-        own=Reason(Why.OWN_NOISE) if is_alone else None,
+        own=coded(MessageCode.OWN_NOISE, ", its own noise") if is_alone else None,
     )
     return Comparison(
         estimate=effect.estimate,
@@ -101,14 +107,14 @@ def two_samples(
     sides = (beside, own)
     total = sum(map(len, sides)) - len(sides)
     if total < MIN_DF or min(map(len, sides)) < MIN_TRIALS:
-        return NoComparison(reason=Reason(Why.FEW_DF, df=max(total, 0), needed=MIN_DF))
+        return NoComparison(reason=say(FEW_DF, df=max(total, 0), needed=MIN_DF))
     if not all(math.isfinite(each) for side in sides for each in side):
-        return NoComparison(reason=Reason(Why.SCORES_NOT_FINITE))
+        return NoComparison(reason=say(_SCORES_NOT_FINITE))
     variances = [stdev(side) ** 2 for side in sides]
     parts = [found / len(side) for found, side in zip(variances, sides, strict=True)]
     error = math.sqrt(math.fsum(parts))
     if error < IDENTICAL:
-        return NoComparison(reason=Reason(Why.SCORES_COPIED))
+        return NoComparison(reason=say(_SCORES_COPIED))
     weights = [part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)]
     df = math.floor(error**4 / math.fsum(weights) + 1e-9)
     estimate = fmean(own) - fmean(beside)
@@ -123,7 +129,13 @@ def two_samples(
         df=df,
         sigma=math.sqrt(fmean(variances)),
         mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
-        method=Reason(Why.WELCH, beside=len(beside), own=len(own), family=family, alpha=alpha),
+        method=say(
+            "two samples of {beside} and {own} jobs, Welch, K={family}, alpha {alpha:g}",
+            beside=len(beside),
+            own=len(own),
+            family=family,
+            alpha=alpha,
+        ),
     )
 
 

@@ -25,8 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import relative
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.sentences import BLOCKS
+
+_RANKS_ONLY = (
+    "{budget} jobs screen {profiles:+profile} and leave too few for the {blocks} blocks that "
+    "confirm one: ask for {least} jobs at least, {recommended} are recommended"
+)
 
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
 _CLOSE = 1e-13  # of a critical value, relative: where the search ends
@@ -264,24 +270,27 @@ class Plan:
         return narrowed_df(self.widths, self.block_baselines)
 
     @property
-    def shape(self) -> Reason:
+    def shape(self) -> Message:
         """The blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
         (_, first), *later = (
             (width, len(list(same))) for width, same in itertools.groupby(self.widths)
         )
-        rest = [Reason(Why.BEST_IN_MORE, best=width, blocks=many) for width, many in later]
-        blocks = Reason(Why.BLOCKS, blocks=self.blocks)
+        rest = [
+            say("the best {best} in {blocks} more", best=width, blocks=many)
+            for width, many in later
+        ]
+        blocks = say(BLOCKS, blocks=self.blocks)
         if rest and first == 1:
-            blocks = Reason(Why.FIRST_BLOCK, rest=rest)
+            blocks = say("the first block, {rest}", rest=rest)
         elif rest:
-            blocks = Reason(Why.FIRST_BLOCKS, blocks=first, rest=rest)
-        return Reason(
-            Why.LAYOUT,
-            again=Reason(Why.BEST_AGAIN, best=self.again) if self.again else None,
+            blocks = say("the first {blocks} blocks, {rest}", blocks=first, rest=rest)
+        return say(
+            "{again}{finalists:+finalist} in {blocks}, {baselines:+baseline}{pair} in each",
+            again=say("the best {best} once more, then ", best=self.again) if self.again else None,
             finalists=self.finalists,
             blocks=blocks,
             baselines=self.block_baselines,
-            pair=Reason(Why.AND_THE_PAIR) if self.pair else None,
+            pair=say(" and the pair of wave 1") if self.pair else None,
         )
 
     def mde80(self, sigma: float) -> float:
@@ -307,7 +316,7 @@ class Plan:
 class Refusal:
     """Why a budget decides nothing, and only ranks."""
 
-    why: Reason
+    why: Message
 
 
 def plan(
@@ -398,8 +407,8 @@ def _behind_rotations(
     least = screened + min(each.in_blocks for each in layouts if each.df >= MIN_DF)
     usual = max(screened + layouts[1].in_blocks, least)
     return Refusal(
-        why=Reason(
-            Why.RANKS_ONLY,
+        why=say(
+            _RANKS_ONLY,
             budget=budget,
             profiles=profiles,
             blocks=MIN_BLOCKS,
@@ -440,19 +449,28 @@ def _fewest(share: float, profiles: int) -> int:
     return SECOND_RUNS if share <= 1 / 2 else int(share * profiles)
 
 
-def unused(layout: Plan, budget: int) -> Reason | None:
+def unused(layout: Plan, budget: int) -> Message | None:
     """Return why a plan leaves jobs of its budget, and what becomes of them; None: it does not."""
     left = budget - layout.jobs
     if not left:
         return None
     block = layout.widths[-1] + layout.block_baselines
     if left < block:
-        why = Reason(Why.ONE_MORE_BLOCK, jobs=block)
+        why = say(" (one more block takes {jobs})", jobs=block)
     elif left < block + _SPARE_JOBS:
         why = None
     else:
-        why = Reason(Why.MOST_BLOCKS, blocks=layout.blocks)
-    return Reason(Why.KEPT_FOR_SPARE, jobs=left, budget=budget, why=why)
+        why = say(
+            " ({blocks} blocks are the most planned here; `blocks=` asks for more)",
+            blocks=layout.blocks,
+        )
+    return say(
+        "the plan keeps {jobs:+job} of {budget} for spare blocks, which run only where "
+        "nothing is faster{why}",
+        jobs=left,
+        budget=budget,
+        why=why,
+    )
 
 
 def screen_slots(slots: int, profiles: int) -> int:
@@ -474,7 +492,7 @@ def slot_baselines(slots: int, profiles: int) -> int:
     return used - last if last <= used // FEW else used
 
 
-def _why(profiles: int, budget: int, waves: int, slots: int) -> Reason:
+def _why(profiles: int, budget: int, waves: int, slots: int) -> Message:
     most = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
@@ -483,8 +501,8 @@ def _why(profiles: int, budget: int, waves: int, slots: int) -> Reason:
     layouts = [each.of(profiles, slots=slots) for each in _LAYOUTS]
     least = min(jobs(each) for each in layouts if each.df >= MIN_DF)
     recommended = max(jobs(layouts[1]), least)
-    return Reason(
-        Why.RANKS_ONLY,
+    return say(
+        _RANKS_ONLY,
         budget=budget,
         profiles=profiles,
         blocks=MIN_BLOCKS,
@@ -638,8 +656,8 @@ def outlook(
     *,
     profiles: int = 25,
     budgets: tuple[int, ...] = (36, 50, 65),
-    noise: Reason | None = None,
-) -> Reason:
+    noise: Message | None = None,
+) -> Message:
     """Return what budgets of jobs could see at a job noise of `sigma`.
 
     `noise` is that noise, and where it is from, where it is not of this very cell's jobs.
@@ -648,9 +666,22 @@ def outlook(
     for budget in budgets:
         found = plan(profiles, budget)
         if isinstance(found, Refusal):
-            seen.append(Reason(Why.BUDGET_RANKS, jobs=budget))
+            seen.append(say("{jobs} jobs: ranking only", jobs=budget))
             continue
         start, finalist = found.from_start80(sigma), found.mde80(sigma)
-        seen.append(Reason(Why.BUDGET_FINDS, jobs=budget, start=start, finalist=finalist))
-    noise = noise or Reason(Why.JOB_NOISE, sigma=sigma)
-    return Reason(Why.OUTLOOK, noise=noise, profiles=profiles, seen=seen)
+        seen.append(
+            say(
+                "{jobs} jobs: {start:percent} ({finalist:percent})",
+                jobs=budget,
+                start=start,
+                finalist=finalist,
+            )
+        )
+    noise = noise or say("a job noise of {sigma:.2%}", sigma=sigma)
+    return say(
+        "at {noise} a sweep of {profiles} profiles finds these gains and larger ones with "
+        "80 % power (in brackets: those of a finalist): {seen}",
+        noise=noise,
+        profiles=profiles,
+        seen=seen,
+    )

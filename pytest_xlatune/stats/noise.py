@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Score, relative
 from pytest_xlatune.stats.blocks import fit_line
@@ -167,24 +167,64 @@ class SlotNoise(Record, frozen=True, kw_only=True):
         """Whether trials on other slots change the speed by more than noise."""
         return self.busy is not None and not self.busy_low <= 0 <= self.busy_high
 
-    def found(self, nodes: Sequence[str]) -> tuple[Reason, ...]:
+    def found(self, nodes: Sequence[str]) -> tuple[Message, ...]:
         """What was found; `nodes` are those of each slot as a host list."""
-        found = [Reason(Why.SLOT_NOISE, sigma=self.sigma, trials=self.trials)]
+        found = [
+            say(
+                "noise of a trial on its slot: {sigma:.2%} ({trials} trials)",
+                sigma=self.sigma,
+                trials=self.trials,
+            )
+        ]
         for at in self.slower:
             low, loss, high = (
                 -relative(self.effects[at] + each) for each in (self.reach[at], 0, -self.reach[at])
             )
             slot = {"slot": at + 1, "nodes": nodes[at]}
-            found.append(Reason(Why.SLOT_SLOWER, loss=loss, low=low, high=high, **slot))
+            found.append(
+                say(
+                    "slot {slot} ({nodes}) is slower than the others by {loss:size} (95 % "
+                    "interval {low:size} to {high:size})",
+                    loss=loss,
+                    low=low,
+                    high=high,
+                    **slot,
+                )
+            )
         if not self.slower:
-            found.append(Reason(Why.NO_SLOT_SLOWER, seen=relative(max(self.reach))))
+            found.append(
+                say(
+                    "no slot is slower than the others by more than noise; {seen:size} would be "
+                    "seen",
+                    seen=relative(max(self.reach)),
+                )
+            )
         if self.busy is None:
-            return (*found, Reason(Why.NEIGHBOURS_UNTOLD))
+            return (
+                *found,
+                say(
+                    "cannot tell whether neighbours disturb each other: the slots never ran at "
+                    "the same time"
+                ),
+            )
         change, low, high = map(relative, (self.busy, self.busy_low, self.busy_high))
-        kind = Why.NEIGHBOURS_SLOW if self.busy < 0 else Why.NEIGHBOURS_CHANGE
+        text = (
+            (
+                "neighbours slow each other down: {change:percent} with all slots busy (95 % "
+                "interval {low:percent} to {high:percent})"
+            )
+            if self.busy < 0
+            else (
+                "neighbours change each other's speed: {change:percent} with all slots busy (95 "
+                "% interval {low:percent} to {high:percent})"
+            )
+        )
         if not self.disturbs:
-            kind = Why.NEIGHBOURS_QUIET
-        return (*found, Reason(kind, change=change, low=low, high=high))
+            text = (
+                "neighbours do not disturb each other by more than noise: {change:percent} "
+                "with all slots busy (95 % interval {low:percent} to {high:percent})"
+            )
+        return (*found, say(text, change=change, low=low, high=high))
 
 
 _LEAST_DF = 3  # degrees of freedom, below which no interval is given

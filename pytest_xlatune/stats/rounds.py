@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import StepRecord
 from pytest_xlatune.model.rotation_score import (
@@ -31,6 +31,8 @@ from pytest_xlatune.model.rotation_score import (
 
 if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
+
+_NO_TURN_OF_BASELINE = "the log tells {told} of {turns:+turn}, and none of the baseline"
 
 Item = TypeVar("Item")
 # of each turn: the line of one may be a step late, and the next one warms up; where turns have more
@@ -190,9 +192,9 @@ def turns_of(
             )
         before = program
     if not whose:
-        return NoTurns(reason=Reason(Why.NO_TURN_BEGAN))
+        return NoTurns(reason=say("no turn began"))
     if not any(is_baseline(each.program) for each in found):
-        return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
+        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
     return _warm(found)
 
 
@@ -243,7 +245,7 @@ def fit_turns(
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
     beside = sum(map(is_baseline, names))
     if not beside:
-        return NoTurns(reason=Reason(Why.NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
+        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
     design, ridge = _design(turns, names)
     speeds = np.array([-each.log_step_s for each in turns])
     centre = float(np.median(speeds))

@@ -24,6 +24,7 @@ from typing import TypeGuard, cast, overload
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.metric import (
     TGS,
     Figure,
@@ -33,7 +34,7 @@ from pytest_xlatune.model.metric import (
     StepRecord,
     Steps,
 )
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.sentences import NO_STEP
 from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
@@ -76,13 +77,13 @@ def score(
         logged: figures of the protocol's metric that no step record holds.
     """
     if not steps and protocol.needs_window:
-        return NoScore(reason=Reason(Why.NO_STEP))
+        return NoScore(reason=coded(MessageCode.NO_TURNS, NO_STEP))
     known = Steps.of(steps)
     # MaxText 0.1 ends a run whose loss is NaN with exit 0
     if not all(math.isfinite(loss) for loss in known.loss if loss is not None):
         losses = zip(known.step, known.loss, strict=True)
         bad = min(step for step, loss in losses if loss is not None and not math.isfinite(loss))
-        return NoScore(reason=Reason(Why.LOSS_NOT_FINITE, step=bad))
+        return NoScore(reason=say("the loss is not finite from step {step} on", step=bad))
     known = _one_rank(known)
     if protocol.scored_by is not TGS:
         return _of_figure(known, logged or Logged(), protocol)
@@ -99,7 +100,13 @@ def score(
         own = own.chosen(map(_is_measure, own.tgs))
         tokens = 1.0
     if tokens is None and inside:
-        return NoScore(reason=Reason(Why.NO_TOKENS))
+        return NoScore(
+            reason=say(
+                "no step of the window tells Tokens/s/device, and the tokens of a step are not "
+                "declared: give the cell per_device_batch_size and max_target_length, or a "
+                "command that reads logs --tokens"
+            )
+        )
     tokens = tokens or 0.0  # of no step: there is nothing to time
     timed = _timed(own, tokens) if inside else ((), ())
     found = _scored(*timed, tokens, wanted, protocol, seen=last)
@@ -150,7 +157,11 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
         return NoScore(reason=logged.problem)
     if not values:
         is_own = bool(metric.field)
-        absent = Reason(Why.NO_FIGURE, field=metric.field) if is_own else Reason(Why.NO_BANDWIDTH)
+        absent = (
+            say("no line prints `{field}: NUMBER`", field=metric.field)
+            if is_own
+            else say("no line prints `# Avg bus bandwidth : NUMBER`")
+        )
         return NoScore(reason=absent)
     of_steps = [(step, value) for step, value in values if step is not None]
     if of_steps:
@@ -159,14 +170,23 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
         if len(of_steps) < protocol.min_steps:
             least = protocol.min_steps
             return NoScore(
-                reason=Reason(
-                    Why.FEW_FIGURES, steps=len(of_steps), field=metric.field, needed=least
+                reason=say(
+                    "{steps} steps of the window print `{field}: NUMBER`, {needed} needed",
+                    steps=len(of_steps),
+                    field=metric.field,
+                    needed=least,
                 )
             )
     kept = [value for _, value in of_steps or values]
     figure = median(kept)
     if not _is_measure(figure):
-        return NoScore(reason=Reason(Why.NO_MEASURE, figure=metric.title, value=figure))
+        return NoScore(
+            reason=say(
+                "{figure} is {value:g}: only a positive, finite figure has a score",
+                figure=metric.title,
+                value=figure,
+            )
+        )
     losses = [each for each in steps.loss if each is not None]
     return Score(
         value=metric.score(figure),
@@ -184,7 +204,7 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     What only the log can tell (loss, a violated invariant, a resumed run) stays as it was.
     """
     if not scored.timings or scored.tgs is None or scored.step_s is None:
-        return NoScore(reason=Reason(Why.STEPS_NOT_KEPT))
+        return NoScore(reason=say("the seconds of its steps were not kept: it has one window only"))
     first = scored.timings[0][0]
     resumed_at = first if "resumed" in scored.flags or first == _FIRST_STEP else 0
     wanted = window_steps(protocol, resumed_at=resumed_at)
@@ -225,8 +245,13 @@ def _scored(
     if len(ids) < protocol.min_steps:
         window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
-            reason=Reason(
-                Why.FEW_STEPS, steps=len(ids), needed=protocol.min_steps, seen=seen, **window
+            reason=say(
+                "{steps:+usable step} in the window {first}-{last}, {needed} needed (last step "
+                "seen: {seen})",
+                steps=len(ids),
+                needed=protocol.min_steps,
+                seen=seen,
+                **window,
             )
         )
     logs = [*map(math.log, seconds)]
@@ -238,7 +263,15 @@ def _scored(
     if len(kept) < protocol.min_steps:
         window = {"first": ids[late], "last": ids[-1]}
         counts = {"steps": len(kept), "outliers": len(dropped)}
-        return NoScore(reason=Reason(Why.FEW_LEFT, needed=protocol.min_steps, **counts, **window))
+        return NoScore(
+            reason=say(
+                "{steps:+usable step} left after {outliers:+outlier} in the window "
+                "{first}-{last}, {needed} needed; run more steps",
+                needed=protocol.min_steps,
+                **counts,
+                **window,
+            )
+        )
     total_s = math.fsum(kept)
     # of five runs on a loaded machine: tokens over time vary by 0.8 %, the mean of rates by 6.2 %
     tgs = tokens * len(kept) / total_s
@@ -343,19 +376,30 @@ def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
 
 
-def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Reason:
+def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Message:
     causes = []
     if protocol.profiler:
         end = protocol.skip_first_steps + protocol.profiler_steps + 1
-        causes.append(Reason(Why.PROFILER_TAKES, first=protocol.skip_first_steps, last=end))
+        causes.append(
+            say(
+                "the profiler takes steps {first}-{last}", first=protocol.skip_first_steps, last=end
+            )
+        )
     if protocol.eval_interval:
-        causes.append(Reason(Why.EVALUATION_TAKES, every=protocol.eval_interval))
+        causes.append(
+            say(
+                "an evaluation every {every} steps takes three steps each",
+                every=protocol.eval_interval,
+            )
+        )
     if resumed_at > _FIRST_STEP:
-        causes.append(Reason(Why.RESUMED_AT, step=resumed_at))
+        causes.append(say("the run resumed at step {step}", step=resumed_at))
     counts = {"steps": len(wanted), "of": protocol.steps, "needed": protocol.min_steps}
     if not causes:
-        return Reason(Why.TOO_SHORT, **counts)
-    return Reason(Why.TOO_SHORT_FOR, why=causes, **counts)
+        return say("{steps:+usable step} in {of}, {needed} needed; run more steps", **counts)
+    return say(
+        "{steps:+usable step} in {of}, {needed} needed: {why}; run more steps", why=causes, **counts
+    )
 
 
 def _one_rank(steps: Steps) -> Steps:

@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 
 from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -28,7 +29,6 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     read_as_xla,
 )
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
@@ -155,15 +155,18 @@ def judged(
     )
 
 
-def contradictions(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
+_NOT_SET = say("not set")
+
+
+def contradictions(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
     """Return a reason for each setting that a witness contradicts: the trial is invalid."""
     return tuple(
         each.why
-        if each.why is not None and each.why.kind in (Why.PGLE_UNREAD, Why.PGLE_OF_ANOTHER)
-        else Reason(
-            Why.CONTRADICTED,
+        if each.why is not None and each.why.code is MessageCode.PGLE
+        else say(
+            "{setting} is {seen} in {witness}, expected '{asked}': the profile was not in effect",
             setting=each.label,
-            seen=each.said,
+            seen=_NOT_SET if each.said is None else each.said,
             witness=each.witness,
             asked=each.asked,
         )
@@ -172,19 +175,22 @@ def contradictions(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
     )
 
 
-def unproved(settings: Iterable[TrialSetting]) -> tuple[Reason, ...]:
+def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
     """Return a reason for each way in which settings are not known to be in effect."""
     found: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
     for each in settings:
         if each.effect in found:
             found[each.effect].append(each.label)
-    kinds = {Effect.ASKED: Why.ONLY_ASKED, Effect.NOT_SEEN: Why.NOT_SEEN}
-    return tuple(Reason(kinds[effect], names=names) for effect, names in found.items() if names)
+    kinds = {
+        Effect.ASKED: "asked, and nothing that reads it says that it is in effect: {names}",
+        Effect.NOT_SEEN: "not seen, although what reads it was asked to say so: {names}",
+    }
+    return tuple(say(kinds[effect], names=names) for effect, names in found.items() if names)
 
 
 def other_device(
     devices: Mapping[str, str], reference: Mapping[str, str], *, arm: str
-) -> Reason | None:
+) -> Message | None:
     """Return on which other device than `arm` a trial ran; None where nothing shows that.
 
     Both are witness -> device. Only what the same witness says of both is evidence: a trainer for
@@ -193,7 +199,14 @@ def other_device(
     for witness, ran in devices.items():
         was = reference.get(witness, ran)
         if was != ran:
-            return Reason(Why.OTHER_DEVICE, ran=ran, was=was, arm=arm, witness=witness)
+            return say(
+                "it ran on {ran} and {arm} on {was}, as {witness} shows, so it has no score "
+                "beside that",
+                ran=ran,
+                was=was,
+                arm=arm,
+                witness=witness,
+            )
     return None
 
 
@@ -204,7 +217,7 @@ def different_loss(
     tolerance: float,
     others: Iterable[float] = (),
     first: float | None = None,
-) -> Reason | None:
+) -> Message | None:
     """Return how a loss differs from the baseline's; None where it does not.
 
     Same data, same seeds: another loss is another computation, whatever its speed. But a GPU adds
@@ -225,7 +238,13 @@ def different_loss(
     # a NaN is within no tolerance
     if abs(loss - reference) <= max(tolerance * scale, min(own, _MOST_TIMES * tolerance * scale)):
         return None
-    return Reason(Why.OTHER_LOSS, loss=loss, reference=reference, tolerance=tolerance)
+    return say(
+        "its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} "
+        "apart, so it does not compute the same",
+        loss=loss,
+        reference=reference,
+        tolerance=tolerance,
+    )
 
 
 _BY_HEART = 0.1  # of the first loss
@@ -239,18 +258,18 @@ class _Said:
     effect: Effect
     witness: Witness = Witness.NONE
     seen: str = ""
-    why: Reason | None = None
+    why: Message | None = None
 
 
 _NOT_SEEN = _Said(effect=Effect.NOT_SEEN)
 _ASKED = _Said(effect=Effect.ASKED)
 
 
-def _told(witness: Witness, seen: str | Why, *, is_so: bool) -> _Said:
+def _told(witness: Witness, seen: str | Message, *, is_so: bool) -> _Said:
     """Return what follows from a value, or from the reason why none is shown."""
     effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
-    if isinstance(seen, Why):
-        return _Said(effect=effect, witness=witness, why=Reason(seen))
+    if isinstance(seen, Message):
+        return _Said(effect=effect, witness=witness, why=seen)
     return _Said(effect=effect, witness=witness, seen=seen)
 
 
@@ -276,7 +295,7 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
     return said
 
 
-def pgle_refused(file: str, found: int | None, unread: str) -> Reason | None:
+def pgle_refused(file: str, found: int | None, unread: str) -> Message | None:
     """Return why XLA scheduled without a profile that it was given; None where nothing says so.
 
     Args:
@@ -285,16 +304,34 @@ def pgle_refused(file: str, found: int | None, unread: str) -> Reason | None:
         unread: a file that it says it could not read; of a folder that is one of no program.
     """
     if unread == file:
-        return Reason(Why.PGLE_UNREAD, file=file)
-    return Reason(Why.PGLE_OF_ANOTHER, file=file) if found == 0 else None
+        return coded(
+            MessageCode.PGLE,
+            "XLA could not read {file}, the profile for its scheduler, and scheduled without it",
+            file=file,
+        )
+    return (
+        coded(
+            MessageCode.PGLE,
+            "XLA found no operation of {file} in any program, and scheduled without it: the "
+            "profile is of another program. Where autotuning chooses other kernels it is "
+            "another one, too; Protocol(autotune_cache=...) pins them",
+            file=file,
+        )
+        if found == 0
+        else None
+    )
 
 
 def _not_listed(found: str | None, dropped: str) -> _Said:
     """Return that a list of the environment shows another value of a flag, or none."""
     seen = None if found is None else repr(found)
-    why = Reason(Why.NOT_SET) if found is None else None
+    why = _NOT_SET if found is None else None
     if dropped:
-        why = Reason(Why.CUT_OFF, seen=seen, at=dropped[:40])
+        why = say(
+            "{seen}, for XLA stops reading at '{at}'",
+            seen=_NOT_SET if seen is None else seen,
+            at=dropped[:40],
+        )
     where = Witness.LOG
     return _Said(effect=Effect.CONTRADICTED, witness=where, seen=seen or "", why=why)
 
@@ -330,11 +367,11 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Sai
         # nothing at all is printed for an emptied list, a zero or a default
         # a field of that value is left out where it has no presence (jaxlib 0.6)
         if options.is_whole and known and value.lower() in ("", "0", "false"):
-            return _told(Witness.OPTIONS, Why.OPTION_LEFT_OUT, is_so=True)
+            return _told(Witness.OPTIONS, say("left out"), is_so=True)
         if options.is_whole or not known or not value or is_relative(value):
             return None
         is_so = any(same_value(value, each) for each in known)
-        return _told(Witness.OPTIONS, Why.OPTION_AT_DEFAULT, is_so=is_so)
+        return _told(Witness.OPTIONS, say("at its default"), is_so=is_so)
     if is_relative(value):
         is_so = _is_edited(value, found)
     elif is_alias:

@@ -17,8 +17,8 @@ from statistics import median
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import Score
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds
@@ -40,7 +40,7 @@ class Window:
 
     protocol: Protocol  # the one that scores them: as declared, or with a later first step
     is_moved: bool = False  # whether it is not the declared one
-    note: Reason | None = None  # what a reader should know; None where the declared one holds
+    note: Message | None = None  # what a reader should know; None where the declared one holds
 
     @property
     def first_step(self) -> int:
@@ -105,17 +105,37 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     found = {"start": start, "declared": first}
     kept = sum(bool(each.timings) for each in scores)
     if kept < len(scores):
-        note = Reason(Why.WINDOW_KEPT, trials=len(scores) - kept, **found)
+        note = say(
+            "steady state begins at step {start}, the protocol's window at step {declared}: "
+            "it stays there, for the steps of {trials} trials were not kept; measure again",
+            trials=len(scores) - kept,
+            **found,
+        )
         return Window(protocol=protocol, note=note)
     is_long = len(declared) > protocol.min_steps + SPARE
     moved = min(start, declared[-protocol.min_steps - SPARE] if is_long else first)
     if moved == first:
-        note = Reason(Why.WINDOW_TOO_SHORT, few=_too_few(start, protocol), **found)
+        note = say(
+            "steady state begins at step {start}, the protocol's window at step {declared}: {few}",
+            few=_too_few(start, protocol),
+            **found,
+        )
         return Window(protocol=protocol, note=note)
-    note = Reason(Why.WINDOW_MOVED, first=moved, **found)
+    note = say(
+        "steady state begins at step {start}, the protocol's window at step {declared}: the "
+        "window of all trials starts at step {first}",
+        first=moved,
+        **found,
+    )
     if moved < start:
         few = _too_few(start, protocol)
-        note = Reason(Why.WINDOW_MOVED_SHORT, first=moved, few=few, **found)
+        note = say(
+            "steady state begins at step {start}, the protocol's window at step {declared}: "
+            "the window of all trials starts at step {first}; {few}",
+            first=moved,
+            few=few,
+            **found,
+        )
     return Window(protocol=replace(protocol, first_step=moved), is_moved=True, note=note)
 
 
@@ -135,8 +155,12 @@ def _steps(score: Score) -> list[int]:
     return [step for step, _ in score.timings]
 
 
-def _too_few(start: int, protocol: Protocol) -> Reason:
-    return Reason(Why.USE_MORE_STEPS, steps=protocol.steps, use=start + 2 * protocol.min_steps)
+def _too_few(start: int, protocol: Protocol) -> Message:
+    return say(
+        "{steps} steps are too few, use steps={use} for the whole cell",
+        steps=protocol.steps,
+        use=start + 2 * protocol.min_steps,
+    )
 
 
 def _is_slow(distances: Sequence[float]) -> bool:

@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json, Record
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
@@ -229,7 +229,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         """Return how many trials may still come at most; `left` where no more can follow."""
         return self.left(history)
 
-    def why_more(self, history: History) -> Reason | None:
+    def why_more(self, history: History) -> Message | None:
         """Return which trials were added to those that were planned, and why; None: none were."""
         del history
         return None
@@ -247,7 +247,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         """Return the trials that are proposed, and those that can be named and wait for others."""
         return self.propose(history)
 
-    def place(self, trial: Trial) -> Reason | None:
+    def place(self, trial: Trial) -> Message | None:
         """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most.
 
         Of a study that says nothing a block is confirmation.
@@ -255,7 +255,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         del trial
         return None
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of the study: its trials, and what they can show."""
         del history
         return ()

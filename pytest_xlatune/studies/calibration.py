@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -96,14 +96,22 @@ class CalibrationStudy(
         is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
         return Policy(on_node_failure=is_told)
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it."""
         del history
         count = len(self._trials)
         if self.slots:
             alone = sum(each.stage == _ALONE for each in self._trials)
-            return (Reason(Why.TRIALS_ON_SLOTS, trials=count, alone=alone, rounds=self.starts),)
-        return (Reason(Why.TRIALS_DEPLOYED, trials=count),)
+            return (
+                say(
+                    "{trials:+trial} ({alone} alone, the others in {rounds} rounds of all "
+                    "slots) of the cell as deployed",
+                    trials=count,
+                    alone=alone,
+                    rounds=self.starts,
+                ),
+            )
+        return (say("{trials:+trial} of the cell as deployed", trials=count),)
 
     def begin(self, history: History) -> CalibrationWalk:
         """Return the walk before the first step."""
@@ -192,13 +200,22 @@ class CalibrationWalk(PastWalk[CalibrationStudy]):
             ),
         )
 
-    def told(self) -> tuple[Reason, ...]:
+    def told(self) -> tuple[Message, ...]:
         """Return what slots differ by; () where that was not asked for."""
         study = self.study
         if study.slots:
             own = _slots(self.past, study.cells)
             nodes = [compress(each) for each in study.slots]
-            return own.found(nodes) if own else (Reason(Why.FEW_ON_SLOTS),)
+            return (
+                own.found(nodes)
+                if own
+                else (
+                    say(
+                        "cannot tell what slots differ by: a slot has no score, or too few trials "
+                        "have"
+                    ),
+                )
+            )
         return ()
 
 
@@ -209,7 +226,7 @@ class Calibrated:
     jobs: tuple[TrialResult, ...]  # that have a score, in the order they ran
     noise: Noise | None = None
     slots: SlotNoise | None = None
-    told: tuple[Reason, ...] = ()  # of slots
+    told: tuple[Message, ...] = ()  # of slots
 
 
 def found_by(study: Study, history: History) -> Calibrated:

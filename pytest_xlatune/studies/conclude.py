@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message, MessageCode, say
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -26,6 +26,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import RANKING_ONLY, SETTINGS_CHANGED
 from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
@@ -69,6 +70,8 @@ from pytest_xlatune.studies.verdicts import (
     with_comparison,
     with_effect,
 )
+
+_LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
 
 
 def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
@@ -121,22 +124,40 @@ def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResu
     standing = decision.ranks.standings.get(base.arm)
     is_turned = base.arm in decision.ranks.turned
     if standing is None:
-        found = [Reason(Why.NO_BASELINE_BESIDE)]
+        found = [say("no baseline of this wave and epoch has a score, so there is no delta")]
     elif is_turned:
-        found = [Reason(Why.RANKED_IN_TURNS)]
+        found = [
+            say(
+                "ranked in rotations: a program may be another one as it is deployed, so that "
+                "turns prove nothing"
+            )
+        ]
     else:
-        found = [Reason(Why.MEASURED_ONCE if len(scored) == 1 else Why.SCREENED_ONLY)]
+        found = [
+            say(
+                (
+                    "measured once: the delta ranks and proves nothing, for the best of many "
+                    "single runs looks better than it is"
+                )
+                if len(scored) == 1
+                else "measured in the screen only: the delta ranks and proves nothing"
+            )
+        ]
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
     is_likely_slower = _is_likely_slower(decision, base.arm, standing) and len(scored) == 1
     if is_likely_slower:
-        found.insert(0, Reason(Why.LIKELY_SLOWER, runs=1))
+        found.insert(0, say(_LIKELY_SLOWER, runs=1))
     if decision.blocks and base.arm in decision.finalists:
         found.append(_progress(decision.past, decision.blocks, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
         delta=relative(standing.estimate) if standing else None,
-        method=Reason(Why.FROM_ROTATIONS if is_turned else Why.FROM_SCREEN_LINE),
+        method=say(
+            "against the baseline's turns in the same rotations"
+            if is_turned
+            else "against the line through the screen's baselines"
+        ),
         is_likely_slower=is_likely_slower,
         reasons=(*found, *base.reasons, *score_flags(scored)),
     )
@@ -155,11 +176,11 @@ def _is_likely_slower(decision: SweepDecision, arm: str, standing: Screened | No
     return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
 
 
-def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Reason:
+def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
     own = [trial for trial in blocks.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in own)
     total = max(blocks.design.blocks, len(own))
-    return Reason(Why.FINALIST_SO_FAR, done=done, total=total)
+    return say("a finalist: {done} of {total} confirming trials are over", done=done, total=total)
 
 
 def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
@@ -170,20 +191,24 @@ def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) 
     known = measured(base, scored)
     mean = _mean(decision, base.arm)
     is_likely_slower = _is_likely_slower(decision, base.arm, mean)
-    found = [Reason(Why.LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
+    found = [say(_LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
     return replace(
         known,
         kind=VerdictKind.SCREENED,
         delta=relative(mean.estimate) if mean else None,
-        method=Reason(Why.FROM_SCREEN_AND_BLOCKS),
+        method=say("against the screen's baselines and those beside it in blocks"),
         is_likely_slower=is_likely_slower,
         reasons=(*found, _ranks_only(len(scored)), *base.reasons, *score_flags(scored)),
     )
 
 
-def _ranks_only(times: int) -> Reason:
-    kinds = {1: Why.RANKS_ONCE, 2: Why.RANKS_TWICE}
-    return Reason(kinds[times]) if times in kinds else Reason(Why.RANKS_TIMES, times=times)
+def _ranks_only(times: int) -> Message:
+    kinds = {1: "measured once: ranks only", 2: "measured twice: ranks only"}
+    return (
+        say(kinds[times])
+        if times in kinds
+        else say("measured {times} times: ranks only", times=times)
+    )
 
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:
@@ -215,7 +240,11 @@ def _confirmed(
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
-        why = Reason(Why.NOT_AN_ARM) if comparison is None else comparison.reason
+        why = (
+            say("it is not among the arms of the blocks")
+            if comparison is None
+            else comparison.reason
+        )
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     kind = look.kinds[base.arm]
@@ -239,8 +268,8 @@ def _confirmed(
     reasons = [_found(kind, told, ends=winner.ci95 if winner else told.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
-        reasons = [why, Reason(Why.ELSE, reason=reasons[0]), *reasons[1:]]
-    if base.lost is not None and reasons[0].kind is not Why.SURVIVORS:
+        reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
+    if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.told)
     if base.arm in look.unlike:
         reasons.append(unlike_warmup(look.unlike[base.arm]))
@@ -260,28 +289,49 @@ def _in_all_blocks(
     found = compared(fitted(decision.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
-    method = Reason(Why.WITH_SPARE_BLOCKS, method=decided.method, blocks=spare)
+    method = say(
+        "{method}; its figures with {blocks:+spare block}", method=decided.method, blocks=spare
+    )
     return replace(found, lower=decided.lower, mde80=decided.mde80, method=method)
 
 
-def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> Reason:
+def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> Message:
     # the simultaneous bound beside the interval showed two lower ends of one thing, unexplained
     # one interval is shown of an arm; the bound of all at once decides, and is not shown
     low, high = map(relative, ends)
     if kind is VerdictKind.EQUIVALENT:
         low, high = map(relative, interval90(comparison))
-        return Reason(Why.NO_DIFFERENCE, low=low, high=high)
+        return say(
+            "no relevant difference: {low:percent} to {high:percent} (90 %)", low=low, high=high
+        )
     if kind in (VerdictKind.FASTER, VerdictKind.SLOWER):
-        why = Why.FASTER if kind is VerdictKind.FASTER else Why.SLOWER
-        return Reason(why, low=low, high=high)
-    return Reason(Why.CANNOT_TELL, low=low, high=high, mde80=relative(comparison.mde80))
+        why = (
+            "faster: {low:percent} to {high:percent} (95 %)"
+            if kind is VerdictKind.FASTER
+            else "slower: {low:percent} to {high:percent} (95 %)"
+        )
+        return say(why, low=low, high=high)
+    return say(
+        "cannot tell: {low:percent} to {high:percent} (95 %); a change of {mde80:percent} "
+        "would be found with 80 % power",
+        low=low,
+        high=high,
+        mde80=relative(comparison.mde80),
+    )
 
 
-def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Reason, ...]:
+def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Message, ...]:
     owner = decision.arms.repeats.get(profile_id)
     if owner is None:
         return ()
-    return (Reason(Why.AA_TRIAL if owner == BASELINE_ID else Why.REPEAT, owner=owner),)
+    return (
+        say(
+            "same effective flags and environment as {owner}: an A/A trial, no candidate"
+            if owner == BASELINE_ID
+            else "same effective flags and environment as {owner}: a repeat of it",
+            owner=owner,
+        ),
+    )
 
 
 _CONFIRMED = (
@@ -390,17 +440,19 @@ def _from_start80(decision: SweepDecision) -> float | None:
 
 def _notes(
     decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
-) -> list[Reason]:
+) -> list[Message]:
     notes = [*_late_notes(decision)]  # first: it is news of a profile that a user just added
     if not decision.arms.profiles:
         seen, noise = decision.ranks.sigma, decision.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
     elif isinstance(decision.layout, Refusal):
-        notes.append(Reason(Why.RANKING_ONLY, why=decision.layout.why))
+        notes.append(say(RANKING_ONLY, why=decision.layout.why))
     elif decision.look is None:
         notes.append(
-            Reason(
-                Why.PLAN_FINDS,
+            say(
+                "with {noise} this plan ({jobs} jobs) finds a profile that gains "
+                "{start:percent} with 80 % power, and among the finalists one that gains "
+                "{finalist:percent}",
                 noise=decision.noise.told,
                 jobs=decision.layout.jobs,
                 start=decision.layout.from_start80(decision.noise.value),
@@ -415,7 +467,13 @@ def _notes(
     look = decision.look
     if look is not None:
         notes += [
-            Reason(Why.STOP_RULE, arm=each, change=relative(found.estimate), excluded=STOP_FLOOR)
+            say(
+                "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: "
+                "you may stop here",
+                arm=each,
+                change=relative(found.estimate),
+                excluded=STOP_FLOOR,
+            )
             for each, found in look.comparisons.items()
             if each in may_win and isinstance(found, Comparison) and stops(found)
         ]
@@ -423,37 +481,72 @@ def _notes(
         notes += _tie(look)
         if isinstance(control, Comparison):
             low, high = map(relative, control.ci95)
-            notes.append(Reason(Why.AA_CONTROL, low=low, high=high))
+            notes.append(
+                say(
+                    "A/A control: the baseline against itself is between {low:percent} and "
+                    "{high:percent}",
+                    low=low,
+                    high=high,
+                )
+            )
     if bound is not None:
-        reaches = Why.BOUND_REACHES if decision.past.confirms_of(widest) else Why.BOUND_REACHES_ONCE
+        reaches = (
+            (
+                "no tested setting gains more than {bound:percent} (95 %): the interval of "
+                "{arm} reaches so far"
+            )
+            if decision.past.confirms_of(widest)
+            else (
+                "no tested setting gains more than {bound:percent} (95 %): the interval of "
+                "{arm}, which was screened once, reaches so far"
+            )
+        )
         notes.append(
-            Reason(Why.BOUNDED, bound=bound, limit=BOUND)
+            say(
+                "no tested setting gains more than {bound:percent} (95 %), which is below "
+                "{limit:percent}, the aim of a sweep without a winner",
+                bound=bound,
+                limit=BOUND,
+            )
             if bound < BOUND
-            else Reason(reaches, bound=bound, arm=widest)
+            else say(reaches, bound=bound, arm=widest)
         )
         unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
         if unseen:
-            notes.append(Reason(Why.NOT_BOUNDED, arms=unseen))
+            notes.append(
+                say(
+                    "{arms} may gain more: nothing shows that the settings were in effect",
+                    arms=unseen,
+                )
+            )
         spare = {key.block for key, each in decision.past.confirm.items() if is_spare(each.trial)}
         if spare:
-            notes.append(Reason(Why.SPARE_BLOCKS, blocks=len(spare)))
+            notes.append(
+                say(
+                    "{blocks:+spare block} followed those that decide: they count in M and in "
+                    "the figures of the profiles that ran in them, and decide no verdict",
+                    blocks=len(spare),
+                )
+            )
     elif widest:
-        notes.append(Reason(Why.NOTHING_BOUNDED, arm=widest))
+        notes.append(say("{arm} has no score and may gain anything: measure it again", arm=widest))
     notes += _noise_notes(decision, verdicts)
     notes += _window_notes(decision)
     if decision.ranks.baselines == 1 and decision.ranks.standings:
-        notes.append(Reason(Why.SINGLE_BASELINE))
+        notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
     notes += _history_notes(decision)
     notes += decision.arms.told
     notes += _slot_notes(decision)
     notes += _undecided_pair(decision)
     absent = len(decision.arms.profiles) - len(verdicts)
     if absent:
-        notes.append(Reason(Why.NEITHER_SELECTED, profiles=absent))
+        notes.append(
+            say("{profiles} declared profiles are neither selected nor measured", profiles=absent)
+        )
     return notes
 
 
-def _tie(look: Look) -> Iterator[Reason]:
+def _tie(look: Look) -> Iterator[Message]:
     """Yield where the best two winners cannot be told apart."""
     fit = look.fit
     won = [arm for arm, kind in look.kinds.items() if kind is VerdictKind.FASTER]
@@ -465,23 +558,33 @@ def _tie(look: Look) -> Iterator[Reason]:
     reach = t_quantile(0.975, fit.df) * fit.sigma * math.sqrt(1 / one.n + 1 / other.n)
     if gap < reach:
         low, high = relative(gap - reach), relative(gap + reach)
-        yield Reason(Why.TIE, first=first, second=second, low=low, high=high)
+        yield say(
+            "a tie: {first} and {second} are both faster, and which of the two is faster "
+            "cannot be told ({low:percent} to {high:percent}, 95 %)",
+            first=first,
+            second=second,
+            low=low,
+            high=high,
+        )
 
 
 # on one machine settings that do nothing moved by up to 46 %, and no word said so
 TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
 
 
-def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Reason]:
+def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
     """Yield where settings that do nothing moved by more than the effects that are looked for."""
     idle = {each.id for each in decision.arms.profiles.values() if each.is_control}
     idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
     moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
     if max(moved, default=0.0) >= TOO_NOISY:
-        yield Reason(Why.MACHINE_TOO_NOISY, moved=max(moved))
+        yield say(
+            "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
+            moved=max(moved),
+        )
 
 
-def _window_notes(decision: SweepDecision) -> Iterator[Reason]:
+def _window_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield where steady state begins, and which profiles warm up unlike the baseline."""
     window = decision.past.window
     if window.note:
@@ -489,16 +592,21 @@ def _window_notes(decision: SweepDecision) -> Iterator[Reason]:
     if decision.look is not None:
         unlike = [each for each in decision.look.unlike if each != ALIAS.id]
         if unlike:
-            yield Reason(Why.UNLIKE_WARMUPS, arms=unlike, step=window.first_step)
+            yield say(
+                "profiles differ in warm-up from the baseline: {arms}; the window of all "
+                "trials starts at step {step}",
+                arms=unlike,
+                step=window.first_step,
+            )
 
 
-def _slot_notes(decision: SweepDecision) -> Iterator[Reason]:
+def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which node slots are slower than the others, and which died."""
     if decision.slots is not None and decision.is_screened:
         yield from notes_on_slots(decision.past, decision.slots, decision.plan.nodes)
 
 
-def _late_notes(decision: SweepDecision) -> Iterator[Reason]:
+def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which profiles came too late for the blocks: they would be finalists by now."""
     own, layout = frozen(decision), decision.layout
     if not own or isinstance(layout, Refusal):
@@ -517,10 +625,15 @@ def _late_notes(decision: SweepDecision) -> Iterator[Reason]:
     else:
         late = [each for each in best_of(decision, decision.ranks, most=size) if each not in own]
     if late:
-        yield Reason(Why.CAME_TOO_LATE, arms=tuple(late))
+        yield say(
+            "{arms} would be a finalist by now, but the finalists were fixed when the "
+            "confirmation began, and another one would raise the error rate: confirm it in "
+            "a sweep of its own (another name=, or --xlatune-fresh)",
+            arms=tuple(late),
+        )
 
 
-def _undecided_pair(decision: SweepDecision) -> Iterator[Reason]:
+def _undecided_pair(decision: SweepDecision) -> Iterator[Message]:
     """Yield what it would cost to decide the pair of wave 1, where the blocks do not."""
     layout, past = decision.layout, decision.past
     is_ranked = decision.plan.no_env is not None and NO_ENV_ID in decision.ranks.standings
@@ -529,18 +642,36 @@ def _undecided_pair(decision: SweepDecision) -> Iterator[Reason]:
     decided = any(not is_spare(each.trial) for each in past.confirms_of(NO_ENV_ID))
     if decided or NO_ENV_ID in {each.id for each in decision.entered}:
         return
-    kind = Why.PAIR_NEEDS_SWEEP if past.confirm else Why.PAIR_UNDECIDED
-    yield Reason(kind, arm=NO_ENV_ID, jobs=layout.blocks)
+    text = (
+        (
+            "whether the deployed flags help is not decided: {arm} was only screened. "
+            "{jobs:+more job}, one in each block, would decide it: --xlatune-pair on, for a "
+            "sweep of its own (--xlatune-fresh)"
+        )
+        if past.confirm
+        else (
+            "whether the deployed flags help is not decided: {arm} was only screened. "
+            "{jobs:+more job}, one in each block, would decide it: --xlatune-pair on, for this "
+            "sweep"
+        )
+    )
+    yield say(text, arm=NO_ENV_ID, jobs=layout.blocks)
 
 
-def _history_notes(decision: SweepDecision) -> Iterator[Reason]:
+def _history_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield what of the history is not compared, or no longer decided, and why."""
     past = decision.past
     if past.epochs > 1:
-        yield Reason(Why.EPOCHS, epochs=past.epochs)
+        yield say(
+            "the nodes or the software on them changed: {epochs} epochs, and trials of two "
+            "epochs are not compared",
+            epochs=past.epochs,
+        )
     if past.undeclared:
-        yield Reason(Why.UNDECLARED, arms=sorted(past.undeclared))
+        yield say("no longer declared, ignored: {arms}", arms=sorted(past.undeclared))
     if past.changed:
-        yield Reason(Why.SETTINGS_CHANGED, arms=sorted(past.changed))
+        yield say(SETTINGS_CHANGED, arms=sorted(past.changed))
     if past.foreign:
-        yield Reason(Why.FOREIGN_TRIALS, trials=past.foreign)
+        yield say(
+            "{trials} trials of another cell, protocol or study were ignored", trials=past.foreign
+        )

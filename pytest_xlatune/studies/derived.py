@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -38,17 +39,17 @@ from pytest_xlatune.model.profile import (
     merge_flags,
     settings_of,
 )
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
+from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of
 
 # An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
 COMPUTE_COUNTS = 0.1
-NO_AIM = Reason(Why.NO_AIM)
+NO_AIM = say("an evidence run does not show what it acts on")
 
 
 class Singles(Written, frozen=True, kw_only=True):
@@ -98,10 +99,14 @@ class Singles(Written, frozen=True, kw_only=True):
         return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
 
     @property
-    def fills(self) -> Reason:
+    def fills(self) -> Message:
         """What fills the slots."""
-        kind = Why.FILLS_SINGLES_BY_EVIDENCE if self.evidence else Why.FILLS_SINGLES
-        return Reason(kind, candidates=len(self.every))
+        text = (
+            "single settings out of {candidates}, by an evidence run of the baseline"
+            if self.evidence
+            else "single settings out of {candidates}, in declared order"
+        )
+        return say(text, candidates=len(self.every))
 
     @property
     def every(self) -> tuple[Profile, ...]:
@@ -123,7 +128,7 @@ class Placed:
     """
 
     profile: Profile
-    why: Reason | None = None
+    why: Message | None = None
 
 
 def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
@@ -158,8 +163,8 @@ def choices(
     *,
     evidence: EvidenceResult | None,
     chosen: Iterable[str],
-    refused: Mapping[str, Reason],
-) -> tuple[Reason, ...]:
+    refused: Mapping[str, Message],
+) -> tuple[Message, ...]:
     """Return which candidates are measured and which are cut, and why.
 
     Args:
@@ -174,34 +179,48 @@ def choices(
     cut = [each for each in order if each.profile.id not in kept and each.profile.id not in refused]
     by = _by(rule, evidence)
     numbered = [
-        Reason(Why.NUMBERED, number=number, name=each.profile.id)
+        say("{number} {name}", number=number, name=each.profile.id)
         for number, each in enumerate(own, start=1)
     ]
     taken = _grouped(numbered, [each.why for each in own])
     found = [
-        Reason(Why.CHOSEN, wave=rule.wave, by=by, groups=taken)
+        say("{wave}: {by}: {groups:; }", wave=rule.wave, by=by, groups=taken)
         if own
-        else Reason(Why.NONE_CHOSEN, wave=rule.wave, by=by)
+        else say("{wave}: {by}", wave=rule.wave, by=by)
     ]
     if cut:
         named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
-        found.append(Reason(Why.CUT_AT, wave=rule.wave, slots=rule.slots, groups=named))
+        found.append(
+            say(
+                "{wave}: cut at {slots:+slot}: {groups:; }",
+                wave=rule.wave,
+                slots=rule.slots,
+                groups=named,
+            )
+        )
     if rule.pgle and evidence is not None and not evidence.pgle:
-        found.append(Reason(Why.NO_PGLE, wave=rule.wave, trial=evidence.trial.id))
+        found.append(
+            say(
+                "{wave}: no pgle-profile: the trace of {trial} names no operation of the "
+                "program. A deployed --xla_gpu_enable_command_buffer= (empty) makes it do so",
+                wave=rule.wave,
+                trial=evidence.trial.id,
+            )
+        )
     return (*found, *left_out(rule.wave, refused))
 
 
-def left_out(wave: str, refused: Mapping[str, Reason]) -> tuple[Reason, ...]:
+def left_out(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:
     """Return, or not, what got no slot whatever it promised: id -> why."""
     named = _grouped(tuple(refused), tuple(refused.values()))
-    return (Reason(Why.LEFT_OUT, wave=wave, groups=named),) if refused else ()
+    return (say("{wave}: left out: {groups:; }", wave=wave, groups=named),) if refused else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weight:
     part: str  # whose places it counts among
     value: float
-    why: Reason
+    why: Message
 
 
 def _claim(weight: _Weight, taken: Counter[str]) -> float:
@@ -215,20 +234,26 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
     if not present:
-        return _Weight(part="", value=-1.0, why=Reason(Why.PROGRAM_HAS_NO, parts=aims))
+        return _Weight(
+            part="", value=-1.0, why=say("the program has no {parts: and no }", parts=aims)
+        )
     found = {each: shares.of_step[each] for each in present if each in shares.of_step}
     if not found:
-        return _Weight(part=present[0], value=0.0, why=Reason(Why.NO_TRACE_OF, parts=present))
+        return _Weight(
+            part=present[0],
+            value=0.0,
+            why=say("{parts: and }: no trace tells the time that it costs", parts=present),
+        )
     if "communication" in found:  # that of all collectives
         found = {each: share for each, share in found.items() if each not in COLLECTIVES}
     largest = max(found, key=lambda each: found[each])
     if largest == "compute":
-        why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=found[largest])
+        why = say(SHARE_OF_STEP, parts=[largest], share=found[largest])
         return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
     total = sum(found.values())
-    why = Reason(Why.SHARE_OF_STEP_ALONE, parts=list(found), share=total)
+    why = say(SHARE_OF_STEP_ALONE, parts=list(found), share=total)
     if largest == "idle":
-        why = Reason(Why.SHARE_OF_STEP, parts=[largest], share=total)
+        why = say(SHARE_OF_STEP, parts=[largest], share=total)
     return _Weight(part=largest, value=total, why=why)
 
 
@@ -236,24 +261,32 @@ def _is_absent(part: str, shares: Shares) -> bool:
     return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
 
 
-def _by(rule: Singles, evidence: EvidenceResult | None) -> Reason:
+def _by(rule: Singles, evidence: EvidenceResult | None) -> Message:
     if not rule.evidence and evidence is None:
-        return Reason(Why.DECLARED_ORDER)
+        return say("candidates in declared order")
     if evidence is None:
-        return Reason(Why.WITHOUT_EVIDENCE)
+        return say("candidates in declared order, for the baseline has no evidence")
     if evidence.shares is None:
-        why = evidence.reason or Reason(Why.NOTHING_OF_STEP)
-        return Reason(Why.EVIDENCE_SAYS_NOTHING, trial=evidence.trial.id, why=why)
-    return Reason(Why.BY_EVIDENCE, trial=evidence.trial.id)
+        why = evidence.reason or say("it left nothing that says where the time of a step goes")
+        return say(
+            "candidates in declared order, for the evidence run {trial}: {why}",
+            trial=evidence.trial.id,
+            why=why,
+        )
+    return say("candidates by the evidence of {trial}", trial=evidence.trial.id)
 
 
-def _grouped(names: Sequence[str | Reason], reasons: Sequence[Reason | None]) -> tuple[Reason, ...]:
+def _grouped(
+    names: Sequence[str | Message], reasons: Sequence[Message | None]
+) -> tuple[Message, ...]:
     """Return profiles in their order, those of one reason together."""
-    groups: dict[Reason | None, list[str | Reason]] = {}
+    groups: dict[Message | None, list[str | Message]] = {}
     for name, why in zip(names, reasons, strict=True):
         groups.setdefault(why, []).append(name)
     return tuple(
-        Reason(Why.NAMED_FOR, names=each, why=why) if why else Reason(Why.NAMED, names=each)
+        say("{names} ({why})", names=at_most(6, each), why=why)
+        if why
+        else say("{names}", names=at_most(6, each))
         for why, each in groups.items()
     )
 
@@ -273,9 +306,11 @@ class Leader:
     estimate: float
 
     @property
-    def told(self) -> Reason:
+    def told(self) -> Message:
         """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
-        return Reason(Why.LEADER, profile=self.profile.id, change=relative(self.estimate))
+        return say(
+            "{profile} {change:percent}", profile=self.profile.id, change=relative(self.estimate)
+        )
 
 
 class Stacks(Written, frozen=True, kw_only=True):
@@ -302,9 +337,11 @@ class Stacks(Written, frozen=True, kw_only=True):
             raise ConfigError(f"stacks of {self.of}: expected 2 or 3")
 
     @property
-    def fills(self) -> Reason:
+    def fills(self) -> Message:
         """What fills the slots."""
-        return Reason(Why.FILLS_STACKS, sizes=range(2, self.of + 1))
+        return say(
+            "stacks of {sizes: or } profiles that led the waves before", sizes=range(2, self.of + 1)
+        )
 
     @property
     def first(self) -> int:
@@ -362,7 +399,9 @@ class Stacks(Written, frozen=True, kw_only=True):
             found = _stack([part.profile for part in ordered], wave=self.wave)
             if found is not None:
                 told = [part.told for part in ordered]
-                yield replace(found, origin=Reason(Why.STACKED, leaders=told))
+                yield replace(
+                    found, origin=say("stacked, for the screen showed {leaders}", leaders=told)
+                )
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are stacks of `pool`, overtaken or not."""
@@ -411,18 +450,20 @@ class Around(Written, frozen=True, kw_only=True):
         return hash((self.wave, self.slots, tuple(sorted(self.ladders))))
 
     @property
-    def fills(self) -> Reason:
+    def fills(self) -> Message:
         """What fills the slots."""
         if len(self.ladders) <= _LADDERS_NAMED:
-            return Reason(Why.FILLS_VALUES, names=sorted(self.ladders))
-        return Reason(Why.FILLS_VALUES_OF_MANY, settings=len(self.ladders))
+            return say("values beside the leaders' of {names}", names=sorted(self.ladders))
+        return say("values beside the leaders' of {settings} settings", settings=len(self.ladders))
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""
         del pool  # a leader stands by itself
         for leader in leaders:
             for found, name in self._beside(leader.profile):
-                origin = Reason(Why.BESIDE_LEADER, setting=name, leader=leader.told)
+                origin = say(
+                    "beside {setting} of {leader} in the screen", setting=name, leader=leader.told
+                )
                 yield replace(found, origin=origin)
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
@@ -466,9 +507,9 @@ class Crossed(Written, frozen=True, kw_only=True):
         _check_slots(self)
 
     @property
-    def fills(self) -> Reason:
+    def fills(self) -> Message:
         """What fills the slots."""
-        return Reason(Why.FILLS_CROSSED)
+        return say("the best flags and variables with the best shape")
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield a leader of each kind together, by their summed estimates."""
@@ -482,7 +523,12 @@ class Crossed(Written, frozen=True, kw_only=True):
             found = _stack([each.profile for each in parts], wave=self.wave)
             if found is not None:
                 told = [each.told for each in parts]
-                yield replace(found, origin=Reason(Why.CROSSED, leaders=told))
+                yield replace(
+                    found,
+                    origin=say(
+                        "flags and shape together: {leaders: and } in the screen", leaders=told
+                    ),
+                )
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are such pairs, overtaken or not."""
@@ -563,10 +609,13 @@ class Search(Written, frozen=True, kw_only=True):
         return -(-self.slots // self.rounds)
 
     @property
-    def fills(self) -> Reason:
+    def fills(self) -> Message:
         """What fills the slots."""
-        return Reason(
-            Why.FILLS_SEARCH, points=self.points, settings=len(self.space), rounds=self.rounds
+        return say(
+            "candidates out of {points}, one or two of {settings:+flag}, in {rounds:+rotation}",
+            points=self.points,
+            settings=len(self.space),
+            rounds=self.rounds,
         )
 
     @property
@@ -586,7 +635,7 @@ class Search(Written, frozen=True, kw_only=True):
             id=_candidate_id(own, self.space),
             flags=tuple(Flag(name=name, value=value) for name, value in own),
             wave=self.wave,
-            origin=Reason(Why.SEARCHED, wave=self.wave),
+            origin=say("found by the search of {wave}", wave=self.wave),
         )
 
     def point_of(self, profile: Profile) -> Point | None:
@@ -706,7 +755,7 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
             found = options_of(made, ())
         except ConfigError as error:
             raise ConfigError(f"{where}: {name}={value}: {error}") from None
-        if isinstance(found, Reason) or name in APPENDING:
+        if isinstance(found, Message) or name in APPENDING:
             raise ConfigError(
                 f"{where}: {name}={value} is no option of a compilation, so that it cannot take "
                 "turns with others; declare profiles of it, or a ladder of Around"

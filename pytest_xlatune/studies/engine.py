@@ -27,8 +27,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine
@@ -75,7 +75,7 @@ class BlocksSoFar:
     later: int = 0
     look: Look | None = None
     may_grow: bool = True
-    added: Reason | None = None
+    added: Message | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,12 +501,19 @@ def _with_spare_blocks(
         if not chosen:
             return blocks
         trials = _block(decision, [others[each] for each in chosen], number, spare)
-        kind = Why.BLOCK_FOR_WORST if is_won else Why.BLOCK_FOR_BOUND
+        text = (
+            "block {block} is added: {arms} ran once, far below the baseline"
+            if is_won
+            else (
+                "block {block} is added: nothing is faster, and what {arms} may gain or lose is "
+                "not narrow yet"
+            )
+        )
         blocks = replace(
             blocks,
             planned=(*blocks.planned, *trials),
             due=_open(past, trials),
-            added=Reason(kind, block=number, arms=sorted(chosen)),
+            added=say(text, block=number, arms=at_most(4, sorted(chosen))),
         )
     return blocks
 

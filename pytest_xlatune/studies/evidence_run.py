@@ -12,8 +12,8 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -66,9 +66,14 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
     def _compared(self) -> tuple[Profile, ...]:
         return () if self.profile.id == BASELINE_ID else (self.profile,)
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it."""
-        return (Reason(Why.EVIDENCE_PLAN, runs=len(self.propose(history))),)
+        return (
+            say(
+                "{runs} run with profiler and dump, without a score",
+                runs=len(self.propose(history)),
+            ),
+        )
 
     def propose(self, history: History) -> tuple[Trial, ...]:
         """Return the run, if it is not over or what it left is not read yet."""
@@ -77,7 +82,7 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     def conclude(self, history: History) -> Conclusion:
         """Return that nothing was measured: evidence explains a verdict and is none."""
-        why = Reason(Why.EVIDENCE_MEASURES_NOTHING)
+        why = say("an evidence run measures nothing")
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
         is_over = not self.propose(history)
         return Conclusion(verdicts=(), reference=reference, complete=is_over, notes=(why,))

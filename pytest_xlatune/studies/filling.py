@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, is_part, settings_of
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
@@ -48,7 +48,7 @@ class Filled:
     is_open: bool = False
     is_begun: bool = False
     awaits_evidence: bool = False
-    told: tuple[Reason, ...] = ()
+    told: tuple[Message, ...] = ()
 
 
 def choose(
@@ -58,7 +58,7 @@ def choose(
     planned: Mapping[str, TrialResult],
     profiles: Sequence[Profile],
     effective: Effective,
-    why_not: Callable[[Profile], Reason | None],
+    why_not: Callable[[Profile], Message | None],
 ) -> Filled:
     """Return the candidates that have a slot, in their order, and those that need none.
 
@@ -85,7 +85,7 @@ def choose(
         return Filled(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
     ids = {each.id for each in profiles}
     seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
-    refused: dict[str, Reason] = {}
+    refused: dict[str, Message] = {}
     chosen: list[Profile] = []
     for number, each in enumerate(order, start=1):
         profile, key = each.profile, effective.key(each.profile)
@@ -93,9 +93,9 @@ def choose(
             chosen.append(kept[profile.id].trial.profile)
         else:
             if profile.id in ids:
-                why: Reason | None = Reason(Why.DECLARED_ITSELF)
+                why: Message | None = say("the sweep declares it itself")
             elif key in seen:
-                why = Reason(Why.SAME_SETTINGS, profile=seen[key])
+                why = say("the same settings as {profile}", profile=seen[key])
             else:
                 why = why_not(profile)
             if why is not None:
@@ -149,7 +149,9 @@ def _noted(placed: Placed, *, number: int, of: int) -> Profile:
     """Return a candidate with its place; without evidence as it was declared."""
     if placed.why is None:
         return placed.profile
-    place = Reason(Why.PLACED_BY_EVIDENCE, number=number, of=of, why=placed.why)
+    place = say(
+        "number {number} of {of} by the evidence ({why})", number=number, of=of, why=placed.why
+    )
     return replace(placed.profile, origin=place)
 
 

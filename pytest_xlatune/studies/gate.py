@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import (
     BASELINE,
@@ -36,7 +37,6 @@ from pytest_xlatune.model.profile import (
     check_unique,
 )
 from pytest_xlatune.model.profile import profile as profile_of
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json, Real, Record
 from pytest_xlatune.model.result import (
     Comparison,
@@ -47,6 +47,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import SETTINGS_CHANGED
 from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
@@ -97,10 +98,12 @@ from pytest_xlatune.studies.verdicts import (
     with_comparison,
 )
 
+_CANNOT_TELL_FOR = "cannot tell: {why}"
+
 KIND = "gate"
 NO_REGRESSION = "NO REGRESSION"
 _BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
-_Claim = tuple[VerdictKind, Reason]
+_Claim = tuple[VerdictKind, Message]
 
 
 class Gate(DeclaredStudy, frozen=True, kw_only=True):
@@ -296,18 +299,24 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         """With what a trial's loss is compared."""
         return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
 
-    def outline(self, history: History) -> tuple[Reason, ...]:  # noqa: ARG002 - as above
+    def outline(self, history: History) -> tuple[Message, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of the gate: its trials, and what it can see."""
         design, margin = self.design, self.gate.margin
         return (
-            Reason(
-                Why.GATE_PLAN,
+            say(
+                "{trials} trials: {blocks} blocks of {candidates} candidates + {baselines} "
+                "baselines",
                 trials=design.trials,
                 blocks=design.blocks,
                 candidates=design.arms,
                 baselines=design.baselines,
             ),
-            Reason(Why.GATE_SEES, margin=margin, noise=design.noise(margin)),
+            say(
+                "an equal candidate passes at a margin of {margin:size} with 80 % power up to a "
+                "job noise of {noise:.2%}",
+                margin=margin,
+                noise=design.noise(margin),
+            ),
         )
 
     def begin(self, history: History) -> GateWalk:
@@ -374,11 +383,21 @@ class GateWalk(PastWalk[GateStudy]):
         return fit.sigma if fit is not None and fit.df >= MIN_DF else None
 
     @property
-    def told(self) -> tuple[Reason, ...]:
+    def told(self) -> tuple[Message, ...]:
         """How it is laid out."""
         design, margin, stored = self.study.design, self.margin, self.stored
-        layout = Reason(
-            Why.GATE_LAYOUT_STORED if stored else Why.GATE_LAYOUT,
+        layout = say(
+            (
+                "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
+                "randomised blocks, baselines: {baselines} stored; an equal candidate passes "
+                "with 80 % power up to a job noise of {noise:.2%}"
+            )
+            if stored
+            else (
+                "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
+                "randomised blocks, baselines: {baselines} in each block; an equal candidate "
+                "passes with 80 % power up to a job noise of {noise:.2%}"
+            ),
             margin=margin,
             trials=design.blocks,
             baselines=design.stored if stored else design.baselines,
@@ -386,7 +405,12 @@ class GateWalk(PastWalk[GateStudy]):
         )
         if stored is None:
             return (layout,)
-        return layout, Reason(Why.BASELINE_STORED, source=stored.source, written=stored.written)
+        return layout, say(
+            "the baseline was not measured beside the candidates but taken from {source} of "
+            "{written}: a drift of the cell since then cannot be told from a change",
+            source=stored.source,
+            written=stored.written,
+        )
 
     def runs_of(self, arm: str) -> Sequence[TrialResult | None]:
         """Return what the verdict on a candidate rests on: None of a trial without a result."""
@@ -404,7 +428,7 @@ class GateWalk(PastWalk[GateStudy]):
         return self.study.stored
 
     @cached_property
-    def dropped(self) -> Mapping[str, Reason]:
+    def dropped(self) -> Mapping[str, Message]:
         """Candidate -> why it cannot run."""
         return self.past.dropped
 
@@ -496,7 +520,14 @@ def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
         return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
     if not gated.is_over:
         over = len(gated.planned) - len(gated.pending)
-        return _because(base, Reason(Why.TOO_EARLY, over=over, trials=over + gated.left))
+        return _because(
+            base,
+            say(
+                "cannot tell yet: {over} of {trials} trials are over",
+                over=over,
+                trials=over + gated.left,
+            ),
+        )
     if not base.n:
         return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
     return gated.judged(base, trials)
@@ -506,7 +537,7 @@ def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     found = gated.comparison(base.arm)
     missing = _missing(gated, base.arm)
     if isinstance(found, NoComparison):
-        return _because(base, Reason(Why.CANNOT_TELL_FOR, why=found.reason), *missing)
+        return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
     claims = [
         _margin(gated, found),
         *(_untold(each) for each in missing),
@@ -520,21 +551,28 @@ def _compared(gated: GateWalk, base: Verdict) -> Verdict:
     reasons = [reason for _, reason in claims]
     if base.arm in gated.unlike:
         reasons.append(unlike_warmup(gated.unlike[base.arm]))
-    rule = Why.NOT_INFERIOR_TO_STORED if gated.stored else Why.NOT_INFERIOR
-    method = Reason(rule, margin=gated.margin, method=found.method)
+    rule = (
+        (
+            "non-inferiority at {margin:size}; {method}; stored baseline, a drift since then is "
+            "not excluded"
+        )
+        if gated.stored
+        else "non-inferiority at {margin:size}; {method}"
+    )
+    method = say(rule, margin=gated.margin, method=found.method)
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
     if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
         # a loss is excluded, a gain is not: it passes, and is not called the same
-        decided = replace(decided, word=NO_REGRESSION, against=Reason(Why.ARM, arm=BASELINE_ID))
+        decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
 
 
-def _because(verdict: Verdict, *reasons: Reason) -> Verdict:
+def _because(verdict: Verdict, *reasons: Message) -> Verdict:
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
 
 
-def _untold(why: Reason) -> _Claim:
-    return VerdictKind.INCONCLUSIVE, Reason(Why.CANNOT_TELL_FOR, why=why)
+def _untold(why: Message) -> _Claim:
+    return VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=why)
 
 
 def _margin(gated: GateWalk, comparison: Comparison) -> _Claim:
@@ -544,24 +582,47 @@ def _margin(gated: GateWalk, comparison: Comparison) -> _Claim:
     ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
     match kind:
         case VerdictKind.FASTER:
-            found = Reason(Why.GATE_FASTER, least=relative(comparison.lower))
+            found = say(
+                "no regression: faster by at least {least:percent}",
+                least=relative(comparison.lower),
+            )
         case VerdictKind.EQUIVALENT:
-            found = Reason(Why.GATE_HOLDS, worst=worst, margin=gated.margin)
+            found = say(
+                "no regression: {worst:percent} at worst, the margin is {margin:size}",
+                worst=worst,
+                margin=gated.margin,
+            )
         case VerdictKind.SLOWER:
-            found = Reason(Why.GATE_FAILS, margin=gated.margin, **ends)
+            found = say(
+                "regression: {best:percent} at best, {worst:percent} at worst, the margin "
+                "is {margin:size}",
+                margin=gated.margin,
+                **ends,
+            )
         case _:
             enough = _enough(gated, comparison)
-            found = Reason(Why.GATE_OPEN, margin=gated.margin, enough=enough, **ends)
+            found = say(
+                "cannot tell: {worst:percent} at worst, {best:percent} at best, the margin "
+                "is {margin:size}; {enough}",
+                margin=gated.margin,
+                enough=enough,
+                **ends,
+            )
     return kind, found
 
 
-def _enough(gated: GateWalk, comparison: Comparison) -> Reason:
+def _enough(gated: GateWalk, comparison: Comparison) -> Message:
     have = gated.study.design.trials
     enough = deciding(comparison, gated.study.design, margin=gated.margin)
     if enough is None:
-        return Reason(Why.TOO_CLOSE, sigma=comparison.sigma)
-    return Reason(
-        Why.BLOCKS_WOULD_DECIDE,
+        return say(
+            "at a job noise of {sigma:.2%} no reasonable number of trials would decide it: "
+            "the change is too close to the margin",
+            sigma=comparison.sigma,
+        )
+    return say(
+        "at the noise seen ({sigma:.2%}) {blocks} blocks would decide it with 80 % power: "
+        "{trials} trials, {more} more",
         sigma=comparison.sigma,
         blocks=enough.blocks,
         trials=enough.trials,
@@ -569,7 +630,7 @@ def _enough(gated: GateWalk, comparison: Comparison) -> Reason:
     )
 
 
-def _missing(gated: GateWalk, profile_id: str) -> list[Reason]:
+def _missing(gated: GateWalk, profile_id: str) -> list[Message]:
     """Return why the candidate's or the baseline's trials are incomplete."""
     own = gated.runs_of(profile_id)
     absent = [each for each in own if each is None or usable(each) is None]
@@ -577,15 +638,30 @@ def _missing(gated: GateWalk, profile_id: str) -> list[Reason]:
         return []
     result = absent[0]
     why = result.reason if result is not None else None
-    why = why or Reason(Why.NO_FINITE_SCORE)
-    return [Reason(Why.TRIALS_MISSING, absent=len(absent), trials=len(own), why=why)]
+    why = why or say("no finite score")
+    return [
+        say(
+            "{absent} of {trials} trials have no score ({why}); run it again",
+            absent=len(absent),
+            trials=len(own),
+            why=why,
+        )
+    ]
 
 
 def _unseen(base: Verdict) -> list[_Claim]:
     """Return why a candidate says nothing: its settings may not have been in effect."""
     if not base.unproved:
         return []
-    return [_untold(Reason(Why.NOTHING_SHOWS, names=base.unproved, effect=base.effect))]
+    return [
+        _untold(
+            say(
+                "nothing shows that {names} was in effect ({effect})",
+                names=base.unproved,
+                effect=base.effect,
+            )
+        )
+    ]
 
 
 def _stragglers(gated: GateWalk, comparison: Comparison, arm: str) -> list[_Claim]:
@@ -602,17 +678,19 @@ def _floor(gated: GateWalk, base: Verdict) -> list[_Claim]:
         return []
     kind = above(values_of(gated.past.confirms_of(base.arm)), math.log(floor_tgs))
     kinds = {
-        VerdictKind.EQUIVALENT: Why.ABOVE_FLOOR,
-        VerdictKind.SLOWER: Why.BELOW_FLOOR,
-        VerdictKind.INCONCLUSIVE: Why.FLOOR_OPEN,
+        VerdictKind.EQUIVALENT: "above the floor: {tgs:.1f} TGS, the floor is {floor:g}",
+        VerdictKind.SLOWER: "regression: below the floor: {tgs:.1f} TGS, the floor is {floor:g}",
+        VerdictKind.INCONCLUSIVE: (
+            "cannot tell whether it is above the floor: {tgs:.1f} TGS, the floor is {floor:g}"
+        ),
     }
-    return [(kind, Reason(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
+    return [(kind, say(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
 
 
-def _notes(gated: GateWalk) -> list[Reason]:
+def _notes(gated: GateWalk) -> list[Message]:
     notes = [*gated.told]
     if gated.past.window.note:
         notes.append(gated.past.window.note)
     if gated.past.changed:
-        notes.append(Reason(Why.SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
+        notes.append(say(SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
     return notes

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Effective, Profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Conclusion,
     NoiseRecord,
@@ -68,9 +68,9 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
     def _compared(self) -> tuple[Profile, ...]:
         return self.profiles
 
-    def outline(self, history: History) -> tuple[Reason, ...]:  # noqa: ARG002 - as above
+    def outline(self, history: History) -> tuple[Message, ...]:  # noqa: ARG002 - as above
         """Return what a plan says of it."""
-        return (Reason(Why.TABLE_IS_OVER),)
+        return (say("nothing is run: the jobs of the table are over"),)
 
     @remembered
     def conclude(self, history: History) -> Conclusion:
@@ -170,37 +170,60 @@ class _Table:
         reason = self._reason(name, abs(difference), len(scores))
         return replace(line, delta=relative(difference), reasons=(reason,))
 
-    def _reason(self, name: str, difference: float, runs: int) -> Reason:
+    def _reason(self, name: str, difference: float, runs: int) -> Message:
         noise, control, profiles = self.noise, len(self.control), len(self.study.profiles)
         if name in self.study.controls:
-            return Reason(Why.OF_CONTROL_GROUP)
+            return say("does what the baseline does: part of the control group")
         if noise is None:
-            return Reason(Why.NOTHING_RUN_TWICE)
+            return say("nothing in the table was run twice: its noise is not known")
         one = noise.reach(runs, control, comparisons=1)
         every = noise.reach(runs, control, comparisons=profiles)
         if difference <= one:
-            return Reason(Why.INSIDE_NOISE, one=relative(one))
+            return say(
+                "inside the noise: two equal settings differ by up to {one:size}", one=relative(one)
+            )
         ends = {"one": relative(one), "every": relative(every), "profiles": profiles}
         if difference <= every:
-            return Reason(Why.INSIDE_NOISE_OF_ALL, **ends)
-        return Reason(Why.OUTSIDE_NOISE, every=relative(every))
+            return say(
+                "outside the noise of one comparison ({one:size}), inside that of all "
+                "{profiles} ({every:size})",
+                **ends,
+            )
+        return say(
+            "outside the noise of all comparisons ({every:size}): worth a sweep",
+            every=relative(every),
+        )
 
-    def notes(self) -> Iterator[Reason]:
+    def notes(self) -> Iterator[Message]:
         """Yield what a reader of the table should know."""
-        yield Reason(Why.ORDER_NOT_RANDOM)
+        yield say("imported: the order of the jobs was not randomised; single runs rank, no more")
         if self.noise is not None:
-            yield Reason(Why.NOISE_OF_EQUAL, sigma=self.noise.sigma, df=self.noise.df)
+            yield say(
+                "noise from runs of equal settings: {sigma:.2%} between jobs, {df:+degree} "
+                "of freedom",
+                sigma=self.noise.sigma,
+                df=self.noise.df,
+            )
         for name, why in self.study.idle.items():
-            yield Reason(Why.CONTROL_BY_CATALOG, profile=name, why=why)
+            yield say("{profile} is a control, for the catalog says: {why}", profile=name, why=why)
         base, control = self.scores.get(BASELINE_ID, []), self.control
         if base and len(control) > len(base):
             shift = relative(fmean(base) - fmean(control))
-            yield Reason(Why.AGAINST_CONTROL_GROUP, runs=len(control), shift=shift)
+            yield say(
+                "changes are against the mean of the {runs} runs that do what the baseline "
+                "does; the baseline's own runs are {shift:percent} from it",
+                runs=len(control),
+                shift=shift,
+            )
         elif len(base) == 1:
-            yield Reason(Why.ONE_BASELINE_RUN)
+            yield say("the baseline ran once: its error is part of every change, the same for all")
         untold = sorted(self.study.untold - {*self.study.controls})
         if untold:
-            yield Reason(Why.SETTINGS_UNTOLD, profiles=untold)
+            yield say(
+                "the table does not tell the settings of {profiles}: each is a profile of "
+                "its own; name the ones that do nothing with --no-op",
+                profiles=untold,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

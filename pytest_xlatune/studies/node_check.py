@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, at_most, say, verbatim
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
     Comparison,
@@ -32,6 +32,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import COUNTED, ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
@@ -67,6 +68,11 @@ from pytest_xlatune.studies.verdicts import (
     screened,
     so_far,
     with_comparison,
+)
+
+_ALL_NODES_FAIL = (
+    "more nodes failed than were measured: look at the load, and at what the nodes share; no "
+    "node is accused"
 )
 
 KIND = "nodes"
@@ -121,25 +127,25 @@ class NodesRecord(CellsRecord, frozen=True, kw_only=True):
     words: tuple[tuple[str, int], ...] = ()
 
     @property
-    def summary(self) -> tuple[Reason, ...]:
+    def summary(self) -> tuple[Message, ...]:
         """How many nodes are what, and which ones can be recommended."""
-        counts = [Reason(Why.COUNTED, number=number, word=word) for word, number in self.words]
+        counts = [say(COUNTED, number=number, word=word) for word, number in self.words]
         nodes = {"nodes": len(self.nodes)}
         return (
-            Reason(Why.NODES_COUNTED, counts=counts, **nodes)
+            say("{nodes:+node}: {counts}", counts=counts, **nodes)
             if counts
-            else Reason(Why.NODES_OPEN, **nodes),
-            Reason(Why.RECOMMENDED, nodes=self.healthy)
+            else say("{nodes:+node}: no verdict", **nodes),
+            say("recommended: {nodes:,}", nodes=self.healthy)
             if self.healthy
-            else Reason(Why.NONE_RECOMMENDED),
+            else say("recommended: none"),
         )
 
     @property
-    def objection(self) -> tuple[Reason, ...]:
+    def objection(self) -> tuple[Message, ...]:
         """That no node can be recommended, once all were run."""
         if self.healthy or not self.words:
             return ()
-        return (Reason(Why.NO_NODE_GOOD, nodes=len(self.nodes)), *self.summary)
+        return (say("no node of {nodes} can be recommended", nodes=len(self.nodes)), *self.summary)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -267,14 +273,15 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         """The nodes, in the order of the node list."""
         return [each.nodelist[0].lower() for each in self.cells]
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it: jobs and waves."""
         del history
         nodes, asked = len(self.cells), self.asked
         return (
-            Reason(Why.ONE_JOB_A_NODE, nodes=nodes),
-            Reason(
-                Why.ROUNDS_OF_SUSPECTS,
+            say("{nodes} jobs, one on each node, all at once", nodes=nodes),
+            say(
+                "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
+                "controls: at most {jobs} jobs in {waves} waves",
                 rounds=asked.rounds,
                 suspects=self.most_suspects,
                 controls=asked.controls,
@@ -287,11 +294,15 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         """Return the walk before the first runs."""
         return NodeWalk(self, history)
 
-    def place(self, trial: Trial) -> Reason | None:
+    def place(self, trial: Trial) -> Message | None:
         """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
         if trial.stage == SCREEN:
-            return Reason(Why.FIRST_RUN_OF_NODES, nodes=len(self.cells))
-        return Reason(Why.ROUND_OF_SUSPECTS, round=trial.block, rounds=self.asked.rounds)
+            return say("first run of {nodes} nodes", nodes=len(self.cells))
+        return say(
+            "round {round} of {rounds}, suspects and controls",
+            round=trial.block,
+            rounds=self.asked.rounds,
+        )
 
     @cached_property
     def first_trials(self) -> tuple[Trial, ...]:
@@ -475,7 +486,7 @@ class NodeWalk(CellWalk[NodeStudy]):
         scored = [each for each in self.first if usable(each)]
         line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
         line = at_level(line, self.level)
-        return replace(line, job_ids=(), step_s=None, method=Reason(Why.MEDIAN_OF_FIRST))
+        return replace(line, job_ids=(), step_s=None, method=say("the median of the first runs"))
 
     def _verdict(self, name: str) -> Verdict:
         own = [each for each in self.runs[name] if each.status.is_final]
@@ -489,9 +500,9 @@ class NodeWalk(CellWalk[NodeStudy]):
         if wrong := self._wrong_loss(own):
             return Word.UNHEALTHY.say(base, wrong)
         if not self.is_screened:
-            return screened(base, Reason(Why.ITS_FIRST_RUN))
+            return screened(base, say(ITS_FIRST_RUN))
         if self.is_common:
-            return Word.CANNOT_TELL.say(base, Reason(Why.ALL_NODES_FAIL))
+            return Word.CANNOT_TELL.say(base, say(_ALL_NODES_FAIL))
         if name in self.suspects:
             return self._beside_reference(self._suspect(base, own))
         return self._beside_reference(self._of_first_run(base))
@@ -500,15 +511,20 @@ class NodeWalk(CellWalk[NodeStudy]):
         """Add what the node's own log says; a hard error makes it UNHEALTHY, however fast it is."""
         told = _own_log(*self.runs[verdict.arm])
         if told.hard:
-            why = Reason(Why.OWN_LOG, lines=told.hard)
+            why = say("its own log: {lines: | }", lines=at_most(3, told.hard))
             known = verdict.reasons
             verdict = Word.UNHEALTHY.say(replace(verdict, reasons=()), why, *known)
         if told.said:
-            own = Reason(Why.OWN_LOG_SAYS, lines=told.said)
+            own = say("its own log says: {lines: | }", lines=at_most(3, told.said))
             verdict = replace(verdict, reasons=(*verdict.reasons, own))
         found = self.scatter(verdict.arm) if self.is_over else None
         if found is not None and found[0] > max(SCATTER * found[1], SCATTER_AT):
-            own = Reason(Why.OWN_RUNS_SCATTER, own=found[0], others=found[1])
+            own = say(
+                "its own runs scatter: {own:.2%} (one standard deviation of its fresh "
+                "runs), all others {others:.2%}",
+                own=found[0],
+                others=found[1],
+            )
             verdict = replace(verdict, reasons=(*verdict.reasons, own))
         return verdict
 
@@ -516,16 +532,16 @@ class NodeWalk(CellWalk[NodeStudy]):
         """Return what follows from runs of a node that are over and have no score."""
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
-            both = Reason(Why.SEVERAL, reasons=(why, Reason(Why.ALL_NODES_FAIL)))
+            both = say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL)))
             return Word.CANNOT_TELL.say(base, both)
         blamed = [each for each in lost if not is_excused(each)]
         if not blamed:
-            return Word.CANNOT_TELL.say(base, Reason(Why.RUN_AGAIN, why=why))
+            return Word.CANNOT_TELL.say(base, say(RUN_AGAIN, why=why))
         counts = {"failed": len(lost), "runs": len(self.runs[base.arm])}
-        failed = Reason(Why.RUNS_FAILED, why=blamed[0].reason or why, **counts)
+        failed = say("{failed} of {runs:+run} failed: {why}", why=blamed[0].reason or why, **counts)
         return Word.UNHEALTHY.say(base, failed)
 
-    def _wrong_loss(self, scored: Sequence[TrialResult]) -> Reason | None:
+    def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
         usual, tolerance = self.usual_loss, self.study.loss_tolerance
         if usual is None:
@@ -534,30 +550,49 @@ class NodeWalk(CellWalk[NodeStudy]):
         for loss in losses_of(scored):
             if different_loss(loss, usual, tolerance=tolerance, first=began):
                 both = {"loss": loss, "median": usual}
-                return Reason(Why.NODE_OTHER_LOSS, tolerance=tolerance, **both)
+                return say(
+                    "its loss is {loss:.6g}, that of the median node {median:.6g}, more "
+                    "than {tolerance:.0%} apart: it computes something else",
+                    tolerance=tolerance,
+                    **both,
+                )
         return None
 
     def _of_first_run(self, base: Verdict) -> Verdict:
         """Return the verdict on a node that is not run again."""
         if base.arm in self.low:
             low = {"low": len(self.low), "nodes": len(self.values)}
-            why = Reason(Why.LOW_NOT_AGAIN, most=self.study.most_suspects, **low)
+            why = say(
+                "low in its first run, and not run again: {low} of {nodes:+node} are low, "
+                "at most {most} are run again",
+                most=self.study.most_suspects,
+                **low,
+            )
             return Word.CANNOT_TELL.say(base, why)
         df = max(_MAD_DF * (len(self.values) - 1), 1.0)
         reach = t_quantile(0.975, df) * self.sigma
         at = self.values[base.arm] - self.level
         base = changed(base, at, (at - reach, at + reach))
-        base = replace(base, method=Reason(Why.FIRST_RUNS_SPREAD))
-        return Word.HEALTHY.say(base, Reason(Why.NOT_LOW))
+        base = replace(base, method=say("first runs of all nodes, noise from their spread"))
+        return Word.HEALTHY.say(base, say("not low in its first run"))
 
     def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
         if not self.rounds:
             asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return Word.CANNOT_TELL.say(base, Reason(Why.LOW_NO_BUDGET, **asked))
+            return Word.CANNOT_TELL.say(
+                base,
+                say(
+                    "low in its first run; the budget of {budget} jobs leaves none to run it "
+                    "again, ask for {ask}",
+                    **asked,
+                ),
+            )
         if not self.is_over:
-            return screened(base, Reason(Why.ITS_FIRST_RUN_AGAIN))
+            return screened(base, say(ITS_FIRST_RUN_AGAIN))
         fit = self.fit
-        found: Comparison | NoComparison = NoComparison(reason=Reason(Why.NO_CONTROL_BESIDE))
+        found: Comparison | NoComparison = NoComparison(
+            reason=say("no control beside it has a score: more nodes are low than are not")
+        )
         if fit is not None:
             found = compare(fit, base.arm, family=len(self.suspects), alpha=ALPHA)
         if isinstance(found, NoComparison):
@@ -565,12 +600,12 @@ class NodeWalk(CellWalk[NodeStudy]):
         else:
             word, why = _told(found)
             base = with_comparison(base, found, kind=base.kind, reasons=())
-            is_dunnett = found.method.kind is Why.DUNNETT
-            method = Reason(
-                Why.ROUNDS_BESIDE,
+            is_dunnett = found.method.code is MessageCode.DUNNETT
+            method = say(
+                "{rounds} rounds beside {controls:+control}, {rule}",
                 rounds=fit.n_blocks if fit else 0,
                 controls=len(self.controls),
-                rule=Reason(Why.BY_DUNNETT if is_dunnett else Why.BY_BONFERRONI),
+                rule=say("Dunnett" if is_dunnett else "Bonferroni"),
             )
             base = replace(base, n=len(scored), method=method)
         return self._above_floor(word.say(base, why), scored)
@@ -587,10 +622,23 @@ class NodeWalk(CellWalk[NodeStudy]):
         mean = math.exp(fmean(fresh)) if fresh else math.nan
         told = {"tgs": mean, "runs": len(fresh), "floor": floor}
         if kind is VerdictKind.SLOWER:
-            return Word.MARGINAL.say(verdict, Reason(Why.NODE_BELOW_FLOOR, **told))
+            return Word.MARGINAL.say(
+                verdict,
+                say(
+                    "below the floor: {tgs:.1f} TGS in {runs:+fresh run}, the floor is {floor:g}",
+                    **told,
+                ),
+            )
         if verdict.word == Word.MARGINAL:
             return verdict
-        return Word.CANNOT_TELL.say(verdict, Reason(Why.NODE_FLOOR_OPEN, **told))
+        return Word.CANNOT_TELL.say(
+            verdict,
+            say(
+                "cannot tell whether it is above the floor: {tgs:.1f} TGS in {runs:+fresh run}, "
+                "the floor is {floor:g}",
+                **told,
+            ),
+        )
 
     def _beside_reference(self, verdict: Verdict) -> Verdict:
         """Withhold HEALTHY where the median itself is far below what a healthy node can do."""
@@ -598,34 +646,79 @@ class NodeWalk(CellWalk[NodeStudy]):
         if shift is None or shift > MARGINAL_AT or verdict.word != Word.HEALTHY:
             return verdict
         known = {"shift": relative(shift), "reference": self.study.asked.reference_tgs}
-        return Word.CANNOT_TELL.say(verdict, Reason(Why.LIKE_THE_OTHERS, **known))
+        return Word.CANNOT_TELL.say(
+            verdict,
+            say(
+                "like the other nodes, but their median is {shift:percent} from the reference "
+                "of {reference:g} TGS: all are slow, or the load has changed",
+                **known,
+            ),
+        )
 
-    def _notes(self) -> list[Reason]:
+    def _notes(self) -> list[Message]:
         study, notes = self.study, self._unasked()
         if not self.is_screened:
             return notes
         if self.is_common:
-            return [*notes, Reason(Why.ALL_NODES_FAIL)]
-        notes.append(Reason(Why.NODES_DIFFER, sigma=self.sigma))
+            return [*notes, say(_ALL_NODES_FAIL)]
+        notes.append(
+            say(
+                "first runs of nodes differ by {sigma:.2%} (one standard deviation, slow nodes "
+                "hardly counted); nodes differ for good by 0.2 to 0.5 %, which is no fault",
+                sigma=self.sigma,
+            )
+        )
         if len(self.low) > len(self.suspects):
             low = {"low": len(self.low), "nodes": len(self.values)}
-            notes.append(Reason(Why.MEDIAN_NOT_TRUSTED, **low))
+            notes.append(
+                say(
+                    "{low} of {nodes:+node} are low: the median is not to be trusted. Say what "
+                    "a healthy node does: Nodes(reference_tgs=...), from an earlier check",
+                    **low,
+                )
+            )
         if self.suspects and self.affordable < study.asked.rounds:
             rounds = {"allowed": self.affordable, "rounds": study.asked.rounds}
             jobs = {"budget": study.budget, "most": study.most_jobs}
-            notes.append(Reason(Why.BUDGET_ALLOWS_ROUNDS, **jobs, **rounds))
+            notes.append(
+                say(
+                    "the budget of {budget} jobs allows {allowed} of {rounds} rounds; {most} "
+                    "jobs are the most that all take",
+                    **jobs,
+                    **rounds,
+                )
+            )
         if self.shift is None:
-            return [*notes, Reason(Why.NO_REFERENCE_OF_NODES)]
+            return [
+                *notes,
+                say(
+                    "nodes are held against their own median: where most of them are slow "
+                    "alike, only a reference shows it"
+                ),
+            ]
         known = {"shift": relative(self.shift), "reference": study.asked.reference_tgs}
-        return [*notes, Reason(Why.MEDIAN_SHIFT, **known)]
+        return [
+            *notes,
+            say(
+                "the median node is {shift:percent} from the reference of {reference:g} TGS",
+                **known,
+            ),
+        ]
 
-    def _unasked(self) -> list[Reason]:
+    def _unasked(self) -> list[Message]:
         """Return of which nodes the own log is not known, and why."""
-        nodes: dict[Reason, list[str]] = {}
+        nodes: dict[Message, list[str]] = {}
         for name, own in self.runs.items():
             for why in _own_log(*own).unasked:
                 nodes.setdefault(why, []).append(name)
-        return [Reason(Why.OWN_LOG_UNKNOWN, nodes=names, why=why) for why, names in nodes.items()]
+        return [
+            say(
+                "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone",
+                nodes=at_most(3, names),
+                why=why,
+            )
+            for why, names in nodes.items()
+        ]
 
 
 def _spread_in(scores: Sequence[BlockScore]) -> float | None:
@@ -634,7 +727,7 @@ def _spread_in(scores: Sequence[BlockScore]) -> float | None:
     return fit.sigma if fit is not None and fit.df >= _REST_DF and fit.sigma > 0 else None
 
 
-def _told(found: Comparison) -> tuple[Word, Reason]:
+def _told(found: Comparison) -> tuple[Word, Message]:
     """Return the word for a comparison with the controls, and why."""
     # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
     upper = 2 * found.estimate - found.lower
@@ -642,12 +735,18 @@ def _told(found: Comparison) -> tuple[Word, Reason]:
     limit, worse = -relative(MARGINAL_AT), -relative(DEGRADED_AT)
     if upper < MARGINAL_AT:
         word = Word.DEGRADED if found.estimate <= DEGRADED_AT else Word.MARGINAL
-        return word, Reason(Why.LOSS_OF_SUSPECT, loss=-relative(upper))
+        return word, say(
+            "a loss of {loss:size} or more, 95 % over all suspects", loss=-relative(upper)
+        )
     if low < DEGRADED_AT and high > MARGINAL_AT:
-        return Word.CANNOT_TELL, Reason(Why.INTERVAL_HOLDS_BOTH, loss=limit, worse=worse)
+        return Word.CANNOT_TELL, say(
+            "its interval holds losses of {loss:size} and of {worse:size}", loss=limit, worse=worse
+        )
     if found.estimate < MARGINAL_AT:
-        return Word.CANNOT_TELL, Reason(Why.LOSS_OPEN, loss=limit)
-    return Word.HEALTHY, Reason(Why.LOW_ONCE_ONLY)
+        return Word.CANNOT_TELL, say(
+            "a loss of {loss:size} is neither shown nor excluded", loss=limit
+        )
+    return Word.HEALTHY, say("low in its first run, not when run again beside controls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -662,18 +761,18 @@ class OwnLog:
 
     hard: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
-    unasked: tuple[Reason, ...] = ()
+    unasked: tuple[Message, ...] = ()
 
 
 def _own_log(*results: TrialResult) -> OwnLog:
     """Return what the node of these runs says, each line once."""
     found: dict[str, dict[str, None]] = {}
-    unasked: dict[Reason, None] = {}
+    unasked: dict[Message, None] = {}
     for result in results:
         name = result.trial.arm
         for each in result.findings:
             if each.cls in _OF_LOG and each.source and each.source.lower() != name:
-                unasked[Reason(Why.ASKED_ELSEWHERE, node=each.source)] = None
+                unasked[say("the command ran on {node}", node=each.source)] = None
             elif each.cls == FailureClass.NODE_UNASKED:
                 unasked[verbatim(each.text)] = None
             else:

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted
@@ -251,7 +251,7 @@ def derived_runs(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
 
 def outlined(
     cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
-) -> tuple[Reason, ...]:
+) -> tuple[Message, ...]:
     """Return what a plan says of node slots; () where there is one.
 
     Unless the sweep states its blocks, with the jobs for which it would find more.
@@ -263,11 +263,13 @@ def outlined(
     screen = rounds_of_screen((first, *derived, layout.again), layout, len(cells))
     blocks = rounds_of_blocks(layout, len(cells))
     used = screen_slots(len(cells), layout.profiles)
-    beside = Reason(
-        Why.SLOTS_BESIDE,
+    beside = say(
+        "{slots} slots of {nodes:+node} side by side{used}: {screen} rounds of the screen "
+        "and {blocks} of the blocks, so that {rounds} trials follow one another and not "
+        "{jobs}",
         slots=len(cells),
         nodes=len(cells[0].nodelist),
-        used=Reason(Why.SCREEN_USES, slots=used) if used < len(cells) else None,
+        used=say(" (the screen uses {slots} of them)", slots=used) if used < len(cells) else None,
         screen=screen,
         blocks=blocks,
         rounds=screen + blocks,
@@ -276,7 +278,15 @@ def outlined(
     jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
     if not jobs:
         return (beside,)
-    return (beside, Reason(Why.MORE_JOBS_FIND, jobs=jobs, again=SECOND_RUNS))
+    return (
+        beside,
+        say(
+            "with {jobs} jobs (--xlatune-budget {jobs}) the best {again} of the screen run a "
+            "second time, and the sweep finds smaller effects",
+            jobs=jobs,
+            again=SECOND_RUNS,
+        ),
+    )
 
 
 def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:
@@ -394,7 +404,7 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
     return found
 
 
-def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Reason]:
+def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Message]:
     """Return what a report tells of the slots: those that are slower, and those that died.
 
     Args:
@@ -406,7 +416,14 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[R
     standing = {id(each) for each in slots.standing}
     for slot, change in slower(past, slots).items():
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
-        notes.append(Reason(Why.SLOT_STAYS_SLOWER, loss=-change, **named))
+        notes.append(
+            say(
+                "slot {slot} ({nodes}) is slower than the others by {loss:size}, more than "
+                "noise explains; no comparison rests on it",
+                loss=-change,
+                **named,
+            )
+        )
     for slot in slots.names:
         if slot not in slots.dead:
             continue
@@ -423,7 +440,16 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[R
             for each in slots.history
             if id(each) not in standing
         )
-        with_block = Reason(Why.BLOCK_WENT_TOO, trials=lost) if lost else None
+        with_block = (
+            say(", and {trials:+trial} of its block went with it", trials=lost) if lost else None
+        )
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
-        notes.append(Reason(Why.SLOT_DEAD, why=why, block=with_block, **named))
+        notes.append(
+            say(
+                "slot {slot} ({nodes}) takes no trial: {why}{block}",
+                why=why,
+                block=with_block,
+                **named,
+            )
+        )
     return notes

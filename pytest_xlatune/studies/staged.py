@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
@@ -179,7 +179,7 @@ class Words(StrEnum):
         member.kind, member.can_run = kind, test != FAILS
         return member
 
-    def say(self, verdict: Verdict, *reasons: Reason) -> Verdict:
+    def say(self, verdict: Verdict, *reasons: Message) -> Verdict:
         """Return a verdict with this word, why in front of what was known of it."""
         return replace(
             verdict,

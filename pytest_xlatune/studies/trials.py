@@ -26,8 +26,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, first, say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Comparison,
@@ -40,6 +41,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore
 from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
+from pytest_xlatune.model.sentences import PROGRAM_REFUSED, PROGRAM_TOO_LARGE
 from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
@@ -60,8 +62,10 @@ CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
 LOOK = "look"  # of the baseline alone, to see whether programs can take turns
 TURNS = "rotation"
-CANNOT_RUN = Reason(Why.CANNOT_RUN)
-ALIAS = Profile(id="baseline-aa", wave="confirm", origin=Reason(Why.AA_ALIAS))
+CANNOT_RUN = say("it cannot run")
+ALIAS = Profile(
+    id="baseline-aa", wave="confirm", origin=say("the baseline under an alias: an A/A control")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,9 +344,20 @@ def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
     return fit_blocks(scores, control=BASELINE.id)
 
 
-def unlike_warmup(excess: float) -> Reason:
+def unlike_warmup(excess: float) -> Message:
     """Return of an arm what its other warm-up means for its change."""
-    return Reason(Why.STEADY_LATER if excess > 0 else Why.STEADY_EARLIER, excess=excess)
+    return say(
+        (
+            "its steps become steady later than the baseline's ({excess:percent} in the first "
+            "half of the window): the change is understated; run more steps"
+        )
+        if excess > 0
+        else (
+            "its steps become steady earlier than the baseline's ({excess:percent} in the first "
+            "half of the window): the change is overstated; run more steps"
+        ),
+        excess=excess,
+    )
 
 
 class Place(NamedTuple):
@@ -452,7 +467,7 @@ class Past:
         return next(iter(self.windows.values()))
 
     @cached_property
-    def dropped(self) -> Mapping[str, Reason]:
+    def dropped(self) -> Mapping[str, Message]:
         """Arm in blocks -> why it cannot run."""
         return {
             key.arm: result.reason or CANNOT_RUN
@@ -671,7 +686,7 @@ def turns_score(result: TrialResult) -> RotationScore | None:
     return result.rotation.score
 
 
-def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Reason | None:
+def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Message | None:
     """Return why nothing can rotate, as a look or the first rotation tells; None: it can, so far.
 
     One that could not be measured tells nothing: the next session tries it again.
@@ -681,9 +696,15 @@ def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Reaso
         begun: the first rotation, likewise.
     """
     if look is not None and _is_told(look) and not (look.rotation and look.rotation.is_found):
-        return Reason(Why.LOOK_FINDS_NONE, said=_why_no_turns(look))
+        return say(
+            "all profiles are jobs, because programs cannot take turns: {said}",
+            said=_why_no_turns(look),
+        )
     if begun is not None and _is_told(begun) and turns_score(begun) is None:
-        return Reason(Why.FIRST_ROTATION_FAILED, said=_why_no_turns(begun))
+        return say(
+            "all profiles are jobs, because the first rotation measured nothing: {said}",
+            said=_why_no_turns(begun),
+        )
     return None
 
 
@@ -691,7 +712,7 @@ def _is_told(result: TrialResult) -> bool:
     return result.status.is_final and result.status is not TrialStatus.UNMEASURED
 
 
-def _why_no_turns(result: TrialResult) -> Reason | None:
+def _why_no_turns(result: TrialResult) -> Message | None:
     """Return what it ended in, or else why its log and journal tell no turn."""
     return first([result.reason, result.rotation.reason if result.rotation else None])
 
@@ -734,7 +755,7 @@ def as_job(
     found = TrialResult(
         trial=job,
         status=TrialStatus.UNMEASURED,
-        reason=Reason(Why.NO_TURN_OF_ITS_OWN),
+        reason=say("it had no turn that counts"),
         job_ids=result.job_ids,
         epoch=result.epoch,
         rotation=turned,
@@ -775,22 +796,25 @@ def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) 
     )
 
 
-def _left_out(result: TrialResult, program: str) -> Reason | None:
+def _left_out(result: TrialResult, program: str) -> Message | None:
     """Return why a program had no turn: refused, too large, or what the job died of."""
     found = result.rotation
     if found is None:
         return None
     for each in found.blamed:
         if each.program == program and not each.is_suspect:
-            return Reason(Why.ROTATION_DIED_OF, cls=each.cls)
+            return say(
+                "a rotation died of it: {meaning}",
+                meaning=FailureClass(each.cls).meaning,
+                cls=each.cls,
+            )
     if found.read is None:
         return None
     if program in found.read.refused:
         said = found.read.refused[program]
-        return Reason(Why.PROGRAM_REFUSED, program=program, said=said)
+        return say(PROGRAM_REFUSED, program=program, said=said)
     if program in found.read.left_out:
-        size = found.read.left_out[program]
-        return Reason(Why.PROGRAM_TOO_LARGE, program=program, bytes=size)
+        return say(PROGRAM_TOO_LARGE, program=program, gib=found.read.left_out[program] / 2**30)
     return None
 
 

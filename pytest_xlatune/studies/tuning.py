@@ -17,8 +17,8 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
@@ -171,7 +171,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         )
         return tuple({each.id: each for each in own}.values())
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
         own = outline(
             self,
@@ -299,7 +299,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         has_run = decision.arms.evidence is not None
         return max(decision.left, plan.budget - spent + has_run)
 
-    def why_more(self, history: History) -> Reason | None:
+    def why_more(self, history: History) -> Message | None:
         """Return which spare block is planned, and for which profiles."""
         decision = self.decided(history)
         blocks = decision.blocks if self.confirm and decision.is_ranked else None

@@ -17,6 +17,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
     BASELINE_ID,
@@ -27,10 +28,10 @@ from pytest_xlatune.model.profile import (
     check_unique,
     parse_flags,
 )
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
+from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
     MIN_DF,
@@ -77,6 +78,8 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.verdicts import Losses, OneCell
 
+_ROTATION_OFF = "rotation is off"
+
 # of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
@@ -101,11 +104,19 @@ class JobNoise:
         return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
 
     @property
-    def told(self) -> Reason:
+    def told(self) -> Message:
         """The value and where it is from; what was not measured is called assumed."""
         if self.seen is not None and self.seen >= self.value:
-            return Reason(Why.NOISE_SEEN, sigma=self.value)
-        return Reason(Why.NOISE_KNOWN if self.known else Why.NOISE_ASSUMED, sigma=self.value)
+            return say("the job noise of {sigma:.2%} that the screen shows", sigma=self.value)
+        return say(
+            "the known job noise of {sigma:.2%}"
+            if self.known
+            else (
+                "an assumed job noise of {sigma:.2%} (this cell was not calibrated: `xlatune "
+                "calibrate SWEEP_FILE`)"
+            ),
+            sigma=self.value,
+        )
 
 
 class RotationRule(Record, frozen=True, kw_only=True):
@@ -221,17 +232,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return self.laid_out(self.count, self.budget, self.sigma_prior)
 
     @cached_property
-    def why_none_rotates(self) -> Reason | None:
+    def why_none_rotates(self) -> Message | None:
         """Why no profile takes turns; None: some do."""
         rule = self.rotation
         if rule is None:
-            return Reason(Why.ROTATION_OFF)
+            return say(_ROTATION_OFF)
         if self.slots:
-            return Reason(Why.NO_ROTATION_ON_SLOTS)
+            return say("a sweep on several node slots runs each trial as a job of its own")
         if not self.turned:
             stays = (self.way_of(each) for each in self.profiles)
-            why = next((each for each in stays if isinstance(each, Reason)), None)
-            return why or Reason(Why.ROTATION_OFF)
+            why = next((each for each in stays if isinstance(each, Message)), None)
+            return why or say(_ROTATION_OFF)
         if not rule.must_save or self.searches:  # which no job can measure
             return None
         own, without = replace(self, rotation=replace(rule, must_save=False)).works
@@ -240,7 +251,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if own.jobs < without.jobs and took_s <= other_s:
             return None
         spent = {"jobs": own.jobs, "others": without.jobs, "took_s": took_s, "other_s": other_s}
-        return Reason(Why.ROTATION_SAVES_NOTHING, **spent)
+        return say(
+            "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
+            "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same",
+            **spent,
+        )
 
     @property
     def rotates(self) -> bool:
@@ -252,10 +267,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     @cached_property
-    def _ways(self) -> dict[str, tuple[Profile, Mapping[str, str] | Reason]]:
+    def _ways(self) -> dict[str, tuple[Profile, Mapping[str, str] | Message]]:
         return {}
 
-    def way_of(self, profile: Profile) -> Mapping[str, str] | Reason:
+    def way_of(self, profile: Profile) -> Mapping[str, str] | Message:
         """Return the options of a profile's compilation, or why it stays a job."""
         known = self._ways.get(profile.id)
         if known is None or not known[0].same_as(profile):
@@ -264,7 +279,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     def can_turn(self, profile: Profile) -> bool:
         """Whether a profile can take turns."""
-        return not isinstance(self.way_of(profile), Reason)
+        return not isinstance(self.way_of(profile), Message)
 
     def rankings(self, profile: Profile) -> int:
         """Return how many rotations rank a profile at most: what follows from results has one."""
@@ -585,7 +600,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             yield Segment(wave=wave, trials=(*segment.trials, *ranked))
 
     @cached_property
-    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Reason | None]]:
+    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
         """What the catalog objects to, as far as it was asked: collectives -> profile -> why."""
         return {}
 
@@ -679,9 +694,9 @@ def outline(
     sweep: TuningPlan,
     *,
     screened: int,
-    filled: Sequence[Reason],
+    filled: Sequence[Message],
     kinds: tuple[str, ...] | None,
-) -> tuple[Reason, ...]:
+) -> tuple[Message, ...]:
     """Return what a plan says of a sweep: trials, slots, and the smallest effect it finds.
 
     Args:
@@ -692,8 +707,8 @@ def outline(
     """
     layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
     slots = [
-        Reason(
-            Why.RULE_SLOTS,
+        say(
+            "{wave}: {slots:+slot} for {fills}; {known}",
             wave=rule.wave,
             slots=rule.slots,
             fills=rule.fills,
@@ -702,51 +717,98 @@ def outline(
         for rule in rules
     ]
     acting = _acting(sweep, kinds)
-    more = Reason(Why.AND_DERIVED) if sweep.policy.derives else None
+    more = say(", and those of derived waves") if sweep.policy.derives else None
     if not isinstance(layout, Plan):
-        trials = Reason(Why.TRIALS_OF_PLAN, trials=screened, more=more)
-        return (trials, *slots, Reason(Why.RANKING_ONLY, why=layout.why), *filled, *acting)
+        trials = say("{trials} trials{more}", trials=screened, more=more)
+        return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled, *acting)
     seen = [
-        Reason(
-            Why.FINDS_AT,
+        say(
+            "{start:size} ({finalist:size}) at {sigma:size} job noise",
             start=layout.from_start80(each),
             finalist=layout.mde80(each),
             sigma=each,
         )
         for each in (_SIGMAS if sigma is None else (sigma,))
     ]
-    jobs = Reason(Why.JOBS_OF_BUDGET, jobs=layout.jobs, budget=sweep.budget)
+    jobs = say("{jobs} jobs of {budget}", jobs=layout.jobs, budget=sweep.budget)
     if sweep.may_spare and sweep.budget > layout.jobs:
-        jobs = Reason(Why.JOBS_UP_TO, jobs=layout.jobs, most=sweep.budget)
+        jobs = say(
+            "{jobs} jobs, up to {most} where nothing is faster: further blocks lower the "
+            "largest gain that is still possible",
+            jobs=layout.jobs,
+            most=sweep.budget,
+        )
     left = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
-    shown = Reason(Why.PLAN, screened=screened, more=more, blocks=layout.shape, jobs=jobs)
+    shown = say(
+        "{screened} trials of the screen{more}, then {blocks}: {jobs}",
+        screened=screened,
+        more=more,
+        blocks=layout.shape,
+        jobs=jobs,
+    )
     if sweep.rotates and not screened:
-        shown = Reason(Why.PLAN_OF_BLOCKS, blocks=layout.shape, jobs=jobs)
+        shown = say("behind the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
     return (
         shown,
         *([left] if left else []),
         *outlined(sweep.cells, layout, rules, is_stated=sweep.is_stated),
         *slots,
-        Reason(Why.SMALLEST_ASSUMED, seen=seen, sigma=DEFAULT_SIGMA)
+        say(
+            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+            "finalist): {seen}; {sigma:size} is assumed, because this cell was not calibrated: "
+            "`xlatune calibrate SWEEP_FILE`",
+            seen=seen,
+            sigma=DEFAULT_SIGMA,
+        )
         if sigma is None
-        else Reason(Why.SMALLEST, seen=seen),
+        else say(
+            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+            "finalist): {seen}",
+            seen=seen,
+        ),
         *filled,
         *acting,
     )
 
 
-def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Reason, ...]:
+def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Message, ...]:
     """Return the collectives of the program that derived profiles must act on."""
     if not sweep.rules or sweep.context is None:
         return ()
     if kinds is not None:
-        return (Reason(Why.ACTS_ON, collectives=kinds) if kinds else Reason(Why.ACTS_ON_NONE),)
+        return (
+            say(
+                "derived profiles must act on the collectives of the baseline's program: "
+                "{collectives}",
+                collectives=kinds,
+            )
+            if kinds
+            else say(
+                "derived profiles must act on the collectives of the baseline's program: none"
+            ),
+        )
     is_run = any(each.evidence for each in sweep.singles)
-    return (Reason(Why.EVIDENCE_COMES if is_run else Why.EVIDENCE_WOULD_SHOW),)
+    return (
+        say(
+            (
+                "an evidence run of the baseline will show which derived settings do nothing to "
+                "its program"
+            )
+            if is_run
+            else (
+                "an evidence run of the baseline will show which derived settings do nothing to "
+                "its program: `xlatune evidence SWEEP_FILE`"
+            )
+        ),
+    )
 
 
-def _known_when(rule: DerivedRule) -> Reason:
+def _known_when(rule: DerivedRule) -> Message:
     """Return when it is known what fills the slots of a rule."""
     if not isinstance(rule, Singles):
-        return Reason(Why.RESULTS_DECIDE)
-    return Reason(Why.UNTIL_EVIDENCE if rule.evidence else Why.NEXT_TAKES_SLOT)
+        return say("their results decide which profiles")
+    return say(
+        "until that evidence run, one more job, they are in declared order"
+        if rule.evidence
+        else "a profile that is left out, or needs no run, gives its slot to the next"
+    )

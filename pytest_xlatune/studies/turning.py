@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Score, State, TrialResult, TrialStatus
 from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import Trial
@@ -57,7 +57,7 @@ class Rotations:
         return next((each for each in self.looks if each.status.is_final), None)
 
     @property
-    def why_not(self) -> Reason | None:
+    def why_not(self) -> Message | None:
         """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
         begun = (each for each in self.found if each.status.is_final)
         return why_not_turned(self.look, next(begun, None))
@@ -68,7 +68,7 @@ class Rotations:
         return any(each.status is TrialStatus.UNMEASURED for each in (*self.looks, *self.found))
 
     @property
-    def told(self) -> tuple[Reason, ...]:
+    def told(self) -> tuple[Message, ...]:
         """In how many rotations profiles took turns so far, and which were cut short."""
         counts = {
             rotation_of(each).number: len(score.turns)
@@ -81,15 +81,17 @@ class Rotations:
             for program in rotation_of(each).spec.programs
             if not is_baseline(program.id)
         }
-        rotate = Reason(
-            Why.PROFILES_ROTATE,
+        rotate = say(
+            "{profiles:+profile} took turns, to be ranked: {rotations:+rotation} with "
+            "{turns:+turn} so far",
             profiles=len(programs),
             rotations=len(counts),
             turns=sum(counts.values()),
         )
         cut = [
-            Reason(
-                Why.ROTATION_CUT,
+            say(
+                "a time limit ended rotation {number}: {turns} of its {planned:+turn} count, "
+                "longer jobs hold them all",
                 number=rotation_of(each).number,
                 turns=counts[rotation_of(each).number],
                 planned=len(rotation_of(each).spec.order),
@@ -153,7 +155,7 @@ def _programs(
 
 def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
     way = plan.way_of(profile)
-    return {} if isinstance(way, Reason) else way
+    return {} if isinstance(way, Message) else way
 
 
 def _known(
@@ -266,21 +268,29 @@ def rotations_work(plan: TuningPlan, count: int) -> JobWork:
     return JobWork(jobs=count, steps=count * each, compilations=count * programs)
 
 
-def outline(plan: TuningPlan) -> tuple[Reason, ...]:
+def outline(plan: TuningPlan) -> tuple[Message, ...]:
     """Return what a plan says of rotations: who turns, in how many, and who stays a job."""
     if plan.rotation is None:
         return ()
     if plan.why_none_rotates is not None:
-        return (Reason(Why.NONE_ROTATES, why=plan.why_none_rotates),)
+        return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
     turns = plan.turns
     own = [each.id for each in plan.profiles if plan.can_turn(each)]
     rows = [
         *(
-            Reason(Why.SEARCHES, wave=each.wave, slots=each.slots, fills=each.fills)
+            say(
+                "{wave} searches: {slots} {fills}; each rotation but the first has those of which "
+                "the results before promise most",
+                wave=each.wave,
+                slots=each.slots,
+                fills=each.fills,
+            )
             for each in plan.searches
         ),
-        Reason(
-            Why.ROTATES,
+        say(
+            "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "
+            "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
+            "or so: {steps} steps. Ordinary jobs decide",
             arms=(*own, *(each.wave for each in plan.searches)),
             rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
             copies=COPIES,
@@ -290,11 +300,18 @@ def outline(plan: TuningPlan) -> tuple[Reason, ...]:
         ),
     ]
     stays = {each.id: plan.way_of(each) for each in plan.profiles}
-    for why in dict.fromkeys(each for each in stays.values() if isinstance(each, Reason)):
+    for why in dict.fromkeys(each for each in stays.values() if isinstance(each, Message)):
         arms = [name for name, each in stays.items() if each == why]
-        rows.append(Reason(Why.STAYS_A_JOB, arms=arms, why=why))
+        rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
     with_, without = plan.works
     both = {"jobs": with_.jobs, "steps": with_.steps, "compilations": with_.compilations}
     both |= {"others": without.jobs, "other_steps": without.steps}
-    rows.append(Reason(Why.JOBS_OF_BOTH_PLANS, **both))
+    rows.append(
+        coded(
+            MessageCode.BOTH_PLANS,
+            "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
+            "rotation {others:+job} and {other_steps} steps",
+            **both,
+        )
+    )
     return tuple(rows)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, first
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
@@ -28,6 +28,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import THE_REFERENCE
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
@@ -53,6 +54,8 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.trials import Past, losses_of, median_loss, usable
 
+_CLASS = "{cls}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
@@ -61,7 +64,7 @@ class Losses:
     tolerance: float
     rule: LossRule
 
-    def reason(self, past: Past, arm: str) -> Reason | None:
+    def reason(self, past: Past, arm: str) -> Message | None:
         """Return how an arm's loss differs from what it is compared with; None: it does not."""
         is_of_reference = self.rule is LossRule.REFERENCE
         own = (*past.screens_of(arm), *past.confirms_of(arm))
@@ -75,14 +78,16 @@ class Losses:
         )
 
 
-NO_SCORE = Reason(Why.NO_SCORE)
-NOT_FINITE = Reason(Why.SCORE_NOT_FINITE)
-NOT_YET_MEASURED = Reason(Why.NOT_YET_MEASURED)
+NO_SCORE = say("no score")
+NOT_FINITE = say("its score is not finite")
+NOT_YET_MEASURED = say("not measured yet")
 
 
-def unmeasured(trials: Sequence[TrialResult]) -> Reason:
+def unmeasured(trials: Sequence[TrialResult]) -> Message:
     """Return why trials that are over have no score."""
-    return Reason(Why.UNMEASURED, why=first(each.reason for each in trials) or NOT_FINITE)
+    return say(
+        "it could not be measured: {why}", why=first(each.reason for each in trials) or NOT_FINITE
+    )
 
 
 _HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
@@ -131,20 +136,20 @@ def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
     return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
 
 
-def _cause(result: TrialResult) -> Reason:
+def _cause(result: TrialResult) -> Message:
     """Return what a run was lost to, its class where it has one."""
     if result.asking:
         cls = result.asking[-1].cls
-        return Reason(Why.HANG) if cls in _HANGS else Reason(Why.CLASS, cls=cls)
+        return say("hang") if cls in _HANGS else say(_CLASS, cls=cls)
     why = result.reason or NOT_FINITE
-    if "cls" in why.fields:
-        return Reason(Why.CLASS, cls=why.fields["cls"])
+    if "cls" in why.values:
+        return say(_CLASS, cls=why.values["cls"])
     return why
 
 
 def survivor_veto(
     trials: Sequence[TrialResult], references: Sequence[TrialResult]
-) -> Reason | None:
+) -> Message | None:
     """Return why lost runs forbid to call an arm faster; None where they do not.
 
     Those that ended may be the fast ones. They forbid it where less than three are left, or where
@@ -160,8 +165,10 @@ def survivor_veto(
     left = own.runs - own.lost
     if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
         return None
-    return Reason(
-        Why.SURVIVORS,
+    return coded(
+        MessageCode.SURVIVORS,
+        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
+        "the fast ones",
         runs=own.told,
         baselines_lost=beside.lost if beside else 0,
         baselines=over,
@@ -175,7 +182,7 @@ def straggler_veto(
     *,
     spare: float,
     level: float = VETO_P,
-) -> Reason | None:
+) -> Message | None:
     """Return why slow steps that the score leaves out forbid a claim; None where they do not.
 
     They do where there are significantly more than in the baselines, unless what they cost in
@@ -189,14 +196,15 @@ def straggler_veto(
     if p >= level or spare > extra:
         return None
     is_known = math.isfinite(extra)
-    return Reason(
-        Why.STRAGGLERS,
+    return say(
+        "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} "
+        "of the baselines (p = {p:.3f}); with them the change is {change:percent}",
         slow=slow,
         steps=steps,
         baselines_slow=base_slow,
         baselines_steps=base_steps,
         p=p,
-        change=relative(comparison.estimate - extra) if is_known else None,
+        change=relative(comparison.estimate - extra) if is_known else say("unknown"),
     )
 
 
@@ -248,7 +256,7 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
-def screened(base: Verdict, how: Reason) -> Verdict:
+def screened(base: Verdict, how: Message) -> Verdict:
     """Return a verdict before its arm is decided: how its figures came about so far."""
     return replace(base, kind=VerdictKind.SCREENED, method=how)
 
@@ -305,12 +313,12 @@ def compared(
 ) -> Comparison | NoComparison:
     """Compare an arm of fitted blocks with the baseline, `alpha` shared by `family` arms."""
     if fit is None:
-        return NoComparison(reason=Reason(Why.NO_SCORED_BLOCK))
+        return NoComparison(reason=say("no block holds a scored baseline and another scored arm"))
     return compare(fit, arm, family=family, alpha=alpha)
 
 
 def with_comparison(
-    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[Reason]
+    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[Message]
 ) -> Verdict:
     """Return a verdict with the figures of a comparison, as relative changes."""
     return replace(
@@ -337,13 +345,13 @@ def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
     return tuple(job_id for each in trials for job_id in each.job_ids)
 
 
-def score_flags(trials: Sequence[TrialResult]) -> tuple[Reason, ...]:
+def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
     """Return how many of the scored trials carry which flag."""
     scores: list[Score] = [score for each in trials if (score := usable(each))]
     names = list(dict.fromkeys(flag for score in scores for flag in score.flags))
     counts = {name: sum(name in score.flags for score in scores) for name in names}
     return tuple(
-        Reason(Why.FLAGGED, flag=name, count=count, trials=len(scores))
+        say("{flag} in {count} of {trials} trials", flag=name, count=count, trials=len(scores))
         for name, count in counts.items()
     )
 
@@ -354,7 +362,7 @@ def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
     base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
     scored = [each for each in every if usable(each)]
     if scored:
-        kind, method = VerdictKind.EQUIVALENT, Reason(Why.THE_REFERENCE)
+        kind, method = VerdictKind.EQUIVALENT, say(THE_REFERENCE)
         flags = score_flags(scored)
         return replace(measured(base, scored), kind=kind, delta=0.0, method=method, reasons=flags)
     final = [each for each in every if each.status.is_final]

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
+from pytest_xlatune.model.message import Message, say, several, verbatim
 from pytest_xlatune.model.profile import Key, Profile, is_part, settings_of
-from pytest_xlatune.model.reason import Reason, Why, several, verbatim
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.search import DEPLOYED, Point
@@ -77,8 +77,8 @@ class Offered:
 
     most: int
     candidates: Iterator[Profile]
-    objections: Mapping[Reason, Mapping[Key, str]] = field(default_factory=dict)
-    told: tuple[Reason, ...] = ()
+    objections: Mapping[Message, Mapping[Key, str]] = field(default_factory=dict)
+    told: tuple[Message, ...] = ()
 
 
 class Waves:
@@ -107,7 +107,7 @@ class Waves:
         self.begun: set[str] = set()
         self.unfilled = 0
         self.evidence: Trial | None = None
-        self.told: list[Reason] = []
+        self.told: list[Message] = []
         self._all = list(sweep.profiles)  # those that are known so far
         waits: list[str] = []
         for rule in sweep.rules:
@@ -255,7 +255,7 @@ class Waves:
         most = offered.most
         free = most - len(kept)
         made = []
-        refused: dict[str, Reason] = {}
+        refused: dict[str, Message] = {}
         ids = {each.id for each in self._all}
         seen = set(map(key, (*self._all, ALIAS)))
         critic = self._critic()
@@ -309,7 +309,15 @@ class Waves:
         asked, refused = self._next_round(rule, kept, planned, told, most=most)
         own = (*kept, *asked)
         is_open = len(asked) == most and len(own) < rule.slots
-        said = [Reason(Why.SEARCH_SO_FAR, wave=rule.wave, tried=len(kept), points=rule.points)]
+        said = [
+            say(
+                "{wave}: the search measured {tried} of {points} candidates; the best of them "
+                "go on to fresh blocks of ordinary jobs, which alone decide",
+                wave=rule.wave,
+                tried=len(kept),
+                points=rule.points,
+            )
+        ]
         return Filled(
             profiles=own,
             slotted=own,
@@ -326,7 +334,7 @@ class Waves:
         told: Mapping[Point, float],
         *,
         most: int,
-    ) -> tuple[list[Profile], dict[str, Reason]]:
+    ) -> tuple[list[Profile], dict[str, Message]]:
         """Return the candidates of the next round, and why others have no place in it."""
         key, critic = self.sweep.effective.key, self._critic()
         seen = set(map(key, (*self._all, *kept, ALIAS)))
@@ -346,7 +354,7 @@ class Waves:
             if len(each) - each.count(DEPLOYED) > 1 and bad.intersection(enumerate(each))
         }
         asked: list[Profile] = []
-        refused: dict[str, Reason] = {}
+        refused: dict[str, Message] = {}
         while len(asked) < most:
             found = rule.asked(
                 told,
@@ -397,17 +405,25 @@ class Waves:
         if len(kept) >= rule.slots:
             return Offered(most=rule.slots, candidates=candidates)
         idle = self._useless(rule)
-        objections = {Reason(Why.GAINS_NOTHING, arm=each): idle[each] for each in idle}
+        objections = {
+            say("confirmed to gain nothing: {arm}", arm=each): idle[each] for each in idle
+        }
         if isinstance(rule, Stacks) and self._is_first_look(rule, kept):
             return Offered(most=rule.first, candidates=candidates, objections=objections)
         short = self._short(rule, pool, kept) if isinstance(rule, Stacks) else {}
-        told: tuple[Reason, ...] = ()
+        told: tuple[Message, ...] = ()
         if isinstance(rule, Stacks) and short:
             ran = {each.id for each in kept}
             own = (each for each in candidates if each.id in ran)
             more = rule.again(leaders, pool=pool, short=short.values())
             candidates = itertools.chain(own, more)
-            told = (Reason(Why.FELL_SHORT, wave=rule.wave, arms=tuple(short)),)
+            told = (
+                say(
+                    "{wave}: {arms} fell short of its parts: no further stack holds all",
+                    wave=rule.wave,
+                    arms=tuple(short),
+                ),
+            )
         return Offered(most=rule.slots, candidates=candidates, objections=objections, told=told)
 
     def _is_first_look(self, rule: Stacks, kept: Sequence[Profile]) -> bool:
@@ -454,7 +470,7 @@ class Waves:
             and is_ours(each.trial, protocols=self.sweep.orders.protocols)
         }
 
-    def _critic(self) -> Callable[[Profile], Reason | None]:
+    def _critic(self) -> Callable[[Profile], Message | None]:
         """Return what says why a derived profile is not worth a trial.
 
         The program is asked too, once an evidence run of the baseline has named its collectives.
@@ -467,7 +483,7 @@ class Waves:
             context = replace(context, program=Shape.of_kinds(kinds))
         known = self.sweep.objections.setdefault(kinds, {})
 
-        def why(profile: Profile) -> Reason | None:
+        def why(profile: Profile) -> Message | None:
             key = f"{profile.id} {profile.settings_text}"
             if key not in known:
                 text = why_not(profile, context)

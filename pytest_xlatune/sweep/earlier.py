@@ -21,13 +21,12 @@ from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledge
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 from pytest_xlatune.report.leaderboard import shown_cell
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import Noise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
@@ -53,7 +52,7 @@ class Calibration(Record, frozen=True, kw_only=True):
 
     cell_digest: str
     noise: Noise
-    outlook: Reason
+    outlook: Message
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA

@@ -21,13 +21,13 @@ from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import claims
 from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question, Study
 from pytest_xlatune.studies.derived import Slot
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study

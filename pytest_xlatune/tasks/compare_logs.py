@@ -21,7 +21,7 @@ from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.message import Message, sentence, verbatim
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
@@ -32,7 +32,6 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.text import counted, fine, size
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.score import rescore
@@ -190,7 +189,7 @@ def compare_sides(
 
 def _in_one_window(
     sides: Sequence[Side], protocol: Protocol
-) -> tuple[list[Side], tuple[Reason, ...]]:
+) -> tuple[list[Side], tuple[Message, ...]]:
     """Score all jobs in one window."""
     window = common_window([job.score for side in sides for job in side.jobs], protocol)
     notes = (window.note,) if window.note else ()
@@ -209,7 +208,7 @@ def _in_one_window(
     return moved, notes
 
 
-def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Reason]) -> Compared:
+def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     base = Verdict(

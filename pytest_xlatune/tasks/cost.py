@@ -19,7 +19,7 @@ from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace, JobWork
@@ -183,7 +183,7 @@ def cost_of(
 
 
 def hours_of_both(
-    outline: Sequence[Reason], entries: Sequence[LedgerEntry], *, cell: Cell
+    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, cell: Cell
 ) -> tuple[str, ...]:
     """Say how long the plan of a study takes, and the one without rotation; () where it is one.
 
@@ -192,7 +192,7 @@ def hours_of_both(
         entries: of the ledger of its cell.
         cell: the same.
     """
-    both_of = next((each.fields for each in outline if each.kind is Why.JOBS_OF_BOTH_PLANS), None)
+    both_of = next((each.values for each in outline if each.code is MessageCode.BOTH_PLANS), None)
     if both_of is None:
         return ()
     plans = (

@@ -43,8 +43,8 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
@@ -321,7 +321,9 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
     if row.status not in _OK:
         is_its_own = any(word in row.status for word in _CANNOT)
         status = TrialStatus.DROPPED if is_its_own else TrialStatus.UNMEASURED
-        return replace(result, status=status, reason=Reason(Why.TABLE_SAYS, status=row.status))
+        return replace(
+            result, status=status, reason=say("the table says: {status}", status=row.status)
+        )
     tgs, step_s = row.tgs, row.step_s
     if tokens:
         tgs, step_s = tgs or tokens / (step_s or 1), step_s or tokens / (tgs or 1)

@@ -32,7 +32,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
@@ -47,7 +47,6 @@ from pytest_xlatune.report.lines import (
     tally,
     time_left,
 )
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
@@ -230,7 +229,7 @@ class Feed:
         self._pace = Pace()
         self._milestones: dict[str, Milestones] = {}
         self._has_landed = False
-        self._added: dict[str, Reason] = {}  # study -> what was told of trials that were added
+        self._added: dict[str, Message] = {}  # study -> what was told of trials that were added
 
     @property
     def is_idle(self) -> bool:

@@ -17,13 +17,13 @@ from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.logs.triage import ended_by, primary
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.text import begun, counted, duration, rate, whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compilers import run_in
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.files import chunks_of
 from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, fitting, log_of, read_one
 from pytest_xlatune.tasks.write_sweep import read_command

@@ -44,6 +44,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import (
     BASELINE_ID,
     PGLE,
@@ -68,7 +69,6 @@ from pytest_xlatune.report.page import Live, html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.design import SWEEP_ALPHA

@@ -27,12 +27,11 @@ from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, prima
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
+from pytest_xlatune.model.message import Message, MessageCode, coded, say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import begun, counted, whole
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
@@ -384,7 +383,7 @@ def _scored(
 ) -> Score | NoScore:
     """Return the score; none of a program that ran on the CPU for want of a GPU."""
     if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings):
-        return NoScore(reason=Reason(Why.ON_THE_CPU))
+        return NoScore(reason=say("it found no GPU and ran on the CPU, so its steps have no speed"))
     return score_with(report, protocol, tokens=tokens)
 
 
@@ -489,7 +488,7 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
     return ranks if len(ranks) > 1 else [(None, path)]
 
 
-def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason, ...]:
+def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Message, ...]:
     """Say which ranks take longer for their steps; () where the lines of too few are in hand.
 
     Raises:
@@ -504,16 +503,30 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Reason
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
 
 
-def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Reason, ...]:
+def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, ...]:
     """Say which ranks take longer, or that none does; () of too few ranks or steps."""
     found = watched(seconds_of(ranks), first_step=first_step)
     if found is None:
         return ()
     of = {"ranks": found.ranks, "first": found.first, "last": found.last}
     if not found.stragglers:
-        return (Reason(Why.NO_RANK_SLOWER, spread=found.spread, **of),)
+        return (
+            say(
+                "steps {first}-{last} of {ranks} ranks: none takes clearly longer for a step "
+                "than the others, which differ by {spread:.1%}. Where each step waits for all "
+                "ranks, the lines of a slow one look like those of the others",
+                spread=found.spread,
+                **of,
+            ),
+        )
     return tuple(
-        Reason(Why.RANK_SLOWER, rank=each.rank, slower=each.slower, **of)
+        coded(
+            MessageCode.RANK_SLOWER,
+            "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
+            rank=each.rank,
+            slower=each.slower,
+            **of,
+        )
         for each in found.stragglers
     )
 

@@ -27,12 +27,11 @@ from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import Message, MessageCode, sentence
 from pytest_xlatune.model.metric import Steps
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.stragglers import LEAST_RANKS
 from pytest_xlatune.tasks.read_logs import slower
 
@@ -82,7 +81,7 @@ class Running:
     step: int | None = None
     tgs: float | None = None
     left_s: float | None = None
-    slower: tuple[Reason, ...] = ()
+    slower: tuple[Message, ...] = ()
 
     @property
     def words(self) -> str:
@@ -270,13 +269,13 @@ class Flights:
             slower=() if last is None else self._slower(submission, trial),
         )
 
-    def _slower(self, submission: Submission, trial: Trial) -> tuple[Reason, ...]:
+    def _slower(self, submission: Submission, trial: Trial) -> tuple[Message, ...]:
         """Say which ranks take longer, where each has a log and they are neither few nor many."""
         known = self._ranks.setdefault(submission.folder, _Ranks(trial.protocol.step_pattern))
         with contextlib.suppress(OSError):
             known.read(log_files(self._folder / submission.folder))
         found = slower(known.reader.ranks, first_step=trial.protocol.first_step)
-        return tuple(each for each in found if each.kind is Why.RANK_SLOWER)
+        return tuple(each for each in found if each.code is MessageCode.RANK_SLOWER)
 
     def _read(self, submission: Submission, pattern: str) -> LogReader | None:
         """Read on in the log of rank 0; None before there is one."""

@@ -36,6 +36,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
@@ -48,7 +49,6 @@ from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.study_documents import calibration
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study, profiles_in

@@ -35,6 +35,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
@@ -42,7 +43,6 @@ from pytest_xlatune.model.text import counted, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
 from pytest_xlatune.report.lines import is_pending, speed, standing, words_in_short
 from pytest_xlatune.report.render import compact_lines
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.publish import Known, read_known
 from pytest_xlatune.tasks.running import Flights, Pace, Running

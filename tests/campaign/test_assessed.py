@@ -13,11 +13,11 @@ from pytest_xlatune.campaign.assess import STATUS, Assessment, assess
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 
 STEPS = 15
 CELL = Cell(

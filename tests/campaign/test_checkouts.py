@@ -13,9 +13,9 @@ from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, log, run

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run

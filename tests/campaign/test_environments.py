@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.environment import NodeEnvironment
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.reason import Reason
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers import scripted
 
@@ -60,7 +59,7 @@ def views(made: Campaign, folder: Path) -> tuple[dict[str, Any], str]:
 
 def said_of(record: dict[str, Any]) -> list[str]:
     """The sentences of what changed on the way."""
-    return [sentence(Reason.from_json(each)) for each in record["changes"]]
+    return [sentence(Message.from_json(each)) for each in record["changes"]]
 
 
 def epochs(made: Campaign) -> list[int]:

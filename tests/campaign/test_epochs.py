@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Resumed
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.publish import document_of, read_known
 from tests.helpers import scripted
 

@@ -10,8 +10,8 @@ from pytest_xlatune.campaign import CampaignStopped
 from pytest_xlatune.campaign._limits import Spending
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import read_known

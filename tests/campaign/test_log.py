@@ -15,9 +15,9 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run

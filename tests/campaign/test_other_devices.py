@@ -22,10 +22,10 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.environment import NodeEnvironment
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report.words import sentence
 from tests.helpers import scripted
 
 GPU, CPU = "sm_9.0a_gpu", "cpu"

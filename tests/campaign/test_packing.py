@@ -12,11 +12,11 @@ from pytest_xlatune.ledger import EpochCause, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import folder_of_family
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import History, OnNodeFailure
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted

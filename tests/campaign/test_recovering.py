@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign import CampaignStopped
 from pytest_xlatune.campaign.assess import said_of_settings
 from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks import answers as awaiting
 from tests.helpers.scripted import (
     FAILED,

@@ -9,9 +9,9 @@ import pytest
 from pytest_xlatune.campaign import playbook as recovery
 from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
-from pytest_xlatune.report.words import sentence
 
 OK = Outcome(state=State.COMPLETED, exit_code=0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)

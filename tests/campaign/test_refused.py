@@ -13,9 +13,9 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import AllocationOver, QueueFull, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import History, OnNodeFailure
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 

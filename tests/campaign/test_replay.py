@@ -14,9 +14,9 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy

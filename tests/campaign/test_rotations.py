@@ -15,6 +15,7 @@ from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.rotated import SPEC_FILE, WORKER_FILE
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import (
     BlamedAt,
@@ -26,7 +27,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.words import sentence
 from tests.helpers import scripted, turned
 from tests.helpers.scripted import CELL, KILLED, OK, ScriptedExecutor
 from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines

@@ -13,10 +13,10 @@ from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.helpers.scripted import (

@@ -11,10 +11,10 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.failure import SITE_CLASSES, UNKNOWN_CLASSES, FailureClass
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
-from pytest_xlatune.report.words import sentence
 from tests.campaign.test_assessed import assessed
 from tests.helpers.scripted import FAILED, ScriptedExecutor, campaign, failing, run
 

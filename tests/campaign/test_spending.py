@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 

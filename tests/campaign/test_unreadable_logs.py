@@ -11,10 +11,10 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.logs import LogReader
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Outcome, TrialResult, TrialSetting, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Shown, judged
 from tests.helpers.scripted import (
     FAILED,

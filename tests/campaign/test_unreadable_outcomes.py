@@ -10,9 +10,9 @@ import pytest
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.ledger import Decided
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, Submission, TrialStatus
-from pytest_xlatune.report.words import sentence
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 

@@ -17,6 +17,7 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import CHANNELS, Channel, flags_in, on_top
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import (
     Profile,
     profile,
@@ -24,7 +25,6 @@ from pytest_xlatune.model.profile import (
     settings_of,
     shell_exports,
 )
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -103,7 +103,9 @@ def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec.env[name] == "-O1 --auto-cast none"
     assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
     own = options_of(profile("cast", env={name: "-O1"}), ())
-    assert own == Reason(Why.STAYS_FOR_VARIABLE, names=("O1",)), "options are asked for"
+    assert own == say("a library reads {names} when it starts", names=("O1",)), (
+        "options are asked for"
+    )
 
 
 def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(

@@ -25,14 +25,13 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare import compilers as compiling
 from pytest_xlatune.prepare.compile_check import Step
 from pytest_xlatune.prepare.compilers import Compiler
-from pytest_xlatune.report.words import sentence
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"))
 SEEN = "--xla_gpu_all_gather_combine_threshold_bytes"  # acts on the program alone

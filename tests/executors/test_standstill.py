@@ -16,8 +16,8 @@ import pytest
 from pytest_xlatune.executors import look_at_hang, payload
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.words import sentence
 from tests.helpers.payloads import Start, outcome
 from tests.helpers.waiting import until
 

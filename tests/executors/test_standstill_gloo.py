@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.executors.folder import ask_what_hangs, log_files, read_standstill, write_spec
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.words import sentence
 from tests.helpers.payloads import Start
 from tests.helpers.waiting import until
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,

@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Action,
     EvidenceResult,

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report.covered import Covered, Elsewhere

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.message import say, verbatim
 from pytest_xlatune.model.profile import BASELINE, profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -228,7 +228,9 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
                 "tree",
                 "INVALID",
                 None,
-                reasons=(Reason(Why.UNMEASURED, why=verbatim("node002 went down")),),
+                reasons=(
+                    say("it could not be measured: {why}", why=verbatim("node002 went down")),
+                ),
             ),
         ),
         reference=Verdict(

@@ -25,7 +25,7 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 
 
 def called(node: ast.Call) -> str:
-    """Return the name that is called, `Reason` or `say.count`; an empty text for a longer one."""
+    """Return the name that is called, `say` or `say.count`; an empty text for a longer one."""
     match node.func:
         case ast.Name(id=name):
             return name

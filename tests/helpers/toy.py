@@ -12,7 +12,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.report import Subject
@@ -61,7 +61,7 @@ class ToyStudy(RankedCells["ToyWalk"], frozen=True, kw_only=True):
     def ids(self) -> Sequence[str]:
         return [cell.config_tag for cell in self.cells]
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
 
     def begin(self, history: History) -> ToyWalk:

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Blamed,
     BlamedAt,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_xlatune.model.reason import Reason
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import Message, sentence
 
 
 def in_words(told: Any) -> str:
     """Return the sentence of a reason, those of several in one line, "" of none."""
     if isinstance(told, list):
         return " ".join(map(in_words, told))
-    return sentence(Reason.from_json(told)) if told else ""
+    return sentence(Message.from_json(told)) if told else ""

@@ -32,7 +32,7 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.reason import Reason, verbatim
+from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.record import (
     AnyRelativePath,
     JobId,
@@ -213,7 +213,7 @@ SOME: dict[Any, st.SearchStrategy[Any]] = {
     AnyRelativePath: st.sampled_from(["", "dump"]),
     JobId: st.just("4711"),
     Json: st.none() | st.booleans() | TEXTS,
-    Reason: st.builds(verbatim, TEXTS),
+    Message: st.builds(verbatim, TEXTS),
     type(None): st.none(),
     # what users construct is checked by itself
     Trial: st.just(next(each.trial for each in STORY if isinstance(each, TrialPlanned))),
@@ -267,7 +267,9 @@ NOTED = '{"schema":4,"at":1.0,"event":"noted","text":%s}\n'
         pytest.param((NOTED % '"a"')[:-3] + "\n", "unreadable line", id="cut"),
         pytest.param(NOTED % ("[" * 10_000), "noted: ", id="nested 10,000 deep"),
         pytest.param(
-            NOTED % ('"a","why":' + '{"a":' * 10_000), "unreadable line", id="deep in a reason"
+            NOTED % ('"a","why":{"text":"b","values":' + '{"c":' * 10_000),
+            "unreadable line",
+            id="deep in a message",
         ),
         pytest.param(
             NOTED % 1, r"noted: Expected `str`, got `int` - at `\$.text`", id="wrong kind"

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from pytest_xlatune.ledger import Decided, EpochBegan, EpochCause
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action
-from pytest_xlatune.report.words import sentence
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,7 @@ from pytest_xlatune.report.words import sentence
     [
         pytest.param(
             Decided(trial_id="t", attempt=1, next=Next.RETRY, evidence="local: signal 9",
-                    shown=Reason(Why.LAST_STEP, step=2, steps=15)),
+                    shown=say("the last step is {step} of {steps}", step=2, steps=15)),
             "proof", "local: signal 9; the last step is 2 of 15",
             id="a scheduler's words, and how far it came",
         ),

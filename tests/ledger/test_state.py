@@ -7,7 +7,7 @@ import pytest
 from pytest_xlatune.ledger import CampaignOpened, Ledger, Noted, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.result import State, TrialStatus
 from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, trial
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.logs.standstill import HangLook, SeenProcess, Standstill, standstill
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import sentence
 
 AT = ("/x/site-packages/jax/_src/array.py:8 _value", "/home/u/train.py:40 main")
 

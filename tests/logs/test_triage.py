@@ -10,8 +10,8 @@ from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
-from pytest_xlatune.report.words import sentence
 
 PROTOCOL = Protocol(steps=15)
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."

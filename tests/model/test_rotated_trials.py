@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.ledger import AttemptEnded
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import (
     Blamed,
     BlamedAt,
@@ -86,7 +86,7 @@ def through_json(data: object) -> object:
 def test_a_rotation_and_its_result_come_back_equal() -> None:
     assert Trial.from_json(through_json(TRIAL.to_json())) == TRIAL
     assert TrialResult.from_json(through_json(RESULT.to_json())) == RESULT
-    untold = replace(RESULT, rotation=RotationResult(reason=Reason(Why.NO_TURN_BEGAN)))
+    untold = replace(RESULT, rotation=RotationResult(reason=say("no turn began")))
     assert TrialResult.from_json(through_json(untold.to_json())) == untold
     end = AttemptEnded(
         trial_id=TRIAL.id, attempt=1, outcome=Outcome(state=State.FAILED), blamed=BLAMED

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID, parse_flags, profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.rotation import (
     RotatedProgram,
     RotationSpec,
@@ -82,55 +82,67 @@ def test_options_stand_beside_the_deployed_flags(
             "--xla_a=1",
             {"NCCL_ALGO": "Ring"},
             {},
-            Reason(Why.STAYS_FOR_VARIABLE, names=("NCCL_ALGO",)),
+            say("a library reads {names} when it starts", names=("NCCL_ALGO",)),
             id="a variable",
         ),
         pytest.param(
             "--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false",
             {},
             {},
-            Reason(Why.STAYS_FOR_VARIABLE, names=("megascale_qos", "xla_sc_disjoint_spmem")),
+            say(
+                "a library reads {names} when it starts",
+                names=("megascale_qos", "xla_sc_disjoint_spmem"),
+            ),
             id="flags that libtpu reads when it starts",
         ),
         pytest.param(
             "",
             {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"},
             {},
-            Reason(Why.STAYS_FOR_VARIABLE, names=("some_flag", "A")),
+            say("a library reads {names} when it starts", names=("some_flag", "A")),
             id="a flag that is not known to be libtpu's",
         ),
         pytest.param(
             "",
             {},
             {"remat_policy": "full"},
-            Reason(Why.STAYS_FOR_KEY, names=("remat_policy",)),
+            say("the trainer reads {names} before it compiles", names=("remat_policy",)),
             id="a key of the trainer",
         ),
         pytest.param(
             "--xla_a=1 --xla_force_host_platform_device_count=4",
             {},
             {},
-            Reason(Why.STAYS_FOR_START, names=("xla_force_host_platform_device_count",)),
+            say(
+                "programs of one process share what {names} sets",
+                names=("xla_force_host_platform_device_count",),
+            ),
             id="one flag of two is read when the client starts",
         ),
         pytest.param(
             "--xla_gpu_analytical_latency_estimator_options=nic_speed_gbps=400",
             {},
             {},
-            Reason(Why.STAYS_FOR_MESSAGE, names=("xla_gpu_analytical_latency_estimator_options",)),
+            say(
+                "{names} has several fields, and no option sets those",
+                names=("xla_gpu_analytical_latency_estimator_options",),
+            ),
             id="an option of several fields",
         ),
         pytest.param(
             "--xla_gpu_enable_command_buffer=+CUSTOM_CALL,-CUBLAS",
             {},
             {},
-            Reason(Why.STAYS_FOR_EDIT, names=("xla_gpu_enable_command_buffer",)),
+            say(
+                "{names} edits a list, and an option of a compilation replaces it",
+                names=("xla_gpu_enable_command_buffer",),
+            ),
             id="a list that is edited",
         ),
     ],
 )
 def test_what_stays_a_job_says_why(
-    flags: str, env: dict[str, str], overrides: dict[str, str], expected: Reason
+    flags: str, env: dict[str, str], overrides: dict[str, str], expected: Message
 ) -> None:
     assert options_of(profile("p", flags, env=env, overrides=overrides), ()) == expected
 

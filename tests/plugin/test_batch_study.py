@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
-from pytest_xlatune.report.words import sentence
 from tests.helpers.sessions import quick_trials
 from tests.helpers.waiting import until
 from tests.studies.test_batch_size import drive, scored, study_of

@@ -66,7 +66,7 @@ def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_on
     assert words in noted
     assert "unseen=(" in noted
     (ledger,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    before = ledger.read_text(encoding="utf-8").partition('-unseen"')[0].splitlines()
+    before = ledger.read_text(encoding="utf-8").partition("SiteSettings(unseen")[0].splitlines()
     ended = [each for each in map(json.loads, before[:-1]) if each["event"] == "trial-ended"]
     arms = [each["result"]["trial"]["profile"]["id"] for each in ended]
     assert len([arm for arm in arms if arm not in ("baseline-deployed", "same")]) <= 1

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.sessions import run_inside
@@ -51,7 +51,7 @@ def test_a_failed_assertion_explains_itself(loaded: None, pytester: pytest.Pytes
     pytester.makepyfile(
         """
         from pytest_xlatune.tasks.answers import Measured
-        from pytest_xlatune.model.reason import verbatim
+        from pytest_xlatune.model.message import MessageCode, coded, say, verbatim
         from pytest_xlatune.model.result import Verdict, VerdictKind
 
         def test_gain():

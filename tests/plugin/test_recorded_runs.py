@@ -17,10 +17,9 @@ import pytest
 
 from pytest_xlatune.executors.folder import read_outcomes, with_probe, write_spec
 from pytest_xlatune.launchers.program import PROBE_FILE
-from pytest_xlatune.model.reason import Reason
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.plugin.conftest import PROFILES, SWEEP_FILE
 
@@ -138,11 +137,11 @@ def test_an_upgrade_over_night_begins_an_epoch_and_is_said(folder: Any, run: str
     done = getattr(folder, run)("-m", "confirm")
     (began,) = folder.events("epoch-began")
     assert began["cause"] == "changed"
-    was = {"kind": "version-changed", "name": "jaxlib", "was": "0.9.0", "now": "0.10.2"}
-    assert began["changes"] == [was]
+    was = {"name": "jaxlib", "was": "0.9.0", "now": "0.10.2"}
+    assert [each["values"] for each in began["changes"]] == [was]
     assert set(epochs(folder)) == {0, 1}
     changed = f"on {began['nodes'][0]} changed: jaxlib 0.9.0 -> 0.10.2"
-    assert [sentence(Reason.from_json(each)) for each in record(folder)["changes"]] == [changed]
+    assert [sentence(Message.from_json(each)) for each in record(folder)["changes"]] == [changed]
     text = folder.read("reports/pretend-tuning.md")
     assert f"Changed on the way: {changed}: nothing compares across it" in text.replace("\\", "")
     assert "a new epoch: on" in done.stdout.str()
@@ -160,7 +159,7 @@ def test_an_edit_of_the_trainer_is_a_change_and_one_of_the_sweep_file_is_none(fo
         trainer.write("# a change\n")
     folder.run("-m", "confirm")
     (began,) = folder.events("epoch-began")
-    assert began["changes"] == [{"kind": "code-changed", "folder": str(folder.path)}]
+    assert [each["values"] for each in began["changes"]] == [{"folder": str(folder.path)}]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.result import Effect, Verdict, VerdictKind
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.report.claims import (

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report import cell_documents as cells
@@ -97,7 +97,14 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     lost = LostRuns(lost=2, runs=4, to=(verbatim("hang"),))
-    why = Reason(Why.SURVIVORS, runs=lost.told, baselines_lost=0, baselines=8)
+    why = coded(
+        MessageCode.SURVIVORS,
+        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
+        "the fast ones",
+        runs=lost.told,
+        baselines_lost=0,
+        baselines=8,
+    )
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
         retries=3, reasons=(why,),
@@ -114,7 +121,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     assert "2 of 4 runs lost: hang" in paragraph(slow)
     told = json.loads(leaderboard_json(dataclasses.replace(FINISHED, conclusion=conclusion)))
     (verdict,) = told["conclusion"]["verdicts"]
-    assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [{"kind": "said", "text": "hang"}]}
+    assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [verbatim("hang").to_json()]}
     assert (verdict["hangs"], verdict["retries"]) == (5, 3)
 
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.metric import TGS, Figure, Metric
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report import Subject

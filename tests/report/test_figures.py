@@ -357,7 +357,7 @@ FIGURES: Sequence[tuple[str, Of, Of, Any]] = (
     ),
     (
         "interval by which it is one",
-        lambda it: [it.verdict("tree")["reasons"][0][end] for end in ("low", "high")],
+        lambda it: [it.verdict("tree")["reasons"][0]["values"][end] for end in ("low", "high")],
         lambda it: it.blocks.interval("tree", 0.90),
         (-0.00128341614, 0.0021076177),
     ),

@@ -17,10 +17,10 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.pairs import CONCLUSION as CONCLUSION_ARM
 from pytest_xlatune.model.pairs import NetworkRecord
 from pytest_xlatune.model.profile import BASELINE, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import (
     Action,

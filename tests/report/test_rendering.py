@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable

@@ -45,9 +45,57 @@ NAMES = {
 NAMES |= {"PP", "FSDP", "sparse", *VerdictKind, *"not measured yet".split()}  # noqa: SIM905
 
 
+# messages of other layers that stand in the document: of a verdict, of nodes, of an origin
+QUOTED = (
+    "faster: {low:percent} to {high:percent} (95 %)",
+    "slower: {low:percent} to {high:percent} (95 %)",
+    (
+        "cannot tell: {low:percent} to {high:percent} (95 %); a change of "
+        "{mde80:percent} would be found with 80 % power"
+    ),
+    "no relevant difference: {low:percent} to {high:percent} (90 %)",
+    (
+        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may "
+        "be the fast ones"
+    ),
+    "{lost} of {runs} runs lost: {to}",
+    "{lost} of {runs} runs lost",
+    "hang",
+    (
+        "{slow} of its {steps} steps straggle against {baselines_slow} of "
+        "{baselines_steps} of the baselines (p = {p:.3f}); with them the change is "
+        "{change:percent}"
+    ),
+    "{parts: and }, {share:size} of a step",
+    "{parts: and } alone, {share:size} of a step",
+    "on {nodes} changed: {changes:; }",
+    "nodes are {nodes}, were {were}",
+    "{cls}: resumed {nodes}",
+    "{cls}: fit again: {nodes}",
+    "{cls}: the site did {action}{faults}",
+    "; {faults}",
+    "; after scontrol update State=RESUME: {faults}",
+    "{faults:; }",
+    "{name} {was} -> {now}",
+    "the trainer's Python files in {folder}",
+    "the commit of {folder} {was} -> {now}",
+    "stacked, for the screen showed {leaders}",
+    "flags and shape together: {leaders: and } in the screen",
+    "beside {setting} of {leader} in the screen",
+    "found by the search of {wave}",
+    "{number} {name}",
+    "and {more} more",
+    "absent",
+    "unknown",
+    "{reasons:; }",
+    "the baseline under an alias: an A/A control",
+)
+
+
 def msgids() -> Iterator[str]:
-    """Every text that the code gives to `say`, `say.count` or `N_`."""
-    for path in FOLDER.rglob("*.py"):
+    """Every text that the document can say: those of `report/`, and the quoted messages."""
+    yield from QUOTED
+    for path in FOLDER.glob("*.py"):
         for node in nodes_of(path):
             if isinstance(node, ast.Call):
                 name = called(node)
@@ -84,6 +132,16 @@ def test_the_code_and_the_catalog_have_the_same_msgids() -> None:
     text = CATALOG.read_text(encoding="utf-8")
     known = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
     assert sorted(each.replace('\\"', '"') for each in known) == sorted(set(msgids()))
+
+
+def test_the_quoted_messages_stand_in_the_code() -> None:
+    texts = {
+        node.value
+        for path in FOLDER.parent.rglob("*.py")
+        for node in nodes_of(path)
+        if isinstance(node, ast.Constant)
+    }
+    assert set(QUOTED) <= texts
 
 
 def test_every_translation_is_there_with_the_literals_of_its_msgid(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,

@@ -14,8 +14,8 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 from tests.helpers.scripted import CELL
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import Comparison, VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.blocks import (
     IDENTICAL,
     ArmFit,

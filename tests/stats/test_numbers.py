@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used
 
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.stats.design import (
     Plan,
     Refusal,
@@ -199,10 +199,10 @@ def test_a_large_budget_is_used(asked: tuple[int, int]) -> None:
     ("asked", "said"),
     [
         ((25, 50), "0 jobs"),
-        ((25, 65), "8 jobs of 65 are kept for spare blocks"),
-        ((25, 150), "2 jobs of 150 are kept for spare blocks"),
+        ((25, 65), "the plan keeps 8 jobs of 65 for spare blocks"),
+        ((25, 150), "the plan keeps 2 jobs of 150 for spare blocks"),
         ((25, 90), "one more block takes 5"),
-        ((25, 87), "1 job of 87 is kept for spare blocks"),
+        ((25, 87), "the plan keeps 1 job of 87 for spare blocks"),
         ((25, 300), "20 blocks are the most planned here; `blocks=` asks for more"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_xlatune.report.words import sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.stats.design import MAX_BLOCKS, Plan, Refusal, plan
 from pytest_xlatune.stats.rotations import JobPace, JobWork, TurnLayout
 
@@ -57,7 +57,7 @@ def test_blocks_behind_rotations(
 def test_too_few_jobs_behind_rotations_only_rank_and_say_what_would_do() -> None:
     found = plan(25, 10, turned=25, rotations=3)
     assert isinstance(found, Refusal)
-    least = found.why.fields["least"]
+    least = found.why.values["least"]
     assert isinstance(plan(25, least, turned=25, rotations=3), Plan)
     assert isinstance(plan(25, least - 1, turned=25, rotations=3), Refusal)
     assert str(least) in sentence(found.why)

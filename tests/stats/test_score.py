@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.metric import Logged
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import _median as middle_of
 from pytest_xlatune.stats.score import rescore, score, window_steps
 

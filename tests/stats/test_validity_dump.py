@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import Effect
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.validity import Options, Shown, contradictions, judged
 
 ON = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -94,7 +93,11 @@ def test_what_xla_silently_drops_was_not_in_effect() -> None:
     shown = Shown(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
     settings = judged(overlap, shown, deployed="")
     (setting,) = (each for each in settings if each.effect is Effect.CONTRADICTED)
-    assert setting.why == Reason(Why.CUT_OFF, seen=None, at=", --xla_gpu_autotune_level=0")
+    assert setting.why == say(
+        "{seen}, for XLA stops reading at '{at}'",
+        seen=say("not set"),
+        at=", --xla_gpu_autotune_level=0",
+    )
     assert setting.seen == ""
     (reason,) = contradictions(settings)
     assert "not set" in sentence(reason)

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import rescore, score
 from pytest_xlatune.stats.window import common_window, first_half_excess, steady_start
 

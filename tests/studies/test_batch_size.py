@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import say, sentence, verbatim
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -32,7 +32,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.batch_size import (
     BEST_FILE,
@@ -206,7 +205,7 @@ def test_every_value_of_a_list_is_tried_upwards_and_no_further_than_fits() -> No
     assert (unfit.kind, unfit.can_run) == (VerdictKind.INVALID, False)
     assert "88.25 GiB" in sentence(unfit.reasons[0])
     assert untried.kind is VerdictKind.SCREENED
-    assert untried.reasons == (Reason(Why.LARGER_THAN_UNFIT, unfit="16"),)
+    assert untried.reasons == (say("larger than {unfit}, which did not fit", unfit="16"),)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.noise import SlotTrial, slot_noise
 from pytest_xlatune.studies.calibration import Calibrated, CalibrationStudy, found_by
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -24,7 +24,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.change_point import posterior
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 from tests.helpers import benchmarks

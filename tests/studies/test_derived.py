@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import Why, verbatim
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, profiles_in
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
@@ -92,7 +91,10 @@ def test_the_values_are_those_beside_the_leaders() -> None:
     for name in names:
         found = next(each for each in profiles_in(sweep, done) if each.id == name)
         assert found.origin is not None
-        assert (found.wave, found.origin.kind) == ("wave4", Why.BESIDE_LEADER)
+        assert (found.wave, found.origin.text) == (
+            "wave4",
+            "beside {setting} of {leader} in the screen",
+        )
     assert len(names) == 3
 
 

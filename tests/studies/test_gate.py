@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -27,7 +27,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.claims import no_regression
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline

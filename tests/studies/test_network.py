@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,
@@ -25,7 +26,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import live_line, standing
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.network_check import (
     CONCLUSION,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -26,7 +26,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes, NodesRecord, NodeStudy
 from pytest_xlatune.sweep.earlier import read_reference
@@ -232,7 +231,7 @@ def test_a_hard_error_in_its_own_log_makes_a_node_unhealthy(effect: float, block
     assert set(said.values()) == {"HEALTHY"}
     found = concluded.verdict("node002")
     assert found is not None
-    own = Reason(Why.OWN_LOG, lines=("Xid 79 GPU 3",))
+    own = say("its own log: {lines: | }", lines=("Xid 79 GPU 3",))
     assert (own in found.reasons) is was_told
     assert ("node002" in record(concluded).healthy) is not was_told
     runs = [each.trial.block for each in history if each.trial.arm == "node002"]

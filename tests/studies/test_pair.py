@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
 from pytest_xlatune.model.result import TrialResult, VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.message import Message, sentence, verbatim
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -25,7 +25,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.examples import tried
 
@@ -65,7 +64,7 @@ def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[Tr
     return tuple(done)
 
 
-def told(reasons: Sequence[Reason]) -> list[str]:
+def told(reasons: Sequence[Message]) -> list[str]:
     """The sentences: their figures are rounded, and another order of sums shows in no digit."""
     return list(map(sentence, reasons))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile, settings_of
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -22,7 +23,6 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH, Language, Say
 from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remarks
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
 from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
 from pytest_xlatune.studies.parts import entering

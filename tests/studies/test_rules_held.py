@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.derived import Around, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.candidates import (

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.search import ask, count_of, points_of
@@ -93,7 +92,14 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     assert best.n == len(deciding) >= 3
     origin = next(each.origin for each in sweep.slots_of(done).values() if each.id == best.arm)
     assert sentence(origin) == "found by the search of wave4"
-    assert any(each.kind is Why.SEARCH_SO_FAR for each in found.notes)
+    assert any(
+        each.text
+        == (
+            "{wave}: the search measured {tried} of {points} candidates; the best of them go on "
+            "to fresh blocks of ordinary jobs, which alone decide"
+        )
+        for each in found.notes
+    )
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 

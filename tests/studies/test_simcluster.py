@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import Score, TrialStatus
 from pytest_xlatune.stats.noise import Noise, estimate_noise
 from pytest_xlatune.stats.score import score
@@ -123,14 +122,35 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     )
     conclusion, _ = simulated.sweep(world, 2)
     (told,) = (each for each in conclusion.verdicts if each.arm == "p000")
-    assert any(reason.kind is Why.STEADY_LATER for reason in told.reasons)
     assert any(
-        note.kind is Why.UNLIKE_WARMUPS and note.fields["arms"][0] == "p000"
+        reason.text
+        == (
+            "its steps become steady later than the baseline's ({excess:percent} in the first "
+            "half of the window): the change is understated; run more steps"
+        )
+        for reason in told.reasons
+    )
+    assert any(
+        note.text
+        == (
+            "profiles differ in warm-up from the baseline: {arms}; the window of all trials "
+            "starts at step {step}"
+        )
+        and note.values["arms"][0] == "p000"
         for note in conclusion.notes
     )
     plain, _ = simulated.sweep(dataclasses.replace(world, warming={}), 2)
-    found = {why.kind for each in plain.verdicts for why in each.reasons}
-    assert not found & {Why.STEADY_LATER, Why.STEADY_EARLIER}
+    found = {why.text for each in plain.verdicts for why in each.reasons}
+    assert not found & {
+        (
+            "its steps become steady later than the baseline's ({excess:percent} in the first "
+            "half of the window): the change is understated; run more steps"
+        ),
+        (
+            "its steps become steady earlier than the baseline's ({excess:percent} in the first "
+            "half of the window): the change is overstated; run more steps"
+        ),
+    }
 
 
 @pytest.mark.parametrize(

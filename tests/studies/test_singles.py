@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.derived import NO_AIM, Stacks, placed
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -260,6 +260,6 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     assert "pgle-profile" not in of_wave(done, "wave2")
     told = " | ".join(map(sentence, sweep.conclude(done).notes))
     assert "wave2: no pgle-profile: the trace of" in told
-    assert rule(candidates=(), pgle=True).fills.fields["candidates"] == 1
+    assert rule(candidates=(), pgle=True).fills.values["candidates"] == 1
     with pytest.raises(ConfigError, match=r"pgle=True needs the trace of an evidence run"):
         rule(pgle=True, evidence=False)

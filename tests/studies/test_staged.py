@@ -9,7 +9,7 @@ import pytest
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import say, sentence, verbatim
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -24,7 +24,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.leaderboard import headline
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.verdicts import level_kind
@@ -247,7 +246,7 @@ def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
             assert each.word == "CANNOT TELL"
     best = next(each for each in found if each.word == "BEST")
     for each in found:
-        if each.against == Reason(Why.THE_BEST) and each.delta is not None:
+        if each.against == say("the best") and each.delta is not None:
             assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))
 
 

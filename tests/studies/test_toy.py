@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,
@@ -23,7 +23,6 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.studies.verdicts import Losses

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import (
     Action,
     Effect,
@@ -24,7 +24,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
@@ -63,9 +62,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert sum(map(bool, held)) >= 26, "95 % of 30 are 28.5"
 
 
-def at_stop_rule(notes: Sequence[Reason]) -> dict[str, float]:
+def at_stop_rule(notes: Sequence[Message]) -> dict[str, float]:
     """Return the profiles that reached it, and their change in percent, as the notes say."""
-    fields = [each.fields for each in notes if each.kind is Why.STOP_RULE]
+    fields = [each.values for each in notes if {"arm", "change"} <= each.values.keys()]
     return {each["arm"]: 100 * each["change"] for each in fields}
 
 
@@ -415,7 +414,10 @@ def test_an_unselected_unmeasured_profile_is_counted_not_listed() -> None:
     sweep = study(selected=frozenset({"p3"}), confirm=False)
     conclusion = sweep.conclude(drive(sweep, cluster({})))
     assert [v.arm for v in conclusion.verdicts] == ["p3"]
-    assert Reason(Why.NEITHER_SELECTED, profiles=24) in conclusion.notes
+    assert (
+        say("{profiles} declared profiles are neither selected nor measured", profiles=24)
+        in conclusion.notes
+    )
     assert conclusion.complete
 
 
@@ -508,7 +510,10 @@ def test_of_a_setting_that_may_not_have_been_in_effect_nothing_is_ruled_out() ->
     assert not [note for note in conclusion.notes if "ruled out" in sentence(note)]
     some = sweep.conclude(drive(sweep, unseen_of("p3", run=run)))
     assert some.tuning.bound is not None
-    assert Reason(Why.NOT_BOUNDED, arms=["p3"]) in some.notes
+    assert (
+        say("{arms} may gain more: nothing shows that the settings were in effect", arms=["p3"])
+        in some.notes
+    )
 
 
 def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:

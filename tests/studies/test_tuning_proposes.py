@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.reason import verbatim
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -224,10 +223,10 @@ def test_jobs_that_are_left_become_further_blocks() -> None:
 
 def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
     said = study(budget=65).outline([])
-    assert sentence(said[1]).startswith("8 jobs of 65 are kept for spare blocks")
-    assert not any("kept for spare" in sentence(each) for each in study(budget=50).outline([]))
+    assert sentence(said[1]).startswith("the plan keeps 8 jobs of 65 for spare blocks")
+    assert not any("for spare blocks" in sentence(each) for each in study(budget=50).outline([]))
     stated = study(budget=65, finalists=3).outline([])
-    assert not any("kept for spare" in sentence(each) for each in stated), (
+    assert not any("for spare blocks" in sentence(each) for each in stated), (
         "stated blocks have no others"
     )
 

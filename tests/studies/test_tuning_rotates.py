@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
-from pytest_xlatune.model.reason import Why
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -23,7 +23,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, JobWork
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Stacks
@@ -89,7 +88,10 @@ def test_25_profiles_in_25_jobs() -> None:
     assert best.ci95[0] < 0.03 < best.ci95[1]
     assert sentence(best.method).startswith("Dunnett, K=5, 4 blocks")
     ranked = verdict(found, "p11")
-    assert ranked.reasons[0].kind is Why.RANKED_IN_TURNS
+    assert ranked.reasons[0].text == (
+        "ranked in rotations: a program may be another one as it is deployed, so that turns "
+        "prove nothing"
+    )
     assert not ranked.is_likely_slower, "turns claim nothing"
     assert ranked.delta == pytest.approx(-0.1, abs=0.01)
     assert found.tuning.bound is None, "what only took turns is not ruled out"
@@ -109,32 +111,34 @@ def test_a_budget_buys_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "kind", "why"),
+    ("machine", "kind", "shown"),
     [
         pytest.param(
-            Machine({"p3": 0.05}, deployed={"p3": 0.0}), "EQUIVALENT", Why.NO_DIFFERENCE,
+            Machine({"p3": 0.05}, deployed={"p3": 0.0}), "EQUIVALENT", {"low", "high"},
             id="fast in turns alone",
         ),
         pytest.param(
-            Machine({"p3": 0.05}, deployed={"p3": 0.15}), "FASTER", Why.FASTER, id="more deployed",
+            Machine({"p3": 0.05}, deployed={"p3": 0.15}), "FASTER", {"low", "high"},
+            id="more deployed",
         ),
         pytest.param(
-            Machine({"p3": 0.05}, losses={"p3": 7.0}), "INVALID", Why.OTHER_LOSS,
+            Machine({"p3": 0.05}, losses={"p3": 7.0}),
+            "INVALID", {"loss", "reference", "tolerance"},
             id="another loss deployed",
         ),
         pytest.param(
             Machine({"p3": 0.05}, fails=lambda each: each.block > 0 and each.arm == "p3"),
-            "INVALID", Why.UNMEASURED, id="its jobs are lost",
+            "INVALID", {"why"}, id="its jobs are lost",
         ),
     ],
 )  # fmt: skip
 def test_what_jobs_say_of_the_deployed_form_is_the_verdict(
-    machine: Machine, kind: str, why: Why
+    machine: Machine, kind: str, shown: set[str]
 ) -> None:
     sweep = turning(12)
     conclusion = sweep.conclude(drive(sweep, machine))
     found = verdict(conclusion, "p3")
-    assert (str(found.kind), found.reasons[0].kind) == (kind, why)
+    assert (str(found.kind), {*found.reasons[0].values}) == (kind, shown)
     assert conclusion.complete
     assert (conclusion.tuning.recipe is not None) is (kind == "FASTER")
     for each in (*found.reasons, *conclusion.notes):
@@ -270,8 +274,11 @@ def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> N
     assert {each.trial.stage for each in done} <= {LOOK, TURNS, CONFIRM}
     found = sweep.conclude(done)
     assert found.complete is (stage == LOOK), "nothing was ranked, and no block decided"
-    kinds = {each.kind for each in found.notes}
-    assert not kinds & {Why.FIRST_ROTATION_FAILED, Why.LOOK_FINDS_NONE}
+    kinds = {each.text for each in found.notes}
+    assert not kinds & {
+        "all profiles are jobs, because the first rotation measured nothing: {said}",
+        "all profiles are jobs, because programs cannot take turns: {said}",
+    }
 
 
 def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:

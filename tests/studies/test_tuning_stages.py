@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import say, sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, place
 from tests.helpers.answers import cluster, drive, knobs, measured, study, verdict
 
@@ -63,7 +62,7 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert again
     for each in again:
         assert verdict(after, each).kind is VerdictKind.SCREENED
-        assert verdict(after, each).reasons[0] == Reason(Why.RANKS_TWICE)
+        assert verdict(after, each).reasons[0] == say("measured twice: ranks only")
     # half a spare block is gone on with as it was planned
     assert sweep.propose(done[:-1]) == (done[-1].trial,)
 

@@ -18,8 +18,8 @@ from pytest_xlatune.logs.triage import diagnose
 from pytest_xlatune.model import redact
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, secrets_in
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import say, sentence, verbatim
 from pytest_xlatune.model.profile import check_unique, profile
-from pytest_xlatune.model.reason import Reason, Why, verbatim
 from pytest_xlatune.model.redact import (
     HIDDEN,
     SHORTEST,
@@ -41,7 +41,6 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import plan
-from pytest_xlatune.report.words import sentence
 from tests.helpers import secrets_planted as planted
 
 SECRET = "hush-hush'\"$hush"
@@ -175,11 +174,13 @@ def test_the_plan_shows_commands_without_secrets() -> None:
 def test_what_a_log_quotes_is_hidden_before_it_is_written_down() -> None:
     said = f"401 for token {SECRET}"
     finding = Finding(cls="other", action=Action.DROP, text=said, detail=SECRET)
-    why = Reason(Why.SEE_LOG, why=Reason(Why.AND_LAST_LINE, said="exit 2", line=said), log="log")
+    why = say(
+        "{why}; its log: {log}", why=say("{said}: {line}", said="exit 2", line=said), log="log"
+    )
     decision = Decision(
         next=Next.DROP, cls="other", detail=said, evidence=said, found=why, shown=verbatim(said)
     )
-    cut = Reason(Why.CUT_OFF, seen=None, at=said)
+    cut = say("{seen}, for XLA stops reading at '{at}'", seen=None, at=said)
     setting = TrialSetting(
         name="xla_a", kind=SettingKind.FLAG, asked="1", effect=Effect.CONTRADICTED, why=cut
     )

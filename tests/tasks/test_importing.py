@@ -15,11 +15,10 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import find_ledgers
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.profile import parse_flags
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 from pytest_xlatune.tasks.publish import Known, document_of, read_known
@@ -106,9 +105,9 @@ def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
     assert oom is not None
     assert tree is not None
     assert not oom.can_run
-    assert oom.reasons == (Reason(Why.TABLE_SAYS, status="oom"),)
+    assert oom.reasons == (say("the table says: {status}", status="oom"),)
     assert tree.can_run
-    assert tree.reasons == (Reason(Why.TABLE_SAYS, status="node failed"),)
+    assert tree.reasons == (say("the table says: {status}", status="node failed"),)
 
 
 def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
     winner = conclusion.verdict("ag-1g")
     assert winner is not None
     assert winner.delta == pytest.approx(1267.5 / 1136.0 - 1)
-    assert winner.reasons == (Reason(Why.NOTHING_RUN_TWICE),)
+    assert winner.reasons == (say("nothing in the table was run twice: its noise is not known"),)
     notes = " ".join(map(sentence, conclusion.notes))
     assert "the table does not tell the settings of ag-1g, async, db" in notes
     said = known(tmp_path / "2", NAMES, no_ops=("async",)).conclusion

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep, load_sweep

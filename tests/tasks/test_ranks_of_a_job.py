@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import MessageCode, coded
 from pytest_xlatune.model.result import State
 from pytest_xlatune.tasks.running import Running
 from tests.helpers.stories import trial
@@ -157,7 +157,15 @@ def test_steps_of_one_rank_says_nothing_of_others(
 
 
 def test_watch_names_a_slower_rank_beside_the_step() -> None:
-    why = Reason(Why.RANK_SLOWER, rank=3, slower=0.07, ranks=8, first=5, last=36)
+    why = coded(
+        MessageCode.RANK_SLOWER,
+        "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
+        rank=3,
+        slower=0.07,
+        ranks=8,
+        first=5,
+        last=36,
+    )
     running = Running(
         trial=trial(), job_id="7", state=State.RUNNING, step=40, slower=(why,)
     )  # fmt: skip

@@ -19,10 +19,10 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import Score, Shares, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import captures_of, dump_of, find_recorded
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import VerdictKind
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.tasks.compare_logs import compare_sides
 from tests.helpers.examples import tried
 

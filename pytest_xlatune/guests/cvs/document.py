@@ -7,9 +7,9 @@ from collections import Counter
 from pytest_xlatune.guests.cvs.thresholds import our_word
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Text, bullets, literal, section
+from pytest_xlatune.report.language import joined
 from pytest_xlatune.report.leaderboard import header, jobs_table, sigma_and_notes
 from pytest_xlatune.report.lines import speed, step
-from pytest_xlatune.report.words import joined
 
 
 def thresholds(subject: Subject) -> Document:

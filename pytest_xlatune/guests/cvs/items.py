@@ -25,10 +25,10 @@ from pytest_xlatune.guests.cvs.logs import ERRORS, error_verdict
 from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, our_word
 from pytest_xlatune.guests.cvs.values import SINGLE, CvsCell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
 from pytest_xlatune.plugin.hooks import OPTIONS_KEY
-from pytest_xlatune.report.words import sentence
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.answers import Measured
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_xlatune import owned
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors.folder import log_files
-from pytest_xlatune.model.reason import verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import counted

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
-from pytest_xlatune.model.reason import Reason, verbatim
 from pytest_xlatune.model.record import Real, Record, digest
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -146,7 +146,7 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         own = deployed(self.cell)
         return (own, *(replace(own, id=each.metric) for each in self.demands))
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it."""
         gated = sum(each.value is not None for each in self.demands)
         jobs = counted(len(self.propose(history)), "trial")
@@ -218,7 +218,9 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         lost = [f"cannot tell: {short} of {self.jobs} jobs do not tell it"] if short else []
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
         told = _because(base, text, *lost)
-        return replace(told, kind=kind, word=WORDS[kind], n=len(values), method=verbatim(method))
+        return replace(
+            told, kind=kind, word=VERDICT_NAMES[kind], n=len(values), method=verbatim(method)
+        )
 
 
 _HELD = {VerdictKind.EQUIVALENT: "pass", VerdictKind.SLOWER: "fail"}
@@ -230,7 +232,7 @@ def our_word(verdict: Verdict) -> str:
 
 
 # a demand that is met says nothing of a difference
-WORDS = {
+VERDICT_NAMES = {
     VerdictKind.EQUIVALENT: "PASS",
     VerdictKind.SLOWER: "FAIL",
     VerdictKind.INCONCLUSIVE: "CANNOT TELL",

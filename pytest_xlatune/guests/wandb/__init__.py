@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import TrialResult, Verdict
 from pytest_xlatune.report.exports import Export, Exported, figure_of, figures, slug
-from pytest_xlatune.report.words import sentence
 
 if TYPE_CHECKING:
     from wandb import Run, Settings

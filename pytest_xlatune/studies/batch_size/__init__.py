@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.sentences import WITH_DETAIL
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import NoComparison, compare, standard_error
@@ -425,24 +426,54 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
         tried = {each.trial.arm for each in self.walked(history).runs.values()}
         return tuple(each for each in self.every_arm if each.id in tried)
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it."""
         del history
         asked, count = self.asked, len(self.values)
         first = self.values[self.start]
         if self.is_listed:
-            kind = Why.VALUES_UPWARDS if asked.grows else Why.VALUES_ONCE
-            how = Reason(kind, values=count, key=asked.key)
+            text = (
+                (
+                    "{values} values of {key}, each once, from the smallest up, until one does "
+                    "not fit"
+                )
+                if asked.grows
+                else "{values} values of {key}, each once"
+            )
+            how = say(text, values=count, key=asked.key)
         else:
             ends = {"least": self.values[0], "most": self.values[-1]}
-            how = Reason(Why.SIZES_FROM, key=asked.key, start=first, step=asked.step, **ends)
+            how = say(
+                "{key} from {start}, in steps of {step:g} between {least} and {most}: the "
+                "ceiling first, then around the best; about 5 to 8 jobs",
+                key=asked.key,
+                start=first,
+                step=asked.step,
+                **ends,
+            )
         pairs = {"key": asked.by, "values": list(self.by_values)}
-        each = Why.WITH_EACH_LISTED if self.is_listed else Why.WITH_EACH
+        each = (
+            ("with each of {values} of {key}: a job for each pair that compiled memory lets fit")
+            if self.is_listed
+            else (
+                "with each of {values} of {key}, where compiled memory lets the pair fit: about "
+                "3 jobs more for each further value"
+            )
+        )
         return (
-            *([Reason(Why.COMPILER_FIRST)] if self.asks_compiler else []),
+            *(
+                [say("first a compiler says which sizes fit: it costs no job")]
+                if self.asks_compiler
+                else []
+            ),
             how,
-            *([Reason(each, **pairs)] if self.by_values else []),
-            Reason(Why.BLOCKS_OF_LEADING, blocks=asked.blocks, budget=self.budget),
+            *([say(each, **pairs)] if self.by_values else []),
+            say(
+                "then {blocks} complete blocks of the leading sizes, four at most: at most "
+                "{budget} jobs in all",
+                blocks=asked.blocks,
+                budget=self.budget,
+            ),
         )
 
     def best(self, conclusion: Conclusion) -> str:
@@ -615,27 +646,38 @@ class BatchWalk(CellWalk[BatchStudy]):
         return next(filter(None, (lane.next_compiled for lane in self.lanes)), None)
 
     @cached_property
-    def stopped(self) -> Reason | None:
+    def stopped(self) -> Message | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
         unknown = [(at, each.said) for at, each in self.answers.items() if each.fits is None]
         if self.study.by_values and unknown:
             # a value that the trainer refuses is one of several
             at, said = unknown[0]
-            why = Reason(Why.WITH_DETAIL, why=said, detail=self.study.labels[at])
-            return Reason(Why.PAIRS_NEED_MEMORY, key=self.study.asked.by, why=why)
+            why = say(WITH_DETAIL, why=said, detail=self.study.labels[at])
+            return say(
+                "pairs with {key} are chosen by compiled memory, and there is none: {why}",
+                key=self.study.asked.by,
+                why=why,
+            )
         over = [own[-1] for own in self.probes.values()]
         for each in over:
             if usable(each) is None and (cause := cause_of(each)) in _STOPS:
-                return Reason(Why.NO_SIZE_MENDS, cause=cause, why=each.reason)
+                return say(
+                    "{cause}: {why}: no other size would mend it", cause=cause, why=each.reason
+                )
         if self.scores or len(self.lost) < _SAME_FAILURE:
             return None
-        causes = Counter[str | Reason | None](
+        causes = Counter[str | Message | None](
             cause_of(each) or each.reason for each in self.lost.values()
         )
         common, count = causes.most_common(1)[0]
         if count < _SAME_FAILURE:
             return None
-        return Reason(Why.ALL_SIZES_FAIL, sizes=count, cause=common)
+        return say(
+            "the first {sizes} sizes all ended in {cause}: the configuration is wrong, not "
+            "the size",
+            sizes=count,
+            cause=common,
+        )
 
     @cached_property
     def wanted(self) -> Trial | None:
@@ -689,7 +731,7 @@ class BatchWalk(CellWalk[BatchStudy]):
         return self.wanted is not None and self.next_probe is None
 
     @cached_property
-    def another_loss(self) -> Mapping[int, Reason]:
+    def another_loss(self) -> Mapping[int, Message]:
         """Place -> how its loss differs from the first value's of the same batch and length.
 
         Another batch, or another length of it, has another loss.
@@ -795,7 +837,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     def against_lead(self, at: int) -> Comparison | NoComparison:
         """Compare a leader with the best of them."""
         if self.fit is None:
-            return NoComparison(reason=Reason(Why.NO_BLOCK_WITH_BEST))
+            return NoComparison(reason=say("no block holds it and the best"))
         family = max(len(self.compared) - 1, 1)
         return compare(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.pairs import CellsRecord
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.result import (
     Comparison,
@@ -21,6 +21,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
+from pytest_xlatune.model.sentences import BLOCKS, FEW_DF, ITS_FIRST_RUN, WITH_DETAIL
 from pytest_xlatune.stats.compare import EQUIVALENCE, is_within
 from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.studies.batch_size._lane import Lane
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.studies.batch_size import BatchWalk
 
 KIND = "batch"
-_BEST = Reason(Why.THE_BEST)
+_BEST = say("the best")
 BEST_FILE = "batch.best"  # in the work directory: the setting, one line
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
 
@@ -91,14 +92,16 @@ class SizeCeiling(Record, frozen=True, kw_only=True):
     is_at_end: bool = False
 
     @property
-    def reason(self) -> Reason | None:
+    def reason(self) -> Message | None:
         """The ceiling in words; None where nothing is known of it."""
         if self.largest and self.unfit:
-            return Reason(Why.CEILING, ran=self.largest, unfit=self.unfit)
+            return say(
+                "ceiling: {ran} ran, {unfit} did not fit", ran=self.largest, unfit=self.unfit
+            )
         if self.unfit:
-            return Reason(Why.CEILING_BELOW, unfit=self.unfit)
+            return say("ceiling: none ran, {unfit} did not fit", unfit=self.unfit)
         if self.largest and self.is_at_end:
-            return Reason(Why.CEILING_ABOVE, ran=self.largest)
+            return say("ceiling: {ran} ran, and no larger one may be tried", ran=self.largest)
         return None
 
 
@@ -128,7 +131,7 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
     unfit: str = ""
     is_at_end: bool = False
     blocks: int = 0
-    answer: Reason | None = None
+    answer: Message | None = None
     ranks: bool = True
     by: str = ""
     by_value: str = ""
@@ -140,29 +143,38 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
         return f"{self.key}={self.value}" if self.value else ""
 
     @property
-    def summary(self) -> tuple[Reason, ...]:
+    def summary(self) -> tuple[Message, ...]:
         """The recommendation, what cannot be told from it, the ceiling."""
         others = [each for each in self.same if each != self.value]
-        same = Reason(Why.SAME_AS_IT, values=others) if others else None
+        same = say("cannot be told from it: {values}", values=others) if others else None
         return tuple(filter(None, (self.answer, same, self.ceiling)))
 
     @property
-    def objection(self) -> tuple[Reason, ...]:
+    def objection(self) -> tuple[Message, ...]:
         """That nothing can be recommended, once the study is over and was to rank."""
         return (self.answer,) if self.answer and self.ranks and not self.value else ()
 
     @property
-    def ceiling(self) -> Reason | None:
+    def ceiling(self) -> Message | None:
         """The ceiling; None where memory does not grow along the values."""
         if not self.ceilings:
             return SizeCeiling(
                 largest=self.largest, unfit=self.unfit, is_at_end=self.is_at_end
             ).reason
         each = [
-            Reason(Why.CEILING_WITH, second=of.by_value, ran=of.largest or "0", most=of.compiled)
+            say(
+                "{second} {ran} of {most}",
+                second=of.by_value,
+                ran=of.largest or "0",
+                most=of.compiled,
+            )
             for of in self.ceilings
         ]
-        return Reason(Why.CEILINGS, key=self.by, each=each)
+        return say(
+            "largest size that ran, of the largest that compiles, by {key}: {each}",
+            key=self.by,
+            each=each,
+        )
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -239,16 +251,21 @@ def _at_the_best(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
         yield beside(each, best) if each.against == _BEST else each
 
 
-def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
+def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Message:
     study, chosen = found.study, found.recommended
     if chosen is None:
         if found.stopped:
-            return Reason(Why.NO_VALUE_FOR, key=study.asked.key, why=found.stopped)
+            return say(
+                "no value of {key} is recommended: {why}", key=study.asked.key, why=found.stopped
+            )
         if study.changes_loss and found.scores:
-            return Reason(Why.VALUES_NOT_RANKED, key=study.asked.key)
+            return say(
+                "{key} changes the computation: its values are not ranked by speed",
+                key=study.asked.key,
+            )
         if found.unfit and not found.scores:
-            return Reason(Why.NO_VALUE_FITS, key=study.asked.key)
-        return Reason(Why.NO_VALUE_MEASURED, key=study.asked.key)
+            return say("no value of {key} fits", key=study.asked.key)
+        return say("no value of {key} is recommended: none was measured", key=study.asked.key)
     setting = f"{study.asked.key}={study.labels[chosen]}"
     own = next(each for each in verdicts if each.arm == study.ids[chosen])
     in_blocks = found.fit.arms if found.fit else None  # a single run says less than they
@@ -260,17 +277,28 @@ def _answer(found: BatchWalk, verdicts: Sequence[Verdict]) -> Reason:
         and (in_blocks is None or each.arm in in_blocks)
     ]
     second = max(others, key=lambda each: each.delta or 0.0, default=None)
-    how = Reason(Why.BLOCKS, blocks=found.fit.n_blocks) if found.fit else Reason(Why.SINGLE_RUNS)
+    how = say(BLOCKS, blocks=found.fit.n_blocks) if found.fit else say("single runs")
     behind = None
     if second is not None:
         value = study.labels[found.place_of[second.arm]]
         if second.ci95 is None:
-            behind = Reason(Why.NEXT_IS_ABOUT, value=value, change=second.delta, how=how)
+            behind = say(
+                "; the next is {value}, {change:percent} ({how}, too few for an interval)",
+                value=value,
+                change=second.delta,
+                how=how,
+            )
         else:
             low, high = second.ci95
-            behind = Reason(Why.NEXT_IS, value=value, low=low, high=high, how=how)
-    speed = Reason(Why.WITH_TGS, tgs=own.tgs) if own.tgs is not None else None
-    return Reason(Why.SIZE_RECOMMENDED, setting=setting, speed=speed, next=behind)
+            behind = say(
+                "; the next is {value}, {low:percent} to {high:percent} against it (95 %, {how})",
+                value=value,
+                low=low,
+                high=high,
+                how=how,
+            )
+    speed = say(" with {tgs:.1f} TGS", tgs=own.tgs) if own.tgs is not None else None
+    return say("recommended: {setting}{speed}{next}", setting=setting, speed=speed, next=behind)
 
 
 def _verdict(found: BatchWalk, at: int) -> Verdict:
@@ -286,21 +314,23 @@ def _verdict(found: BatchWalk, at: int) -> Verdict:
     if at in found.lost:
         return _lost(base, found.lost[at])
     if at not in found.scores:
-        return screened(base, Reason(Why.STOOD_STILL))
+        return screened(base, say("it stood still; it is run again"))
     reasons = score_flags([each for each in own if usable(each)])
     base = replace(
         base, reasons=reasons, lost=lost_runs([each for each in own if each.trial.block])
     )
     if at in found.another_loss:
-        why = Reason(Why.NOT_RANKED_FOR, why=found.another_loss[at])
+        why = say(
+            "{why}: it computes something else, and is not ranked", why=found.another_loss[at]
+        )
         return SizeWord.OTHER_LOSS.say(base, why)
     if study.changes_loss:
-        why = Reason(Why.FINDING_ONLY, key=study.asked.key)
+        why = say("{key} changes the computation: a finding, not a ranking", key=study.asked.key)
         return SizeWord.OTHER_LOSS.say(base, why)
     if not found.is_over or found.lead is None:
         lead = found.ranked[0] if found.ranked else at
         base = changed(base, found.scores[at] - found.scores[lead])
-        return screened(base, Reason(Why.SO_FAR))
+        return screened(base, say("so far"))
     return _of_speed(found, base, at)
 
 
@@ -312,10 +342,10 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     if is_block:
         blocks = [each for each in found.by_place[at] if each.trial.block and usable(each)]
         n = len(blocks)
-        how = Reason(Why.BLOCKS_BONFERRONI, blocks=fit.n_blocks if fit else 0)
+        how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks if fit else 0)
         base = replace(measured(base, blocks), job_ids=base.job_ids, n=n, method=how)
     else:
-        base = replace(base, method=Reason(Why.ITS_FIRST_RUN))
+        base = replace(base, method=say(ITS_FIRST_RUN))
     if at == found.lead:
         return _leading(found, base, at, is_block=is_block)
     lead = found.lead
@@ -335,11 +365,11 @@ def _of_speed(found: BatchWalk, base: Verdict, at: int) -> Verdict:
         worse = SizeWord.WORSE.say(base)
         return worse if is_block else replace(worse, kind=VerdictKind.SCREENED)
     if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
-        same = Reason(Why.DIFFERENCE_EXCLUDED, difference=EQUIVALENCE)
+        same = say("a difference of {difference:size} is excluded", difference=EQUIVALENCE)
         return SizeWord.SAME.say(base, same)
-    near = Reason(Why.WITHIN_NOISE, cut=CUT_AT)
+    near = say("within {cut:size} or three standard deviations of it", cut=CUT_AT)
     if found.rough_df:
-        near = Reason(Why.FEW_DF, df=found.rough_df, needed=MIN_DF)
+        near = say(FEW_DF, df=found.rough_df, needed=MIN_DF)
     why = [] if is_block else [near]
     return SizeWord.CANNOT_TELL.say(base, *why)
 
@@ -350,9 +380,13 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     Its change is then against the next of its blocks. Where one of them cannot be told from it, or
     it ran once, nothing is shown.
     """
-    why = [] if is_block else [Reason(Why.LEADS_ALONE)]
+    why = (
+        []
+        if is_block
+        else [say("it leads by more than three standard deviations, so no block was run")]
+    )
     if at != found.recommended:
-        why.append(Reason(Why.SMALLER_RECOMMENDED))
+        why.append(say("a smaller size cannot be told from it, and is recommended"))
     others = [each for each in found.compared if each != at and each in found.told_apart]
     pairs = {each: found.against_lead(each) for each in others}
     told = {each: pair for each, pair in pairs.items() if isinstance(pair, Comparison)}
@@ -362,16 +396,23 @@ def _leading(found: BatchWalk, base: Verdict, at: int, *, is_block: bool) -> Ver
     following = max(told, key=lambda each: told[each].estimate)
     pair = told[following]
     low, high = pair.ci95
-    against = Reason(Why.THE_NEXT, value=found.study.labels[following])
+    against = say("the next, {value}", value=found.study.labels[following])
     base = replace(changed(base, -pair.estimate, (-high, -low)), against=against)
     return SizeWord.BEST.say(base, *why)
 
 
-_UNFIT: Mapping[str, Why] = {
-    FailureClass.OOM_RCCL_HEADROOM: Why.UNFIT_HEADROOM,
-    FailureClass.HANG_SILENT_OOM: Why.UNFIT_HUNG,
-    FailureClass.KILLED: Why.UNFIT_KILLED,
-    FailureClass.OOM_HOST: Why.UNFIT_HOST,
+_UNFIT: Mapping[str, str] = {
+    FailureClass.OOM_RCCL_HEADROOM: (
+        "memory outside XLA's pool: at this memory fraction RCCL or NCCL gets too little; a "
+        "smaller fraction leaves them more"
+    ),
+    FailureClass.HANG_SILENT_OOM: (
+        "it stood still between Memstats and the first step, twice, and a smaller size did not"
+    ),
+    FailureClass.KILLED: "it was killed twice by SIGKILL, as the kernel does for want of memory",
+    FailureClass.OOM_HOST: (
+        "the host has too little memory: the kernel, the scheduler or the allocator refused more"
+    ),
 }
 
 
@@ -380,21 +421,33 @@ def _unfit(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     ended = [each for each in own if is_unfit(each)]
     if not ended:
         smaller = found.study.labels[min(found.smaller(at, found.unfit))]
-        why = Reason(Why.TOO_NEAR_CEILING, smaller=smaller)
+        why = say(
+            "it ran, but {smaller} did not fit: it is too near to the ceiling to be relied on",
+            smaller=smaller,
+        )
         return SizeWord.DOES_NOT_FIT.say(base, why)
     last = ended[-1]
     classes = [each for each in last.findings if each.cls in NO_FIT]
     cls = classes[0].cls if classes else ""
     detail = next((each.detail for each in classes if each.detail), "")
-    head = Reason(Why.CLASS_MEANS, cls=cls) if cls else last.reason or NO_SCORE
-    why = Reason(_UNFIT[cls]) if cls in _UNFIT else head
+    head = (
+        say("{meaning}", meaning=FailureClass(cls).meaning, cls=cls)
+        if cls
+        else last.reason or NO_SCORE
+    )
+    why = say(_UNFIT[cls]) if cls in _UNFIT else head
     if detail:
-        why = Reason(Why.WITH_DETAIL, why=why, detail=detail)
+        why = say(WITH_DETAIL, why=why, detail=detail)
     if cls == FailureClass.HANG_SILENT_OOM and not found.probes.get(at, [])[1:]:
         why = head  # it stood still once
     reasons = [why]
     if any(map(usable, own)):
-        reasons.append(Reason(Why.RAN_AT_OTHER_TIMES))
+        reasons.append(
+            say(
+                "it failed once and ran at other times: it is too near to the ceiling to be "
+                "relied on"
+            )
+        )
     return SizeWord.DOES_NOT_FIT.say(base, *reasons)
 
 
@@ -404,12 +457,15 @@ def _untried(found: BatchWalk, base: Verdict, at: int) -> Verdict:
     study, lane = found.study, found.lane_of(at)
     place, smaller = at - lane.first, found.smaller(at, found.unfit)
     if smaller and study.asked.grows:
-        why = Reason(Why.LARGER_THAN_UNFIT, unfit=study.labels[min(smaller)])
+        why = say("larger than {unfit}, which did not fit", unfit=study.labels[min(smaller)])
     elif place > lane.top:
         limit = study.numbers[lane.top] if lane.top >= 0 else 0.0
-        why = Reason(Why.ABOVE_COMPILED, limit=study.asked.compiled_ceiling or limit)
+        why = say(
+            "compiled memory says that no size above {limit:g} fits",
+            limit=study.asked.compiled_ceiling or limit,
+        )
     else:
-        why = found.stopped or Reason(Why.BUDGET_SPENT, budget=study.budget)
+        why = found.stopped or say("the budget of {budget} jobs left no job", budget=study.budget)
     return SizeWord.NOT_TRIED.say(base, why)
 
 
@@ -420,76 +476,143 @@ def _lost(base: Verdict, result: TrialResult) -> Verdict:
     return SizeWord.NOT_MEASURED.say(base, why)
 
 
-def _of_compiling(found: BatchWalk) -> list[Reason]:
+def _of_compiling(found: BatchWalk) -> list[Message]:
     """Return what a compiler told of the ceilings, or why it told nothing; [] is no news."""
     study, answers = found.study, found.answers
     if not study.asks_compiler:
         is_news = found.unfit and study.asked.grows and study.asked.compiled_ceiling is None
-        return [Reason(Why.NO_COMPILER_ASKED)] if is_news else []
+        return (
+            [
+                say(
+                    "no compiler was asked, so jobs that did not fit found the ceiling: "
+                    "Sweep(compile_check=...) asks one first"
+                )
+            ]
+            if is_news
+            else []
+        )
     unknown = next((each.said for each in answers.values() if each.fits is None), "")
     if unknown:
         # pairs are not searched without it: why the study stopped says so
-        return [] if study.by_values else [Reason(Why.NO_COMPILED_MEMORY, why=unknown)]
+        return (
+            []
+            if study.by_values
+            else [say("no compiled memory, so jobs looked for the ceiling: {why}", why=unknown)]
+        )
     return [_of_lane(found, lane) for lane in found.lanes if lane.answered]
 
 
-def _of_lane(found: BatchWalk, lane: Lane) -> Reason:
+def _of_lane(found: BatchWalk, lane: Lane) -> Message:
     study, compiled = found.study, lane.compiled
     own = {at: found.answers[lane.first + at].needed_bytes for at in sorted(lane.answered)}
     told = [
-        Reason(Why.SIZE_TAKES, value=study.labels[lane.first + at], needed_bytes=needed or None)
+        say(
+            "{value}: {needed}",
+            value=study.labels[lane.first + at],
+            needed=say("{gib:.3g}", gib=needed / 2**30) if needed else "more than there is",
+        )
         for at, needed in own.items()
     ]
     if not compiled.grows:
-        follows = Reason(Why.MEMORY_DOES_NOT_GROW, key=study.asked.key)
+        follows = say(
+            "it does not grow with {key}, so it says nothing of the ceiling", key=study.asked.key
+        )
     elif compiled.top is None:
-        follows = Reason(Why.LARGEST_FITS)
+        follows = say("the largest that may be tried fits")
     elif compiled.top < 0:
-        follows = Reason(Why.NONE_FITS)
+        follows = say("by that none fits")
     else:
-        follows = Reason(Why.NONE_ABOVE_RUN, top=study.values[compiled.top])
-    return Reason(
-        Why.COMPILED_MEMORY,
-        limit_bytes=compiled.limit or 0,
+        follows = say("no size above {top} was run", top=study.values[compiled.top])
+    return say(
+        "compiled memory of one device in GiB, of {limit_gib:.3g} GiB, by {by}: {sizes}; {follows}",
+        limit_gib=(compiled.limit or 0) / 2**30,
         by=next((each.by for each in found.answers.values()), ""),
         sizes=told,
         follows=follows,
     )
 
 
-def _of_pairs(found: BatchWalk) -> list[Reason]:
+def _of_pairs(found: BatchWalk) -> list[Message]:
     """Return which pairs were left out, and on whose word."""
     asked, notes = found.study.asked, []
     if asked.by == TARGET_LENGTH:
-        notes.append(Reason(Why.LENGTHS_DIFFER, key=asked.by))
+        notes.append(
+            say(
+                "{key} changes the tokens of a step: TGS is comparable, the loss of different "
+                "lengths is not, and neither is what a model learns",
+                key=asked.by,
+            )
+        )
     alike: dict[int, list[str]] = {}  # number of a lane -> its value, and those with its memory
     for lane in found.lanes:
         of = next((at for at in alike if lane.takes_as(found.lanes[at])), lane.number)
         alike.setdefault(of, []).append(found.study.by_values[lane.number])
     if len(alike) == 1:
-        notes.append(Reason(Why.MEMORY_IS_SAME, key=asked.by))
+        notes.append(
+            say(
+                "compiled memory is the same with each value of {key}: does the program take it?",
+                key=asked.by,
+            )
+        )
     else:
         several = (each for each in alike.values() if len(each) > 1)
-        notes += [Reason(Why.MEMORY_OF_SOME, key=asked.by, values=each) for each in several]
+        notes += [
+            say(
+                "compiled memory is the same with {values} of {key}: is that one program?",
+                key=asked.by,
+                values=each,
+            )
+            for each in several
+        ]
     if behind := [found.study.by_values[lane.number] for lane in found.given_up]:
-        notes.append(Reason(Why.GIVEN_UP, key=asked.by, values=behind, cut=LANE_CUT))
+        notes.append(
+            say(
+                "with {values} of {key} the best first run was more than {cut:size} behind: no "
+                "further size was tried",
+                key=asked.by,
+                values=behind,
+                cut=LANE_CUT,
+            )
+        )
     return notes
 
 
-def _notes(found: BatchWalk) -> list[Reason]:
+def _notes(found: BatchWalk) -> list[Message]:
     study, notes = found.study, _of_compiling(found)
     if study.by_values:
         notes += _of_pairs(found)
     if found.stopped:
-        notes.append(Reason(Why.STOPPED, why=found.stopped))
+        notes.append(say("stopped: {why}", why=found.stopped))
     if found.is_cut_short:
-        notes.append(Reason(Why.BUDGET_ENDED_SEARCH, budget=study.budget))
+        notes.append(
+            say(
+                "the budget of {budget} jobs ended the search: a larger one may find better",
+                budget=study.budget,
+            )
+        )
     if found.leaders and found.affordable[1] < study.asked.blocks:
         width, blocks = found.affordable
         asked = {"blocks": study.asked.blocks, "leading": len(found.leaders)}
-        notes.append(Reason(Why.BUDGET_ALLOWS_BLOCKS, allowed=blocks, width=width, **asked))
+        notes.append(
+            say(
+                "the budget allows {allowed} of {blocks} blocks, of {width} of "
+                "{leading:+leading size}",
+                allowed=blocks,
+                width=width,
+                **asked,
+            )
+        )
     if study.asked.sigma is None and found.scores:
-        notes.append(Reason(Why.NOISE_MEASURED if found.noise is not None else Why.NOISE_UNKNOWN))
+        notes.append(
+            say(
+                "the noise between jobs was not known before; blocks measured it"
+                if found.noise is not None
+                else (
+                    "the noise between jobs is not known: give BatchSize(sigma=...) from a "
+                    "calibration"
+                )
+            )
+        )
     elif found.noise is not None:
-        notes.append(Reason(Why.NOISE_OF_A_JOB, sigma=found.noise))
+        notes.append(say("noise of one job's score: {sigma:.2%}", sigma=found.noise))
     return notes

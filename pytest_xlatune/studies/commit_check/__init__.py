@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.text import counted
@@ -253,28 +253,49 @@ class CommitStudy(
         between = sorted(seen - {0, len(self.cells) - 1})
         return tuple(self.every_arm[at] for at in (0, len(self.cells) - 1, *between))
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it."""
         del history
         most = min(self.most_jobs, self.budget)
         if self.is_search:
             pairs = _halving.PAIRS
             return (
-                Reason(Why.PAIRS_OF_ENDS, jobs=2 * pairs, pairs=pairs, commits=self.commits),
-                Reason(Why.MORE_WHERE_OPEN, jobs=2 * pairs),
-                Reason(Why.HALVES_THE_REST),
-                Reason(Why.PAIRS_OF_LIKELIEST, pairs=pairs, most=most),
+                say(
+                    "{jobs} jobs: {pairs} alternating pairs of the first and the last of "
+                    "{commits:+commit}",
+                    jobs=2 * pairs,
+                    pairs=pairs,
+                    commits=self.commits,
+                ),
+                say(
+                    "{jobs} more if these cannot tell; if they show no change, the search ends",
+                    jobs=2 * pairs,
+                ),
+                say("then the commit that halves the rest, one job after the other on all nodes"),
+                say(
+                    "then {pairs} fresh pairs of the likeliest and its parent: at most {most} "
+                    "jobs in all",
+                    pairs=pairs,
+                    most=most,
+                ),
             )
         pairs = _table.PAIRS
         return (
-            Reason(
-                Why.LOADS_ON_COMMITS,
+            say(
+                "{jobs:+job} in {waves:+wave}: {loads:+load} on {commits:+commit}, those on "
+                "disjoint nodes at the same time",
                 jobs=len(self.cells),
                 waves=self._waves,
                 loads=len(self.loads),
                 commits=self.commits,
             ),
-            Reason(Why.PAIRS_OF_SLOWER, pairs=pairs, waves=2 * pairs, most=most),
+            say(
+                "then {pairs} fresh pairs of each that looks slower, {waves} waves where their "
+                "nodes are disjoint: at most {most} jobs in all",
+                pairs=pairs,
+                waves=2 * pairs,
+                most=most,
+            ),
         )
 
     @property

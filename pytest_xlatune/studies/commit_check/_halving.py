@@ -15,8 +15,9 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.sentences import THE_REFERENCE
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
@@ -38,8 +39,8 @@ JOBS_PER_DOUBLING = 6
 _CONFIRMED = 0.975  # two-sided 95 %
 _EXCLUDED = 0.95  # one-sided
 _MIN_EACH = 2  # scored runs of a side
-_PARENT = Reason(Why.ITS_PARENT)
-_SLIGHT = Reason(Why.SLIGHT_CHANGE)
+_PARENT = say("its parent")
+_SLIGHT = say("shown, but below 1 %: the search does not follow a change that small")
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 
 
@@ -407,14 +408,17 @@ def _excluded(search: Halving) -> float | None:
     return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
 
 
-def _why_not(search: Halving) -> Reason | None:
+def _why_not(search: Halving) -> Message | None:
     if search.answer is not Found.CANNOT_TELL:
         return None
-    for at, kind in ((0, Why.FIRST_WITHOUT_SCORE), (search.count - 1, Why.LAST_WITHOUT_SCORE)):
+    for at, text in (
+        (0, "the first commit {commit} has no score: {why}"),
+        (search.count - 1, "the last commit {commit} has no score: {why}"),
+    ):
         lost = [e for e in search.by_place.get(at, ()) if e.status.is_final and usable(e) is None]
         if lost:
-            return Reason(kind, commit=search.study.ids[at], why=lost[0].reason)
-    return Reason(Why.END_WITHOUT_SCORE)
+            return say(text, commit=search.study.ids[at], why=lost[0].reason)
+    return say("an end has no score")
 
 
 def _reference(search: Halving, own: Sequence[TrialResult]) -> Verdict:
@@ -423,7 +427,7 @@ def _reference(search: Halving, own: Sequence[TrialResult]) -> Verdict:
         lost = [each for each in own if each.status.is_final]
         return CommitWord.BROKEN_BEFORE.say(base, lost[0].reason or NO_SCORE) if lost else base
     base = CommitWord.OK.say(changed(base, 0.0))
-    return replace(base, kind=VerdictKind.EQUIVALENT, method=Reason(Why.THE_REFERENCE))
+    return replace(base, kind=VerdictKind.EQUIVALENT, method=say(THE_REFERENCE))
 
 
 def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Verdict) -> Verdict:
@@ -435,12 +439,12 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
     if not scored:
         why = final[0].reason or NO_SCORE
         if search.is_excused(final[0]):
-            return CommitWord.CANNOT_TELL.say(base, Reason(Why.NOT_MEASURED_FOR, why=why))
+            return CommitWord.CANNOT_TELL.say(base, say("not measured: {why}", why=why))
         return (CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE).say(base, why)
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
         level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
-        base = replace(changed(base, mean - level), against=Reason(Why.THE_FIRST_COMMIT))
+        base = replace(changed(base, mean - level), against=say("the first commit"))
     if at == search.suspect and search.is_confirmed and search.confirmed is not None:
         estimate, ends = search.confirmed
         low, high = sorted(search.sign * each for each in ends)
@@ -450,7 +454,12 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
             return replace(
                 changed(word.say(base), search.sign * estimate, (low, high)),
                 against=_PARENT,
-                method=Reason(Why.BESIDE_PARENT, parent=parent, pairs=PAIRS),
+                method=say(
+                    "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the "
+                    "ends'",
+                    parent=parent,
+                    pairs=PAIRS,
+                ),
             )
     if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
         sides = search.of_ends
@@ -461,41 +470,92 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
         else:
             word = CommitWord.OK
         told = changed(base, middle, (middle - reach, middle + reach))
-        told = replace(told, method=Reason(Why.BESIDE_FIRST, pairs=len(sides.after)))
+        told = replace(
+            told,
+            method=say(
+                "beside the first commit in {pairs} alternating pairs", pairs=len(sides.after)
+            ),
+        )
         return word.say(told, *([_SLIGHT] if search.is_slight else []))
-    return screened(base, Reason(Why.TO_HALVE_RANGE))
+    return screened(base, say("measured to halve the range"))
 
 
-def _notes(search: Halving) -> list[Reason]:
-    study, notes = search.study, list[Reason]()
+def _notes(search: Halving) -> list[Message]:
+    study, notes = search.study, list[Message]()
     if not search.is_compared or not search.of_ends.is_enough:
         return notes
     sides = search.of_ends
     change = relative(search.sign * sides.estimate)
-    notes.append(Reason(Why.ENDS_DIFFER, change=change, pairs=len(sides.after), sigma=search.sigma))
+    notes.append(
+        say(
+            "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:.2%}",
+            change=change,
+            pairs=len(sides.after),
+            sigma=search.sigma,
+        )
+    )
     if not search.is_changed:
         is_slight = search.is_slight
-        return [*notes, Reason(Why.DIFFERENCE_IS, what=_SLIGHT)] if is_slight else notes
+        return [*notes, say("the difference is {what}", what=_SLIGHT)] if is_slight else notes
     if search.steps:
-        notes.append(Reason(Why.RANGE_HALVED, runs=len(search.steps), most=search.most_steps))
+        notes.append(
+            say(
+                "{runs:+run} halved the range, of at most {most}",
+                runs=len(search.steps),
+                most=search.most_steps,
+            )
+        )
     if search.answer is Found.RANGE:
         if search.suspect is None and search.belief.most >= SURE:
             likeliest = study.ids[search.belief.likeliest]
-            notes.append(Reason(Why.NO_JOB_TO_CONFIRM, budget=study.budget, commit=likeliest))
+            notes.append(
+                say(
+                    "the budget of {budget} jobs leaves none to confirm commit {commit}",
+                    budget=study.budget,
+                    commit=likeliest,
+                )
+            )
         elif search.suspect is not None and not search.is_confirmed:
             told = search.confirmed
             named = {"commit": study.ids[search.suspect], "pairs": PAIRS}
             if told is None:
-                notes.append(Reason(Why.LIKELIEST_NOT_SHOWN, **named))
+                notes.append(
+                    say(
+                        "commit {commit} was likeliest, and {pairs} fresh pairs with its parent "
+                        "do not show a change of 1 % or more",
+                        **named,
+                    )
+                )
             else:
                 saw = relative(search.sign * told[0])
-                notes.append(Reason(Why.LIKELIEST_NOT_SHOWN_BY, change=saw, **named))
+                notes.append(
+                    say(
+                        "commit {commit} was likeliest, and {pairs} fresh pairs with its parent "
+                        "do not show a change of 1 % or more: {change:percent}",
+                        change=saw,
+                        **named,
+                    )
+                )
         elif search.suspect is not None:
-            notes.append(Reason(Why.BETWEEN_NOT_MEASURED))
+            notes.append(
+                say(
+                    "the commits between the two could not be measured: one of them made the change"
+                )
+            )
         else:
-            notes.append(Reason(Why.SEARCH_SPENT))
+            notes.append(say("the runs that the search may take are spent"))
     if search.unexplained:
         is_first = search.answer is Found.FIRST
-        kind = Why.MORE_LIES_ELSEWHERE if is_first else Why.SEVERAL_CHANGED_IT
-        notes.append(Reason(kind, rest=search.unexplained))
+        text = (
+            (
+                "the ends differ by more than this commit explains: about {rest:size} more lies "
+                "elsewhere in the range; search the rest again without it"
+            )
+            if is_first
+            else (
+                "the ends differ by more than this commit explains: about {rest:size} lies "
+                "elsewhere, so several commits changed it"
+            )
+        )
+        notes.append(say(text, rest=search.unexplained))
     return notes

@@ -7,10 +7,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.pairs import CellsRecord
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import TrialResult, VerdictKind
+from pytest_xlatune.model.sentences import COUNTED, WORD_FOR
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies.cell_arms import OF_THE_NODES, CellWalk, is_excused
@@ -75,47 +76,63 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
     excluded: Real | None = None
     commits: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    losses: tuple[Reason, ...] = ()
+    losses: tuple[Message, ...] = ()
     words: tuple[tuple[str, int], ...] = ()
-    left_out: tuple[Reason, ...] = ()
-    why: Reason | None = None
+    left_out: tuple[Message, ...] = ()
+    why: Message | None = None
     chances: tuple[Real, ...] = ()
 
     @property
-    def summary(self) -> tuple[Reason, ...]:
+    def summary(self) -> tuple[Message, ...]:
         """The answer, then what else was found."""
         return (self._answer, *self.left_out, *self.losses)
 
     @property
-    def _answer(self) -> Reason:
+    def _answer(self) -> Message:
         named = {each.partition(" ")[0]: each for each in self.commits}
         count = len(self.commits)
-        change = None if self.delta is None else Reason(Why.BY_CHANGE, change=self.delta)
+        change = None if self.delta is None else say(", {change:percent}", change=self.delta)
         match Found(self.found) if self.found else Found.NOT_YET:
             case Found.FIRST:
-                kind = Why.FIRST_FASTER if self.is_faster else Why.FIRST_BAD
-                return Reason(kind, commit=named.get(self.first, self.first), change=change)
+                text = (
+                    "FIRST FASTER {commit}{change}"
+                    if self.is_faster
+                    else "FIRST BAD {commit}{change}"
+                )
+                return say(text, commit=named.get(self.first, self.first), change=change)
             case Found.RANGE:
                 ends = {"first": self.first, "last": self.last, "change": change}
-                skipped = Reason(Why.COMMITS_SKIPPED, commits=self.skipped)
-                return Reason(Why.RANGE, skipped=skipped if self.skipped else None, **ends)
+                skipped = say("; not measured: {commits}", commits=self.skipped)
+                return say(
+                    "RANGE {first}..{last}{change} between the ends{skipped}",
+                    skipped=skipped if self.skipped else None,
+                    **ends,
+                )
             case Found.NO_CHANGE:
-                kind = Why.NO_GAIN_AMONG if self.is_faster else Why.NO_LOSS_AMONG
-                return Reason(kind, commits=count, excluded=self.excluded or 0.0)
+                text = (
+                    (
+                        "NO CHANGE among {commits:+commit}: a gain of {excluded:size} or more "
+                        "is excluded (95 %)"
+                    )
+                    if self.is_faster
+                    else (
+                        "NO CHANGE among {commits:+commit}: a loss of {excluded:size} or more "
+                        "is excluded (95 %)"
+                    )
+                )
+                return say(text, commits=count, excluded=self.excluded or 0.0)
             case Found.CANNOT_TELL:
-                return Reason(Why.WORD_FOR, word=Found.CANNOT_TELL, why=self.why)
+                return say(WORD_FOR, word=Found.CANNOT_TELL, why=self.why)
             case Found.TABLE:
-                counts = [
-                    Reason(Why.COUNTED, number=number, word=word) for word, number in self.words
-                ]
+                counts = [say(COUNTED, number=number, word=word) for word, number in self.words]
                 if not counts:
-                    return Reason(Why.COMMITS_OPEN, commits=count)
-                return Reason(Why.COMMITS_COUNTED, commits=count, counts=counts)
+                    return say("{commits:+commit}: no verdict", commits=count)
+                return say("{commits:+commit}: {counts}", commits=count, counts=counts)
             case _:
-                return Reason(Why.SEARCH_NOT_OVER)
+                return say("the search is not over")
 
     @property
-    def objection(self) -> tuple[Reason, ...]:
+    def objection(self) -> tuple[Message, ...]:
         """That a commit, or one of a range, made it slower; or that commits compute otherwise."""
         is_slower = self.found in (Found.FIRST, Found.RANGE) and not self.is_faster
         return (*([self._answer] if is_slower else []), *self.losses)
@@ -140,7 +157,7 @@ class CommitWalk(CellWalk["CommitStudy"]):
         """Whether a trial without a score says nothing of its commit."""
         return is_excused(result, OF_THE_NODES)
 
-    def other_losses(self, pairs: Iterable[tuple[int, int]]) -> tuple[Reason, ...]:
+    def other_losses(self, pairs: Iterable[tuple[int, int]]) -> tuple[Message, ...]:
         """Return how the losses of places differ from those of the ones before."""
         found = []
         for before, after in pairs:
@@ -151,5 +168,13 @@ class CommitWalk(CellWalk["CommitStudy"]):
             tolerance, began = self.study.loss_tolerance, first_loss(trials)
             if different_loss(other, one, tolerance=tolerance, first=began):
                 named = {"commit": self.study.ids[after], "before": self.study.ids[before]}
-                found.append(Reason(Why.COMMIT_OTHER_LOSS, loss=other, loss_before=one, **named))
+                found.append(
+                    say(
+                        "{commit} computes something else than {before}: its loss is "
+                        "{loss:.6g}, not {loss_before:.6g}",
+                        loss=other,
+                        loss_before=one,
+                        **named,
+                    )
+                )
         return tuple(found)

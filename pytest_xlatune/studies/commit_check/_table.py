@@ -14,8 +14,9 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.reason import Reason, Why
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, relative
+from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
@@ -221,7 +222,7 @@ def conclusion(table: CommitTable) -> Conclusion:
     )
 
 
-def _left_out(table: CommitTable) -> tuple[Reason, ...]:
+def _left_out(table: CommitTable) -> tuple[Message, ...]:
     found = []
     for commit in range(1, table.study.commits):
         if table.is_given_up(commit):
@@ -231,7 +232,15 @@ def _left_out(table: CommitTable) -> tuple[Reason, ...]:
                 for load in range(len(table.models))
             )
             name = table.study.labels[commit].partition(" ")[0]
-            found.append(Reason(Why.COMMIT_BREAKS, commit=name, models=models, runs=left))
+            found.append(
+                say(
+                    "{commit} breaks {models}, which ran on the commit before: {runs:+further "
+                    "run} of it will not be submitted",
+                    commit=name,
+                    models=models,
+                    runs=left,
+                )
+            )
     return tuple(found)
 
 
@@ -242,7 +251,9 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
     first = table.over(table.first_of(load, commit))
     if first is None:
         if table.is_given_up(commit):
-            return CommitWord.CANNOT_TELL.say(base, Reason(Why.BREAKS_OTHERS))
+            return CommitWord.CANNOT_TELL.say(
+                base, say("not submitted: the commit breaks other models")
+            )
         return base
     if usable(first) is None:
         return _lost(table, base, first, (load, commit))
@@ -253,7 +264,7 @@ def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int,
     """Return what follows from a first run that is over and has no score."""
     (load, commit), why = key, first.reason or NO_SCORE
     if table.is_excused(first):
-        return CommitWord.CANNOT_TELL.say(base, Reason(Why.RUN_AGAIN, why=why))
+        return CommitWord.CANNOT_TELL.say(base, say(RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
         return CommitWord.BROKEN_BEFORE.say(base, why)
@@ -264,56 +275,88 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     """Return the verdict on a load whose first run has a score."""
     study, commit = table.study, key[1]
     if key not in table.differences:
-        why = Reason(Why.IT_RUNS if commit == 0 else Why.RUNS_FIRST_TIME)
+        why = say("it runs" if commit == 0 else "it runs, and did on no commit before")
         return CommitWord.OK.say(base, why)
     first = table.differences[key]
-    base = replace(changed(base, first), against=Reason(Why.THE_COMMIT_BEFORE))
+    base = replace(changed(base, first), against=say("the commit before"))
     if not table.is_screened:
-        return screened(base, Reason(Why.ITS_FIRST_RUN))
+        return screened(base, say(ITS_FIRST_RUN))
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
         return CommitWord.CANNOT_TELL.say(
-            base, Reason(Why.UNLIKE_NO_BUDGET, change=base.delta, budget=study.budget)
+            base,
+            say(
+                "{change:percent} in its first run; the budget of {budget} jobs leaves none to "
+                "run it again beside the commit before",
+                change=base.delta,
+                budget=study.budget,
+            ),
         )
     if table.sigma is not None:
         reach = t_quantile(0.975, max(0.37 * (len(table.differences) - 1), 1.0)) * table.sigma
         base = changed(base, first, (first - reach, first + reach))
-        base = replace(base, method=Reason(Why.FIRST_RUNS_DIFFERENCES))
-    return CommitWord.OK.say(base, Reason(Why.NO_LOSS_AT_FIRST))
+        base = replace(base, method=say("first runs, noise from the spread of all differences"))
+    return CommitWord.OK.say(base, say("no loss in its first run that calls for another"))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
     if not table.is_over:
-        return screened(base, Reason(Why.ITS_FIRST_RUN_AGAIN))
+        return screened(base, say(ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
-        return CommitWord.CANNOT_TELL.say(base, Reason(Why.PAIRS_SCORED, pairs=len(values)))
+        return CommitWord.CANNOT_TELL.say(
+            base, say("{pairs:+fresh pair} have scores", pairs=len(values))
+        )
     middle, error = fmean(values), sigma / math.sqrt(len(values))
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
     base = replace(
         changed(base, middle, (middle - reach, middle + reach)),
         n=len(values),
-        method=Reason(Why.PAIRS_BONFERRONI, pairs=len(values), family=len(table.suspects)),
+        method=say(
+            "{pairs} fresh pairs with the commit before, Bonferroni over {family}",
+            pairs=len(values),
+            family=len(table.suspects),
+        ),
     )
     upper, lower = middle + critical * error, middle - critical * error
     if upper < 0 and middle < SLOWER_AT:
-        return CommitWord.SLOWER.say(base, Reason(Why.LOSS_ABOVE, loss=-relative(upper)))
+        return CommitWord.SLOWER.say(
+            base, say("a loss of more than {loss:size}", loss=-relative(upper))
+        )
     if lower > 0 and middle > FASTER_AT:
-        return CommitWord.FASTER.say(base, Reason(Why.GAIN_ABOVE, gain=relative(lower)))
+        return CommitWord.FASTER.say(
+            base, say("a gain of more than {gain:size}", gain=relative(lower))
+        )
     if not SLOWER_AT <= middle <= FASTER_AT:
-        return CommitWord.CANNOT_TELL.say(base, Reason(Why.CHANGE_OPEN))
-    return CommitWord.OK.say(base, Reason(Why.UNLIKE_ONCE_ONLY))
+        return CommitWord.CANNOT_TELL.say(
+            base, say("a change of 2 % is neither shown nor excluded")
+        )
+    return CommitWord.OK.say(base, say("its first run differed, its fresh pairs do not"))
 
 
-def _notes(table: CommitTable) -> Sequence[Reason]:
+def _notes(table: CommitTable) -> Sequence[Message]:
     notes = []
     if table.is_screened and table.sigma is not None:
-        notes.append(Reason(Why.COMMITS_DIFFER, sigma=table.sigma))
+        notes.append(
+            say(
+                "first runs of adjacent commits differ by {sigma:.2%} (one standard deviation, "
+                "changed loads hardly counted)",
+                sigma=table.sigma,
+            )
+        )
     if table.is_screened and len(table.unlike) > len(table.suspects):
         suspects = {"allowed": len(table.suspects), "suspects": len(table.unlike)}
         every = len(table.screen) + 2 * PAIRS * len(table.unlike)
         budget = table.study.budget
-        notes.append(Reason(Why.BUDGET_ALLOWS_SUSPECTS, budget=budget, every=every, **suspects))
+        notes.append(
+            say(
+                "the budget of {budget} jobs allows {allowed} of {suspects:+suspect} to be run "
+                "again; {every} jobs allow all",
+                budget=budget,
+                every=every,
+                **suspects,
+            )
+        )
     return notes

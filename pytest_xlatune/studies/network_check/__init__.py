@@ -22,12 +22,13 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import switches
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import BUSBW, TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.reason import Reason, Why
 from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.sentences import WORD_FOR
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.beside import (
     ALPHA,
@@ -54,6 +55,8 @@ from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
+_LOSS_OF_OPEN = "{names}: a loss is neither shown nor excluded"
+
 __all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
            "PairFound"]  # fmt: skip
 
@@ -63,7 +66,11 @@ BY_RACKS_FROM = 17  # nodes from which racks, or the bandwidth test, save most o
 _SLUG_CHARS = 64
 
 ROUND, NODES, AGAIN, LINK = "round", "node", "again", "link"
-_AGAIN = {NODES: Why.SLOW_NODES_AGAIN, AGAIN: Why.SLOW_PAIRS_AGAIN, LINK: Why.LINK_AGAIN}
+_AGAIN = {
+    NODES: "slow nodes again, wave {wave}",
+    AGAIN: "slow pairs again, wave {wave}",
+    LINK: "the slowest pair again, wave {wave}",
+}
 
 FIRST_ROUNDS = 4
 EARLY = (2.0, 0.015)  # standard deviations and loss below which a node is confirmed, by both
@@ -241,46 +248,81 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         cell, names = self.cells[0].digest, self.cell.nodelist
         return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)
 
-    def outline(self, history: History) -> tuple[Reason, ...]:
+    def outline(self, history: History) -> tuple[Message, ...]:
         """Return what a plan says of it: jobs and waves."""
         del history
         layout, nodes, every = self.layout, len(self.cell.nodelist), self.all_pairs
         rounds, most = len(layout.rounds), min(self.most_jobs, self.budget)
         lines = [
-            Reason(Why.JOBS_OF_PAIRS, jobs=every, rounds=rounds, first=FIRST_ROUNDS),
-            Reason(Why.FRESH_RUNS_OF_SLOW, jobs=most, waves=rounds + MOST_CONFIRMING_WAVES),
-            Reason(Why.LOAD_IS, load=self.load),
+            say(
+                "{jobs} jobs of two nodes in {rounds} rounds, each node once a round; after "
+                "{first} of them a node that is slow with all its partners is found",
+                jobs=every,
+                rounds=rounds,
+                first=FIRST_ROUNDS,
+            ),
+            say(
+                "then fresh runs of what looks slow: at most {jobs} jobs in {waves} waves",
+                jobs=most,
+                waves=rounds + MOST_CONFIRMING_WAVES,
+            ),
+            say("the load is {load}", load=self.load),
         ]
         if layout.racks:
-            lines.append(Reason(Why.PAIRS_OF_RACKS, racks=len(layout.racks)))
+            lines.append(
+                say(
+                    "{racks} racks: every pair inside each, one pair between each two",
+                    racks=len(layout.racks),
+                )
+            )
         elif self.asked.groups:
-            lines.append(Reason(Why.FEW_RACKS, least=MIN_RACKS))
+            lines.append(
+                say("fewer than {least} racks hold these nodes: every pair is run", least=MIN_RACKS)
+            )
         elif nodes >= BY_RACKS_FROM:
-            lines.append(Reason(Why.MANY_PAIRS, nodes=nodes, pairs=every))
+            lines.append(
+                say(
+                    "{nodes} nodes have {pairs} pairs: Network(racks=...) needs fewer, a "
+                    "bandwidth test (metric='busbw') takes seconds a job",
+                    nodes=nodes,
+                    pairs=every,
+                )
+            )
         if self.budget < every:
-            lines.append(Reason(Why.BUDGET_NOT_ALL_PAIRS, **self.asks))
+            lines.append(
+                say(
+                    "the budget of {budget} jobs does not cover every pair: links cannot all be "
+                    "judged; {ask} jobs are the most that it takes",
+                    **self.asks,
+                )
+            )
         return tuple(lines)
 
     @property
-    def load(self) -> Reason:
+    def load(self) -> Message:
         """Which load the pairs run."""
         protocol = self.cell.protocol
         if protocol.scored_by is BUSBW:
-            return Reason(Why.LOAD_BANDWIDTH)
+            return say("a bandwidth test: bus bandwidth of one size, in GB/s")
         steps = {"first": protocol.first_step, "last": protocol.last_step, "steps": protocol.steps}
-        return Reason(Why.LOAD_TRAINING, **steps)
+        return say("training, steps {first} to {last} of {steps}", **steps)
 
     def begin(self, history: History) -> NetworkWalk:
         """Return the walk before the first round."""
         return NetworkWalk(self, history)
 
-    def place(self, trial: Trial) -> Reason | None:
+    def place(self, trial: Trial) -> Message | None:
         """Return where a run stands: `round 3 of about 7, 4 pairs`."""
         if trial.stage != ROUND:
-            return Reason(_AGAIN[trial.stage], wave=trial.block)
+            return say(_AGAIN[trial.stage], wave=trial.block)
         rounds = self.layout.rounds
         pairs = len(rounds[trial.block - 1])
-        return Reason(Why.ROUND_OF_PAIRS, round=trial.block, rounds=len(rounds), pairs=pairs)
+        return say(
+            "round {round} of about {rounds}, {pairs:+pair}",
+            round=trial.block,
+            rounds=len(rounds),
+            pairs=pairs,
+        )
 
     def pair_of(self, trial: Trial) -> Pair:
         """Return the nodes of a trial."""
@@ -612,7 +654,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         whole = self._whole(record)
         if self.is_over:
             is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-            answer = Reason(Why.WORD_FOR, word=whole.word, why=whole.reasons[0])
+            answer = say(WORD_FOR, word=whole.word, why=whole.reasons[0])
             record = replace(record, answer=answer, is_fault=is_fault)
         level = median(self.values.values()) if self.values else math.nan
         own = self.by_arm
@@ -632,35 +674,55 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if known is not None:
             base = changed(base, known[0])
         if failed := self.out.get(name):
-            why = Reason(Why.PAIRS_FAILED, pairs=len(failed), why=failed[0].reason or NO_SCORE)
+            why = say(
+                "{pairs:+pair} with it failed, each with another partner: {why}",
+                pairs=len(failed),
+                why=failed[0].reason or NO_SCORE,
+            )
             return NetworkWord.UNHEALTHY.say(base, why)
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
-            return screened(base, Reason(Why.SINGLE_RUNS_OF_PAIRS))
+            return screened(base, say("single runs of its pairs"))
         if shown := self.nodes.get(name):
             return self._confirmed(base, shown)
         is_low = name in self.nodes or name in self.low
         if is_low or known is None:
-            why = Reason(Why.FRESH_PAIRS_MISSING if is_low else Why.FEW_PAIRS_SCORED)
+            why = say(
+                (
+                    "low over its pairs, and fresh runs with good partners beside a good pair "
+                    "are missing: too many nodes are low at once, or those runs failed"
+                )
+                if is_low
+                else "too few of its pairs have a score"
+            )
             if name in self.unaffordable:
-                why = Reason(Why.LOW_PAIRS_NO_BUDGET, **self.study.asks)
+                why = say(
+                    "low over its pairs; the budget of {budget} jobs leaves none to run it "
+                    "again, ask for {ask}",
+                    **self.study.asks,
+                )
             return NetworkWord.CANNOT_TELL.say(base, why)
         link = self.accused_link or ()
         if name in link:
-            found = NetworkWord.LINK.say(base, Reason(Why.SLOW_WITH_ONE, pair=link))
+            found = NetworkWord.LINK.say(
+                base, say("slow with one partner alone: {pair:-}", pair=link)
+            )
         else:
-            found = NetworkWord.NO_FAULT.say(base, Reason(Why.NOT_LOW_IN_PAIRS))
+            found = NetworkWord.NO_FAULT.say(base, say("not low over its pairs"))
         return replace(found, kind=_level_kind(record.node_loss))
 
     def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
-        method = Reason(Why.FRESH_PAIRS, pairs=shown.n)
+        method = say("{pairs:+fresh pair} with good partners beside good pairs", pairs=shown.n)
         base = replace(changed(base, shown.estimate, shown.ci95), n=shown.n, method=method)
         if shown.accuses:
             return NetworkWord.NODE.say(base, _at_least(shown))
         if shown.is_open:
-            return NetworkWord.CANNOT_TELL.say(base, Reason(Why.LOW_PAIRS_OPEN))
-        return NetworkWord.NO_FAULT.say(base, Reason(Why.LOW_PAIRS_NOT_AGAIN))
+            return NetworkWord.CANNOT_TELL.say(
+                base,
+                say("low over its pairs, and a loss is neither shown nor excluded by fresh ones"),
+            )
+        return NetworkWord.NO_FAULT.say(base, say("low over its pairs, not in fresh ones"))
 
     def _whole(self, record: NetworkRecord) -> Verdict:
         """Return the verdict on the network."""
@@ -671,61 +733,95 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         base = replace(base, n=sum(usable(each) is not None for each in every))
         if self.is_stopped:
             out = tuple(self.out)
-            cluster = Reason(Why.LOOK_AT_CLUSTER, least=STOP_AT, nodes=out)
-            common = Reason(Why.ALL_PAIRS_FAIL) if self.is_common else cluster
+            cluster = say(
+                "{least} nodes or more cannot communicate: {nodes}. Look at the cluster first",
+                least=STOP_AT,
+                nodes=out,
+            )
+            common = (
+                say(
+                    "more pairs failed than were measured: look at the load, and at what all "
+                    "nodes share; no node is accused"
+                )
+                if self.is_common
+                else cluster
+            )
             return NetworkWord.CLUSTER.say(base, common)
         faults = list(self._faults(base, record))
         if len(faults) > 1:
             reasons = [why for _, why in faults]
-            return NetworkWord.SEVERAL.say(base, Reason(Why.SEVERAL, reasons=reasons))
+            return NetworkWord.SEVERAL.say(base, say("{reasons:; }", reasons=reasons))
         if faults:
             return faults[0][0]
         if why := self._open(record):
             return NetworkWord.CANNOT_TELL.say(base, why)
         losses = [x for x in (record.node_loss, record.link_loss) if x is not None]
-        found = NetworkWord.NO_FAULT.say(base, Reason(Why.NOTHING_SLOW))
+        found = NetworkWord.NO_FAULT.say(base, say("no node and no link is shown to be slow"))
         most = math.ceil(1000 * max(losses) - 1e-9) / 10 if losses else math.nan
         kind = _level_kind(max(losses, default=None))
         return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
 
-    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[tuple[Verdict, Reason]]:
+    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[tuple[Verdict, Message]]:
         """Yield all that is wrong, the gravest first: the verdict on it alone, why among others."""
         for name in self.out:
-            alone = NetworkWord.UNHEALTHY.say(base, Reason(Why.CANNOT_COMMUNICATE))
+            alone = NetworkWord.UNHEALTHY.say(
+                base, say("it cannot communicate; the others were judged without it")
+            )
             word = f"{NetworkWord.UNHEALTHY} {name}"
-            yield replace(alone, word=word), Reason(Why.NODE_UNHEALTHY, node=name)
+            yield replace(alone, word=word), say("UNHEALTHY {node}", node=name)
         for name in self.accused:
             if shown := self.nodes[name]:
-                among = Reason(Why.NODE_SLOW, node=name, loss=_at_least(shown))
+                among = say("NODE {node}, {loss}", node=name, loss=_at_least(shown))
                 alone = NetworkWord.NODE.say(base, _at_least(shown))
                 alone = changed(alone, shown.estimate, shown.ci95)
                 yield replace(alone, word=f"{NetworkWord.NODE} {name}"), among
         for pair in self.broken:
             if self.again.get(pair) == []:
-                why = Reason(Why.PAIR_DEAD, pair=pair)
+                why = say(
+                    "{pair:-} cannot communicate with each other, and both can with others",
+                    pair=pair,
+                )
                 alone = NetworkWord.UNHEALTHY.say(base, why)
                 yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(pair)}"), why
         link, shown = self.accused_link, self.loss
         if link and shown:
             loss, of_racks = _at_least(shown), set(record.link) != set(link)
-            why = Reason(Why.RACKS_SLOW, pair=link, loss=loss)
-            why = why if of_racks else Reason(Why.LINK_SLOW, loss=loss)
+            why = say(
+                "{pair:-} and other pairs of the same two racks are slower than both of its "
+                "nodes are with other partners, {loss}",
+                pair=link,
+                loss=loss,
+            )
+            why = (
+                why
+                if of_racks
+                else say("slower than both of its nodes are with other partners, {loss}", loss=loss)
+            )
             alone = changed(NetworkWord.LINK.say(base, why), shown.estimate, shown.ci95)
             yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(record.link)}"), why
 
-    def _open(self, record: NetworkRecord) -> Reason | None:
+    def _open(self, record: NetworkRecord) -> Message | None:
         """Return why nothing is excluded; None where it is."""
         if self.unaffordable:
-            return Reason(Why.SLOW_NO_BUDGET, nodes=self.unaffordable[:4], **self.study.asks)
+            return say(
+                "{nodes} look slow, and the budget of {budget} jobs leaves none to run them "
+                "again; ask for {ask}",
+                nodes=self.unaffordable[:4],
+                **self.study.asks,
+            )
         doubtful = [n for n, shown in self.nodes.items() if shown is None or shown.is_open]
         if doubtful:
-            return Reason(Why.LOSS_OF_OPEN, names=doubtful)
+            return say(_LOSS_OF_OPEN, names=doubtful)
         if self.link is not None and self.ends is None:
-            return Reason(Why.LINK_WITHOUT_SCORE, pair=self.link)
+            return say("{pair:-} looks slow, and its fresh runs have no score", pair=self.link)
         if self.ends is not None and all(each.estimate < LEAST_LOSS for each in self.ends):
-            return Reason(Why.LOSS_OF_OPEN, names=["-".join(self.link or ())])
+            return say(_LOSS_OF_OPEN, names=["-".join(self.link or ())])
         if record.covered < record.of_pairs:
-            return Reason(Why.LINKS_UNKNOWN, covered=record.covered, pairs=record.of_pairs)
+            return say(
+                "{covered} of {pairs} pairs have a score; of the other links nothing is known",
+                covered=record.covered,
+                pairs=record.of_pairs,
+            )
         return None
 
     def _record(self) -> NetworkRecord:
@@ -794,31 +890,74 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             lowest = min(lowest, mean - critical * sigma * math.sqrt(1 / n + 1 / n_all))
         return -relative(worst), -relative(lowest)
 
-    def _notes(self, record: NetworkRecord) -> list[Reason]:
-        notes = [Reason(Why.LOAD_NOTED, load=self.study.load)]
+    def _notes(self, record: NetworkRecord) -> list[Message]:
+        notes = [say("the load: {load}", load=self.study.load)]
         if self.is_stopped:
             return notes
         if not math.isnan(self.sigma):
-            notes.append(Reason(Why.PAIRS_DIFFER, sigma=self.sigma))
+            notes.append(
+                say(
+                    "pairs of one round differ by {sigma:.2%} (one standard deviation, slow "
+                    "pairs hardly counted)",
+                    sigma=self.sigma,
+                )
+            )
         missing = record.of_pairs - record.covered
         if missing > 0:
-            kind = Why.ENDS_WITH_ACCUSED if self.accused else Why.LINKS_UNSAID
-            notes.append(Reason(kind, covered=record.covered, pairs=record.of_pairs))
+            text = (
+                (
+                    "the check ends with the accused node: its repair comes first. {covered} of "
+                    "{pairs} pairs have a score; of the other links nothing is said"
+                )
+                if self.accused
+                else "{covered} of {pairs} pairs have a score; of the other links nothing is said"
+            )
+            notes.append(say(text, covered=record.covered, pairs=record.of_pairs))
         if record.racks:
-            notes.append(Reason(Why.ONE_PAIR_OF_RACKS))
+            notes.append(
+                say(
+                    "between two racks one pair stands for all: a fault of a single cable that "
+                    "only other pairs use is not seen"
+                )
+            )
         if self.accused or self.accused_link:
-            notes.append(Reason(Why.CROSS_CHECK))
+            notes.append(
+                say(
+                    "run the check of nodes too, which runs each node alone: a node that is "
+                    "healthy alone and slow in pairs has a faulty network card or link; one "
+                    "that is slow alone has another fault"
+                )
+            )
         if self.accused_link and any(own and p != self.link for p, own in self.again.items()):
-            notes.append(Reason(Why.SLOWEST_ONLY))
+            notes.append(
+                say(
+                    "only the slowest link is confirmed; run the check again after its repair, "
+                    "with another key"
+                )
+            )
         if missing and not (self.accused or self.out or self.broken):
-            notes.append(Reason(Why.PAIRS_EXCUSED, pairs=missing, budget=self.study.budget))
-        notes.append(Reason(Why.ACCUSATION_RESTS_ON, runs=REPEATS, level=1 - ALPHA))
+            notes.append(
+                say(
+                    "{pairs:+pair} without a score: left out by the budget of {budget} jobs, "
+                    "cancelled, or lost by the scheduler",
+                    pairs=missing,
+                    budget=self.study.budget,
+                )
+            )
+        notes.append(
+            say(
+                "an accusation rests on {runs} fresh runs beside others, one-sided {level:.1%}, "
+                "and a loss of 1 % at least",
+                runs=REPEATS,
+                level=1 - ALPHA,
+            )
+        )
         return notes
 
 
-def _at_least(shown: Slower) -> Reason:
+def _at_least(shown: Slower) -> Message:
     change, loss = relative(shown.estimate), -relative(shown.bound)
-    return Reason(Why.LOSS_AT_LEAST, change=change, loss=loss)
+    return say("{change:percent}, a loss of {loss:size} or more", change=change, loss=loss)
 
 
 def _level_kind(excluded: float | None) -> VerdictKind:

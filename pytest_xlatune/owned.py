@@ -81,8 +81,8 @@ def _group(path: Path) -> int:
 def _group_in(folder: Path) -> int:
     """Return the group of a shared folder that is made in this one: that of those who share it.
 
-    It is kept without the setgid bit too where its members may write. In a folder such as a
-    scratch, where all users may make some, it is our own.
+    The folder's group is also kept where the folder is group-writable without the setgid bit. In a
+    folder in which every user may write, such as a scratch, the group is our own.
     """
     status = folder.stat()
     # below a project's folder without setgid a second member's session was refused

@@ -1,10 +1,9 @@
 """Which trial may be submitted now: what its nodes have a place for, and what a sweep may cost.
 
 Trials on disjoint nodes run at the same time. Trials that share a node keep the order in which the
-study proposed them; a trial that has to wait lets no later one past on its nodes, and delays no
-other. At most `queue_depth` submissions (two by default) wait behind what runs on a node, so that a
-node never idles and a
-sweep that is stopped leaves little behind.
+study proposed them: a trial that waits blocks later trials on its own nodes only. At most
+`queue_depth` submissions (two by default) wait behind what runs on a node, so that a node never
+idles and a sweep that is stopped leaves little behind.
 
 Node-hours, and hours with the scheduler, are counted over all sessions of a ledger, from its own
 events; a trial that would probably not fit is not submitted. Pure but for clocks: this module
@@ -82,7 +81,8 @@ class Packing:
                 self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
                 return
             places, depth = self._places(state, self._setup.cell_of(trial, state))
-            if not held.isdisjoint(places):  # behind one of which the log says why it waits
+            # the log says at the trial in front why this one waits
+            if not held.isdisjoint(places):
                 held.update(places)
                 continue
             most = 1 if one_each else depth

@@ -58,9 +58,10 @@ _OF_TRAINER = frozenset(
     }
 )
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
-_ENOUGH_LINES = 0.7  # of the calls, where a process ended without a word
-_SPARE_CALLS = 2  # beside those of the log's steps: a warm-up
-# as long, and so many times its usual time, a turn or a compilation took that a time limit ended
+_ENOUGH_LINES = 0.7  # share of the calls that need a step line, where a process just ended
+_SPARE_CALLS = 2  # calls that may come beside those of the log's steps, such as a warm-up
+# When the time limit strikes, a turn or a compilation counts as hung if it ran so many seconds,
+# and so many times its usual time.
 _STILL_S, _STILL_TIMES = 60.0, 10
 _ENOUGH = 0.5  # of the planned turns, where a rotation ended before the last of them
 _LATE_STEPS = 2  # of a turn, in which an error of the turn before may still show

@@ -37,7 +37,8 @@ class Turns:
         self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
         self._long = folder / "turn.long"  # there while a turn takes long
         self._told = _NONE  # which process was logged as the one that drives
-        self._attends = self._drove = False  # whether we count as waiting; have had a turn in it
+        self._attends = False  # whether this process is registered as one that waits
+        self._drove = False  # whether it has had a turn since then
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:

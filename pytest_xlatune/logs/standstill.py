@@ -142,8 +142,8 @@ class Stand:
         step: of its last step line; None where none was read.
         last_line: of its log.
         is_busy: whether another thread than the main one computes; None between busy and idle.
-        pid: of the process that the others of this row are of; 0 is none.
-        inner: the innermost frames of the main thread, whosever code.
+        pid: id of the process that the other fields describe; 0 if it is unknown.
+        inner: the innermost frames of the main thread, of the user's code or of a library.
     """
 
     rank: int

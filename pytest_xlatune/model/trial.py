@@ -67,9 +67,8 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     pair: bool = False
 
 
-ROTATION = (
-    "rotation"  # the arm of each rotation: no profile's and no baseline's own figure is in it
-)
+# The arm of every rotation: it measures several profiles, and none of them alone.
+ROTATION = "rotation"
 
 
 class Rotation(Record, frozen=True, kw_only=True):
@@ -78,12 +77,12 @@ class Rotation(Record, frozen=True, kw_only=True):
     Attributes:
         number: which rotation of its study, from 1; 0 is a look that measures no contrast.
         spec: the programs, their order, the steps of a turn.
-        deadline_s: wall seconds after which it is killed, as `Protocol.deadline_s` is of other
-            trials, and no part of its identity either; 0 is that of the protocol.
-        died_of: the programs that earlier attempts died of, and no part of its identity: they are
-            neither compiled nor run.
-        suspect: the profile that the attempt before may have died of; it takes the first turn of a
-            profile, so that others follow one another. No part of its identity.
+        deadline_s: wall seconds after which the job is killed; 0 is the protocol's deadline. It is
+            no part of the identity.
+        died_of: the programs that earlier attempts died of. They are neither compiled nor run. They
+            are no part of the identity.
+        suspect: the profile that may have ended the attempt before; "" is none. It has the first
+            turn of all profiles, so that no other one follows it. It is no part of the identity.
     """
 
     number: int

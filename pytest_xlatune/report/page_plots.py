@@ -315,7 +315,7 @@ def forest(
         and each.kind is not VerdictKind.INVALID
         and not is_pending(each)
     ]
-    # of a node it has the node's own change; of a link no node has it
+    # The conclusion of a network study repeats a node's row, unless it accuses a link.
     of_arms = {(each.delta, each.ci95) for each in shown if each.arm != CONCLUSION}
     shown = [
         each

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from pytest_xlatune.model.record import Real, Record
 
-LOOK = 1  # job of the baseline alone, which shows whether programs can take turns at all
+LOOK = 1  # one job of the baseline alone shows whether programs can take turns at all
 COPIES = 3  # of the baseline in each rotation: about the root of the profiles
 FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
 RANKINGS = 2  # rotations of a profile, at most: one leaves .5 % of its change open, two .35 %
-# guesses, where nothing was measured: of a job its start, and of that the compilation; pull, init
-# and compilation of a large model take about 2, 3 and 4 minutes, 15 of its steps 7
+# Until something is measured, half of a job is start-up and 40 % of start-up is compilation: for a
+# large model the pull, the init and the compilation take about 2, 3 and 4 minutes, 15 steps take 7.
 START_SHARE, COMPILE_SHARE = 0.5, 0.4
 
 

@@ -250,7 +250,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
     def place(self, trial: Trial) -> Message | None:
         """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most.
 
-        Of a study that says nothing a block is confirmation.
+        Where a study says nothing, a trial in a block belongs to the confirmation.
         """
         del trial
         return None
@@ -265,10 +265,10 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         return self
 
     def as_begun(self, declared: Mapping[str, Json]) -> Study:
-        """Return the study as its session began, `declared` then by whichever process came first.
+        """Return the study as the first process of its session declared it.
 
-        What was found since, such as a calibration's noise, is for the next session: processes
-        would plan differently by when each of them came.
+        What was found since then, such as a calibration's noise, counts from the next session on:
+        otherwise two processes of one session would plan differently.
         """
         del declared
         return self

@@ -279,8 +279,8 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
     rows = [
         *(
             say(
-                "{wave} searches: {slots} {fills}; each rotation but the first has those of which "
-                "the results before promise most",
+                "{wave} searches: {slots} {fills}; half of each rotation but the first are steps "
+                "from the best so far, the others are drawn",
                 wave=each.wave,
                 slots=each.slots,
                 fills=each.fills,

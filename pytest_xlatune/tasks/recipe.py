@@ -290,7 +290,7 @@ def lint_recipe(
     except XlatuneError as error:
         return [], [f"the flags were not checked: {error}"], ""
     own = [each for each in found.objections if each.profile == recipe.profile.id]
-    # deployed settings are nothing to try
+    # settings that are deployed already are not tried again
     stops = [each.level is Level.FAULT or (each.rule == "no-op" and bool(resolved)) for each in own]
     faults = [str(each) for each, is_fault in zip(own, stops, strict=True) if is_fault]
     notes = [str(each) for each, is_fault in zip(own, stops, strict=True) if not is_fault]

@@ -358,7 +358,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
             f"{len(found.jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
-    # of what was not asked for now, an earlier answer stands
+    # Parts that were not measured now are kept from the earlier calibration.
     before = read_calibration(folder, cell)
     kept = {name: getattr(before, name) for name in _PARTS} if before else {}
     if found.slots is not None:

@@ -700,7 +700,7 @@ class _Labels:
     def __init__(self, table: NameTable, names: Names) -> None:
         self._table = table
         self._names = names
-        # the last: not in the table
+        # the last one stands for names that the table lacks
         self._indices = narrow(np.full(len(table.ids) + 1, ABSENT, np.int64))
 
     def wanted(self, **columns: str) -> dict[str, int]:

@@ -236,7 +236,7 @@ class AllocationExecutor(OnSlurm):
             answer = self._run(["scancel", *([] if is_hard else ["--signal=TERM"]), step_id])
             if answer.trouble is Trouble.AWAY:
                 raise SchedulerDown(f"scancel: {answer.error}")
-            # a step that has ended meanwhile is as good
+            # scancel refuses a step that has ended meanwhile, which is fine
             is_refused = answer.code and answer.trouble is Trouble.FOR_GOOD
             if is_refused and "step" not in answer.error.lower():
                 raise SubmissionError(f"scancel: {answer.error}")

@@ -58,10 +58,10 @@ class LogProgress:
     """What an ended attempt left.
 
     Attributes:
-        report: of its logs.
+        report: what its logs say.
         metrics: the steps of its metrics file.
         logged: the figures of another metric than TGS in the log of rank 0.
-        journal: of a rotation; None where it left none.
+        journal: what the journal of a rotation says; None where there is none.
     """
 
     report: LogReport

@@ -145,7 +145,7 @@ class Spending:
     """What a sweep has cost so far, fed with the events of its ledger in order.
 
     Attributes:
-        nodes: of a trial whose cell is not in `nodes_of_cell`.
+        nodes: number of nodes of a trial whose cell is not in `nodes_of_cell`.
         nodes_of_cell: how many nodes the trials of a cell take, by its digest.
         node_s: seconds of its trials times their nodes.
         ended: attempts behind it.

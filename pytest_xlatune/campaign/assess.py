@@ -325,10 +325,10 @@ class _Turned:
     """What a rotation adds to an assessment; of another trial nothing.
 
     Attributes:
-        result: of the rotation.
+        result: the result of the rotation.
         blamed: the program that it died of.
         decision: in the place of the playbook's; None leaves that.
-        findings: of programs that were left out.
+        findings: why programs were left out.
         is_scored_whole: whether all its steps are those of one program.
     """
 

@@ -171,7 +171,7 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
     Attempts that a ledger knows which was moved aside are not lost.
 
     Args:
-        folder: of the ledger.
+        folder: the folder of the ledger.
     """
     found: dict[Path, list[bool]] = {}
     for path in folder.glob(f"*/*/{SPEC}"):

@@ -115,10 +115,10 @@ def measured(
 
     Args:
         read: its journal; None where there is none.
-        steps: of its log or metrics file, all ranks and starts.
-        rotation: as it was planned.
-        protocol: of the trial; its evaluations are left out of each turn.
-        tokens_per_device_step: as declared; None where it is not.
+        steps: the steps of its log or metrics file, of all ranks and starts.
+        rotation: the rotation as it was planned.
+        protocol: the trial's protocol; its evaluations are left out of each turn.
+        tokens_per_device_step: tokens of a device in a step, as declared; None is unknown.
         blamed: what its earlier attempts died of.
     """
     known = RotationResult(read=read, blamed=tuple(blamed))
@@ -329,9 +329,9 @@ def blame(
         decision: what the playbook makes of the end.
         cause: the root cause, where there is one.
         read: the journal.
-        steps: of the log.
+        steps: the steps of the log.
         rotation: as it was planned; what a journal names besides is no program of ours.
-        number: of the attempt.
+        number: the number of the attempt.
         outcome: how it ended: one that ended well died of nothing but its loss, and a time limit
             is blamed on a program that stood still for most of it.
         earlier: the blame of the attempts before.

@@ -33,7 +33,7 @@ class Setup:
     Attributes:
         cells: every cell that a trial of the study may name, by digest.
         launcher: how a trial is started; executor: where.
-        folder: of the ledger and the attempts.
+        folder: where the ledger and the attempts lie.
         session: id of the pytest session.
         settings: what the user said, by name: where.
         files: that deploy the cell, as they are now.

@@ -356,7 +356,7 @@ class Switch(Record, frozen=True, kw_only=True):
     """A variable with which others do nothing.
 
     Attributes:
-        name: of the variable.
+        name: the variable's name.
         idle: a pattern of the variables that do nothing then.
         is_on: whether that is where it is on (an integer other than 0), or off; None asks `value`.
         value: the word it is then, in small letters.

@@ -163,7 +163,7 @@ class LauncherByCell(Launcher):
     """Start each cell with its own launcher: cells that differ in how they are started.
 
     Attributes:
-        usual: of every cell that no other is for.
+        usual: the launcher of every cell that has none of its own.
         others: `Cell.launcher` -> the launcher that describes itself so.
     """
 

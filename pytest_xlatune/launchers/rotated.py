@@ -47,10 +47,10 @@ def in_front(
     Options of the interpreter stay its own: `python -u train.py` becomes `python -u WORKER ...`.
 
     Args:
-        argv: of the trial.
+        argv: the command line of the trial.
         interpreter: its first word, where that is a Python.
         program: the script or the module that it runs.
-        folder: of the attempt, as `argv` names it.
+        folder: the folder of the attempt, as `argv` names it.
     """
     if not interpreter or not program or argv[0] != interpreter:
         return None

@@ -21,7 +21,7 @@ class NodeEnvironment(Record, frozen=True, kw_only=True):
     """What a trial ran on, on one node.
 
     Attributes:
-        name: of the node.
+        name: name of the node.
         node: kernel, CPU, driver, GPUs.
         packages: python, jax, jaxlib, plugins, CUDA or ROCm, NCCL, libtpu ... -> version.
         devices: kind and number of what one process sees, and the runtime's own version.
@@ -125,10 +125,10 @@ class JobHours(Record, frozen=True, kw_only=True):
 
     Attributes:
         queue_h: between a submission and its start.
-        outside_h: of scored attempts, before their first step and behind their last.
+        outside_h: hours of scored attempts before their first step and behind their last.
         first_step_h: what the first steps took beyond a usual one: compilation, as a rule.
-        steps_h: of steps at their usual pace and slower ones.
-        unscored_h: of attempts that gave no score.
+        steps_h: hours of steps, at their usual pace and slower.
+        unscored_h: hours of attempts that gave no score.
     """
 
     queue_h: float = 0.0
@@ -150,7 +150,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
         commands: the command line of each session, oldest first, each once.
         seed: of the random order of the trials; None where the study draws none.
         started_s, ended_s: of the first and the last attempt, seconds since the epoch.
-        node_hours: of all attempts; None where none has ended.
+        node_hours: node-hours of all attempts; None where none has ended.
         job_hours: how the hours of the attempts were spent; None likewise.
         autotuning: whether XLA's choice of GPU kernels was kept the same; "" where there is no GPU.
         two_speeds: the arms whose runs fall in two groups, one sentence each.

@@ -64,7 +64,7 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
         covered: how many of them have a score, of `of_pairs`.
         of_pairs: pairs that the rounds would run.
         node_loss: no other node costs as much or more, at 95 % over all nodes; None if unknown.
-        link_loss: the same of links.
+        link_loss: the same for links.
         racks: how many; 0 where every pair is run.
         is_fault: whether a node, a link or the cluster is accused.
     """

@@ -74,7 +74,7 @@ class Submission(Record, frozen=True, kw_only=True):
     """One submission of a trial, journalled before anyone waits for it.
 
     Attributes:
-        trial_id: whose.
+        trial_id: id of the trial.
         attempt: from 1.
         executor: the name of the executor that took it.
         job_id: the executor's own name of the job.
@@ -125,7 +125,7 @@ class TrialSetting(Record, frozen=True, kw_only=True):
     """One setting of a trial, and how well it is known that it was in effect.
 
     Attributes:
-        name: of an XLA flag without dashes, of a variable, or of a key of the trainer.
+        name: name of an XLA flag without dashes, of a variable, or of a key of the trainer.
         kind: which of these.
         asked: the value that was asked for; hidden where the name speaks of a secret.
         effect: what the strongest witness says.
@@ -241,11 +241,11 @@ class TrialResult(Record, frozen=True, kw_only=True):
     Attributes:
         trial: the trial.
         status: where it stands.
-        score: of the attempt that was measured.
+        score: the score of the attempt that was measured.
         reason: why there is no score, or why it was dropped; None otherwise.
-        findings: of all attempts.
-        job_ids: of all attempts, in order.
-        outcome: of the last attempt.
+        findings: the findings of all attempts.
+        job_ids: the job ids of all attempts, in order.
+        outcome: how the last attempt ended.
         epoch: counts the changes after which scores are not comparable (a node swap).
         not_run: why it was not run at all; None where it was, or is to be.
         settings: each setting, and whether it was in effect; None where nothing was looked at.
@@ -406,7 +406,7 @@ class Verdict(Record, frozen=True, kw_only=True):
         reasons: why this and not another verdict, in order.
         can_run: False where the arm itself cannot run (INVALID and dropped).
         not_run: why it was not run at all; None where it was, or is to be.
-        job_ids: of the trials behind it.
+        job_ids: the job ids of the trials behind it.
         figure: the scored figure, where it is not TGS.
         lost: the confirming runs that have no score; None where every run has one.
         retries: attempts beyond the first, over all its trials.

@@ -97,7 +97,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
             that runs once a step.
         first_step: so many calls come before the first turn; the trainer's own program runs them.
         journal: name of the journal in the folder of the spec, `{rank}` in it.
-        schema: of this format.
+        schema: version of this format.
         memory_limit_bytes: a program that takes more of a device is left out; 0 is what the device
             itself says that it has left.
     """

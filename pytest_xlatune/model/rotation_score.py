@@ -26,8 +26,8 @@ class MeasuredTurn(Record, frozen=True, kw_only=True):
     """One turn of a program, as the trainer's own step lines tell it.
 
     Attributes:
-        program: whose turn it was.
-        before: whose turn it was just before; "" of the first turn.
+        program: the program that had the turn.
+        before: the program that had the turn before; "" for the first turn.
         round: from 0.
         first_step: id of its first step, those that are left out included.
         steps: how many of its steps are kept.

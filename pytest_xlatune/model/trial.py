@@ -126,7 +126,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
         stage: the study's own word, e.g. "wave2", "again" for a second run, or "confirm".
         block: from 1; 0 is measured once to rank, and no block.
         position: which one of the trials of this arm in this stage and block, from 0.
-        design: of the blocks that it belongs to; None where it is in none.
+        design: the design of the blocks that it belongs to; None where it is in none.
         rotation: the programs that take turns in it; None of a trial of one profile. Its arm is
             `ROTATION`, its profile the baseline, and its protocol has as many steps as the order.
     """
@@ -243,7 +243,7 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
     """What compiling says of the memory that a cell takes of one device.
 
     Attributes:
-        needed_bytes: of the step's program; None is unknown.
+        needed_bytes: bytes that the step's program needs on a device; None is unknown.
         limit_bytes: that the device's pool has; None is unknown.
         is_refused: whether compiling, or the step that did it, ended for want of memory.
         said: why nothing is known, or how it ended; "" otherwise.

@@ -50,7 +50,7 @@ class Subject:
     """What a document of a conclusion is made of.
 
     Attributes:
-        conclusion: of the study.
+        conclusion: the conclusion of the study.
         cells: as measured, the nodes that the scheduler picked included.
         profiles: what was compared with the baseline.
         history: the results, every score in the window of all trials.

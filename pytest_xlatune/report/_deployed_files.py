@@ -61,8 +61,8 @@ class Changed:
     """An env file with settings changed in place.
 
     Attributes:
-        text: of the file.
-        names: of the settings that were changed, as people write them.
+        text: the text of the file.
+        names: names of the settings that were changed, as people write them.
         at: number of the first changed line, from 0; None where none was.
         flags, env: the settings that are left to append.
     """
@@ -245,7 +245,7 @@ class Setting:
     Attributes:
         key: its name.
         value: a scalar's text without quotes, "" where it is empty; None for a list or a table.
-        written: as the file has it, in one line.
+        written: the setting as the file has it, in one line.
         at: where the value begins and ends in the text; None where one line does not hold all of
             it, or other keys refer to it.
     """

@@ -423,7 +423,7 @@ def verdict_table(
     """Return a row of figures for each verdict.
 
     Args:
-        subject: of the document.
+        subject: what the document is about.
         verdicts: None is all of the conclusion.
         head: of the first column, which `name` fills.
         change: the head of the column of changes.

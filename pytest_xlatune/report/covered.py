@@ -79,7 +79,7 @@ class Earlier(Record, frozen=True, kw_only=True):
         best: the winner then; None where there was none.
         recipe: settings of the winner.
         deployed: the environment that was deployed then, as far as it is known.
-        scores: of the baseline's trials then: logarithms.
+        scores: the scores of the baseline's trials then, as logarithms.
         change: of `baseline-deployed` from then to today: what, and its 95 % interval; relative.
     """
 

@@ -42,7 +42,7 @@ class Patch:
 
     Attributes:
         text: the patch; "" where there is none.
-        paths: of the files that it changes.
+        paths: the paths of the files that it changes.
         missing: cell digest -> why the patch lacks its recipe or a part of it.
     """
 

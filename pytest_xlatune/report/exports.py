@@ -111,7 +111,7 @@ class Export(ABC):
         """Return suffix of a file beside the report -> its text, e.g. `.mlflow.json`.
 
         Args:
-            report: as it was written.
+            report: the report as it was written.
             key: the same for each report of one ledger and of no other.
 
         Raises:

@@ -51,14 +51,14 @@ class PastStudy:
     """One study of a cell, as its ledger has it.
 
     Attributes:
-        folder: of the ledger.
+        folder: the folder of the ledger.
         sweep: name of the sweep.
-        kind: of the study, e.g. "tuning" or "gate".
-        cells: of the study; the first is the reference's.
+        kind: the kind of the study, e.g. "tuning" or "gate".
+        cells: the cells of the study; the first is the reference's.
         digest: identity of the first cell.
-        conclusion: of the study.
+        conclusion: the conclusion of the study.
         jobs: how many were submitted.
-        node_hours: of all attempts; None where none has ended.
+        node_hours: node-hours of all attempts; None where none has ended.
         ended_s: time of the ledger's last event, seconds since the epoch.
         commits: of each arm as deployed whose cell names a commit: the cell, and the verdict.
     """

@@ -79,7 +79,7 @@ class Live:
     Attributes:
         written_s: when the page was written.
         alive_s: when a session was last seen at it.
-        event_s: of the ledger's last event.
+        event_s: time of the ledger's last event, seconds since the epoch.
         progress: trials over, trials to come, time left.
         running: its jobs in flight, a line each.
     """
@@ -123,7 +123,7 @@ class Link:
     """A line of an index.
 
     Attributes:
-        text: of the link.
+        text: the text of the link.
         href: relative to the page; "" is no link.
         said: about it, after the link.
         others: text and address of the same in other forms.
@@ -160,7 +160,7 @@ class Page:
     """Everything that a page shows, in order.
 
     Attributes:
-        title: of the page.
+        title: the title of the page.
         parts: its parts; the first says what was found.
         files: names of the files beside it that have the same figures.
         source: where the figures come from.

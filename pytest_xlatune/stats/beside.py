@@ -82,7 +82,7 @@ def slower(
     """Return what runs side by side show; None with less than two.
 
     Args:
-        differences: of each run and that beside it, log ratios.
+        differences: log ratio of each run to the run beside it.
         others: groups of log scores that tell the noise too.
         family: how many were looked at, which share the error.
         jobs: whose variance a difference has: two, of a run and another beside it.

@@ -353,7 +353,7 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
     Args:
         off: of the baselines, each less the mean of its group; they count in full.
         beside: the other groups.
-        slope: of the baselines, where the search begins.
+        slope: the slope of the baselines, where the search begins.
     """
     products = math.fsum(x * y for x, y in off)
     squares = math.fsum(x * x for x, _ in off)

@@ -337,7 +337,7 @@ def plan(
         profiles: to rank.
         budget: jobs of the whole sweep.
         screen_baselines: where they are fixed already; 0 leaves them to the layout.
-        waves: of the screen; each has a baseline of its own.
+        waves: number of waves of the screen; each has a baseline of its own.
         sigma: job noise, where it is known; None is usual.
         slots: node slots that run side by side; the screen has a baseline on nearly each.
         may_repeat: whether the best of the screen may run a second time.
@@ -552,10 +552,10 @@ def selected80(
     all profiles alike, and no rank.
 
     Args:
-        profiles: of the screen, each measured once.
+        profiles: number of profiles of the screen, each measured once.
         widths: arms of each block in turn.
         block_baselines: in each block.
-        alpha: of the confirmation.
+        alpha: the error rate of the confirmation.
         again: of the best of the screen that are measured a second time before the first block.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)

@@ -22,9 +22,9 @@ class JobPace(Record, frozen=True, kw_only=True):
     """What the time of a job is made of.
 
     Attributes:
-        start_s: until its first step is over, with the one compilation of an ordinary job.
-        step_s: of a step.
-        compile_s: of each further program.
+        start_s: seconds until its first step is over, with the one compilation of a job.
+        step_s: seconds of a step.
+        compile_s: seconds of each further compilation.
         jobs: measured ones behind it; 0 is a guess.
         compilations: measured ones; 0 is a guess.
     """

@@ -238,8 +238,8 @@ def fit_turns(
     itself.
 
     Args:
-        turns: of one rotation, in order.
-        tokens: of a device in a step; None is unknown.
+        turns: the turns of one rotation, in order.
+        tokens: tokens of a device in a step; None is unknown.
     """
     names = list(dict.fromkeys(each.program for each in turns))
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))

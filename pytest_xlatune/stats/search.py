@@ -50,7 +50,7 @@ def ask(
         ordered: for each setting whether values that lie close are alike.
         told: what was measured so far: log ratios to the baseline; where none was, all are drawn.
         without: further points that are never asked for.
-        count: of this batch.
+        count: points of this batch.
         rng_seed: of the draw, and of the order of equals.
     """
     tried = {*told, *without}

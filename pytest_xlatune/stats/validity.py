@@ -227,11 +227,11 @@ def different_loss(
     equal jobs began at 9.5 and ended at 0.061 and 0.048.
 
     Args:
-        loss: of the trial.
+        loss: the trial's loss.
         reference: the median of the baseline's.
         tolerance: as a share of the reference.
         others: losses of the baseline.
-        first: of the baseline's first step; None is unknown.
+        first: the loss of the baseline's first step; None is unknown.
     """
     scale = max(abs(reference), _BY_HEART * abs(first or 0.0))
     own = _TIMES_THEIR_OWN * max((abs(each - reference) for each in others), default=0.0)
@@ -299,7 +299,7 @@ def pgle_refused(file: str, found: int | None, unread: str) -> Message | None:
     """Return why XLA scheduled without a profile that it was given; None where nothing says so.
 
     Args:
-        file: of the profile.
+        file: the file that the profile names.
         found: operations of it that XLA says it found, the most of all programs.
         unread: a file that it says it could not read; of a folder that is one of no program.
     """

@@ -64,7 +64,7 @@ class Recorded:
 
     Attributes:
         profile: id of the profile.
-        trial_id: of the trial.
+        trial_id: id of the trial.
         dump: the folder of the compiler's dump; None where there is none.
         captures: the profiler's files, one per process.
         facts: one sentence for each fact of dump and captures.

@@ -109,8 +109,8 @@ class Compared:
     Attributes:
         a, b: the sides; A is the baseline.
         verdict: on B.
-        ratio: of B's TGS to A's; None where a side has no job.
-        margin: of the gate; None without a gate.
+        ratio: B's TGS over A's; None where a side has no job.
+        margin: the margin of the gate; None without a gate.
         passes: whether B passes the gate; None where the jobs cannot tell, or without a gate.
     """
 

@@ -189,7 +189,7 @@ def hours_of_both(
 
     Args:
         outline: what a plan says of the study.
-        entries: of the ledger of its cell.
+        entries: the entries of the ledger of its cell.
         cell: the same.
     """
     both_of = next((each.values for each in outline if each.code is MessageCode.BOTH_PLANS), None)

@@ -176,8 +176,8 @@ def import_table(
     """Write a table into a ledger of its own and return its folder.
 
     Args:
-        rows: of the table.
-        cell: of all rows, as the table's author describes it.
+        rows: the rows of the table.
+        cell: the cell of all rows, as the table's author describes it.
         no_ops: ids of profiles that do nothing.
         sweep: name of the ledger's folder.
         workdir: the folder above the ledgers.

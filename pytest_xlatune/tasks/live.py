@@ -149,10 +149,10 @@ class Landed:
 
     Attributes:
         line: the text to show; "" is nothing.
-        sweep: whose.
-        label: of the cell, in a few words.
+        sweep: name of the sweep.
+        label: the cell in a few words.
         is_passing: of jobs in flight: a terminal that shows where jobs stand needs no such line.
-        result: of the trial that landed, if one did.
+        result: the result of the trial that landed, if one did.
         messages: to people.
     """
 

@@ -99,7 +99,7 @@ def foresee(
 
     Args:
         resolved: the sweep.
-        folder: of its campaign; need not exist.
+        folder: the folder of its campaign, which need not exist.
         pending: the first trials of the run, those of derived profiles included.
         compiles: whether those that the ledger does not know are compiled now.
 

@@ -297,7 +297,7 @@ class Known:
     """The state of a cell by its ledger.
 
     Attributes:
-        folder: of the ledger.
+        folder: the folder of the ledger.
         sweep: the sweep's name.
         study: as last declared, with nothing deselected.
         history: the results of its trials, in plan order.

@@ -67,13 +67,13 @@ class Read:
     """A log, its report and its score.
 
     Attributes:
-        path: as the user named it.
+        path: the path as the user named it.
         report: its steps, configuration and findings.
         protocol: as its configuration lines or its steps tell.
-        score: of its steady state, or why there is none.
+        score: the score of its steady state, or why there is none.
         outcome: how the job ended: as its payload wrote it, or as the log tells; running where
             neither does.
-        findings: of log and end together.
+        findings: what the log and the end together show.
         goal_step: the id of the last step that it was to take.
         whole: of the standard input, which cannot be read a second time, each format's reader.
         ranks: the steps of all ranks of it, where they were asked for and no other log has them.

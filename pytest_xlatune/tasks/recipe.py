@@ -54,7 +54,7 @@ class MeasuredRecipe:
     """A recipe of a file, and the place where it was measured.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         cell: the measured cell, its trials and its conclusion.
         best: the verdict on the recipe.
         profile: its settings.

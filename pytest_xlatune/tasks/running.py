@@ -50,7 +50,7 @@ class Running:
     """One job in flight.
 
     Attributes:
-        trial: whose.
+        trial: the trial that is asked about.
         job_id: the executor's name of it.
         state: pending or running.
         reason: why it waits or stands still, in the scheduler's words; "" while it runs.

@@ -172,7 +172,7 @@ class Runs(ExitStack):
     """The campaigns that one process drives, until the context ends: each folder has its log.
 
     Attributes:
-        folders: of the campaigns.
+        folders: the folders of the campaigns.
     """
 
     def __init__(self, options: RunSettings, *, session: str, command: Sequence[str] = ()) -> None:

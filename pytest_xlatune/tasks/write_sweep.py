@@ -28,10 +28,10 @@ class ToSay:
     """One thing that a sweep file has to say: an option, and a question where it is not given.
 
     Attributes:
-        text: of the question, and the option's help.
+        text: the question, which is also the option's help.
         default: what an empty answer means; "" where it needs an answer.
         kinds: of trainers that are asked; () is all.
-        example: of an answer.
+        example: an answer as an example.
         is_optional: whether an empty answer is one.
     """
 

@@ -27,6 +27,10 @@ OPTIONS = (
 )
 
 
+class RefusedError(Exception):
+    """The browser answered a command with an error."""
+
+
 class Browser:
     """One page of a browser."""
 
@@ -51,7 +55,8 @@ class Browser:
         os.write(self._write, json.dumps(said).encode() + b"\0")
         while (answer := self._next()).get("id") != self._number:
             self.events.append(answer)
-        assert "error" not in answer, f"{method}: {answer['error']}"
+        if "error" in answer:
+            raise RefusedError(f"{method}: {answer['error']}")
         result: dict[str, Any] = answer["result"]
         return result
 
@@ -84,10 +89,20 @@ class Browser:
             self.events.append(self._next())
 
     def ask(self, script: str) -> Any:
-        """Return the value of an expression in the page, a promise's too."""
-        answer = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        """Return the value of an expression in the page, a promise's too.
+
+        A page that loads itself anew meanwhile refuses it; the page that follows is asked again.
+        """
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                answer = self.call(
+                    "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+                )
+                break
+            except RefusedError as error:
+                if "navigated" not in str(error) or time.monotonic() > deadline:
+                    raise
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 

@@ -348,7 +348,8 @@ def test_a_page_whose_session_is_gone_says_so_and_one_that_lives_loads_itself(
     assert shown.ask("document.querySelector('.live').className") == "live still"
     write(at_s, "two")
     shown.open(page, width=1280)
-    assert "Last event" in shown.ask("document.querySelector('.when').textContent")
+    when = "document.querySelector('.when')?.textContent ?? ''"
+    until(lambda: "Last event" in shown.ask(when))
     write(at_s, "three")
     until(lambda: shown.ask("document.title") == "three")
     assert shown.complaints() == []

@@ -95,20 +95,27 @@ class Pairs(Rows[tuple[int, float]]):
     A field of `Timings` is read as such.
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("columns",)
 
     def __init__(self, first: Sequence[int], second: Sequence[float]) -> None:
-        self._columns = array("q", first), array("d", second)
+        self.columns = array("q", first), array("d", second)
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self.columns[0])
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        return zip(*self._columns, strict=True)
+        return zip(*self.columns, strict=True)
 
     def __getitem__(self, at: Any) -> Any:
-        one, other = (each[at] for each in self._columns)
+        one, other = (each[at] for each in self.columns)
         return tuple(zip(one, other, strict=True)) if isinstance(at, slice) else (one, other)
+
+
+def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the first and the second values of pairs; of `Pairs` without a copy."""
+    if isinstance(pairs, Pairs):
+        return pairs.columns
+    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 if TYPE_CHECKING:
@@ -123,19 +130,12 @@ else:
         @staticmethod
         def from_json(data: Json) -> Sequence[tuple[int, float]]:
             """Return the pairs that JSON holds, as columns where each is a number."""
-            columns = _columns(data)
-            if columns is not None:
-                with contextlib.suppress(OverflowError):
-                    return Pairs(*columns)
+            # one by one, the steps of a ledger took longer than its JSON
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                first, second = zip(*data, strict=True)
+                if {*map(type, first), *map(type, second)} <= {int, float}:
+                    return Pairs(first, second)
             return msgspec.convert(data, tuple[tuple[int, Real], ...], dec_hook=decode)
-
-
-def _columns(data: Json) -> list[Any] | None:
-    # one by one, the steps of a ledger took longer than its JSON
-    if not data or not isinstance(data, list) or {*map(type, data)} != {list}:
-        return None
-    columns = [*zip(*data, strict=True)] if {*map(len, data)} == {2} else []
-    return columns if [{*map(type, each)} for each in columns] == [{int}, {float}] else None
 
 
 @runtime_checkable

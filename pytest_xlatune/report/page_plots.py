@@ -8,6 +8,7 @@ size. `page.jinja` draws.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -52,6 +54,7 @@ _LEAST_CHANGE = 0.005  # a forest of less would draw differences that mean nothi
 _LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
 _MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothing
 _SCALED = 0.98  # share of the scored steps that the scale of the strips holds
+_SCALE_STEPS = 1_000  # of a trial, at most, of which the scale is made
 _LEAST_STAY_S = 1.0
 
 
@@ -619,8 +622,7 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     off = sorted(
         abs(seconds / (score.step_s or 1.0) - 1.0)
         for _, score in found
-        for number, seconds in score.timings
-        if score.window[0] <= number <= score.window[1]
+        for seconds in _scored_seconds(score)
     )
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
@@ -644,6 +646,14 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
             for each, score in found[:_MOST_STRIPS]
         ),
     )
+
+
+def _scored_seconds(score: Score) -> Sequence[float]:
+    """Return the seconds of the steps of the window, at most some hundreds that lie evenly."""
+    steps, seconds = split_pairs(score.timings)
+    first, last = score.window
+    inside = seconds[bisect_left(steps, first) : bisect_right(steps, last)]
+    return inside[:: len(inside) // _SCALE_STEPS + 1]
 
 
 def _strip(
@@ -739,12 +749,12 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
     if len(timings) <= most:
         return timings
     each = math.ceil(len(timings) / (most / 2))
-    kept: list[tuple[int, float]] = []
+    _, seconds = split_pairs(timings)
+    kept: list[int] = []
     for at in range(0, len(timings), each):
-        group = timings[at : at + each]
-        took = [seconds for _, seconds in group]
-        kept += sorted({group[took.index(min(took))], group[took.index(max(took))]})
-    return kept
+        took = seconds[at : at + each]
+        kept += sorted({at + took.index(min(took)), at + took.index(max(took))})
+    return [timings[at] for at in kept]
 
 
 def drift(

@@ -34,6 +34,7 @@ from pytest_xlatune.model.metric import (
     StepRecord,
     Steps,
 )
+from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.sentences import NO_STEP
 from pytest_xlatune.model.text import whole
 
@@ -212,7 +213,7 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=resumed_at))
     tokens = scored.tgs * scored.step_s
     seen = scored.timings[-1][0]
-    ids, seconds = zip(*scored.timings, strict=True)
+    ids, seconds = split_pairs(scored.timings)
     found = _scored(ids, seconds, tokens, wanted, protocol, seen=seen)
     if isinstance(found, NoScore):
         return found
@@ -320,11 +321,12 @@ class StepWindow(Sequence[int]):
 
     def has(self, steps: Sequence[int]) -> list[bool]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
+        if self.every:
+            return [*map(self.__contains__, steps)]
         found = [False] * len(steps)
         for piece in self.pieces:
-            first, end = piece.start, piece.stop
-            found = [is_in or first <= s < end for is_in, s in zip(found, steps, strict=True)]
-        return [*map(self.__contains__, steps)] if self.every else found
+            found = [*map(operator.or_, found, map(piece.__contains__, steps))]
+        return found
 
     def __iter__(self) -> Iterator[int]:
         return (step for each in self.pieces for step in each if step in self)

@@ -7,10 +7,11 @@ profiles: which of them warms up longer is a comparison of jobs like any other.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import Score
+from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds
@@ -59,17 +61,19 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
     The curve is, per step id, the median over jobs of log seconds less the job's own last-six
     median. Level is no slower than 0.5 %, or than three standard errors where the jobs are noisier,
     for three steps in a row. None with fewer than twelve usable jobs, or where it never levels.
+
+    Args:
+        jobs: the steps of each, in ascending order.
     """
-    curves = [curve for job in jobs if (curve := _curve(job))]
+    curves = [_curve(job) for job in jobs if len(job) >= TAIL]
     if len(curves) < MIN_JOBS:
         return None
-    pooled: dict[int, list[float]] = defaultdict(list)
-    for curve in curves:
-        for step, distance in curve:
-            pooled[step].append(distance)
-    start, level = None, 0
-    for step in sorted(pooled):
-        if _is_slow(pooled[step]):
+    start: int | None = None
+    level = 0
+    # step by step, for the first level ones end it: of long jobs the other steps are not read
+    in_order = heapq.merge(*curves, key=operator.itemgetter(0))
+    for step, pooled in itertools.groupby(in_order, key=operator.itemgetter(0)):
+        if _is_slow([distance for _, distance in pooled]):
             start, level = None, 0
             continue
         start = step if start is None else start
@@ -90,15 +94,12 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
         return Window(protocol=protocol)
     # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
     first = declared[0]
-    jobs = [
-        [
-            each
-            for each, is_in in zip(score.timings, declared.has(_steps(score)), strict=True)
-            if is_in or each[0] < first
-        ]
-        for score in scores
-        if "resumed" not in score.flags
-    ]
+    jobs = []
+    for score in scores:
+        if "resumed" not in score.flags:
+            steps, _ = split_pairs(score.timings)
+            is_used = map(operator.or_, declared.has(steps), map(first.__gt__, steps))
+            jobs.append([*itertools.compress(score.timings, is_used)])
     start = steady_start(jobs)
     if start is None or start <= first:
         return Window(protocol=protocol)
@@ -144,15 +145,10 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
 
     Of medians, so that stragglers do not enter. None where its steps were not kept or are too few.
     """
-    allowed = window_steps(protocol)
-    kept = itertools.compress(score.timings, allowed.has(_steps(score)))
-    logs = [math.log(took) for _, took in kept]
+    steps, seconds = split_pairs(score.timings)
+    logs = [*map(math.log, itertools.compress(seconds, window_steps(protocol).has(steps)))]
     half = len(logs) // 2
     return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
-
-
-def _steps(score: Score) -> list[int]:
-    return [step for step, _ in score.timings]
 
 
 def _too_few(start: int, protocol: Protocol) -> Message:
@@ -170,9 +166,6 @@ def _is_slow(distances: Sequence[float]) -> bool:
     return level > max(TOLERANCE, ERRORS * error)
 
 
-def _curve(job: Timings) -> list[tuple[int, float]]:
-    timed = [(step, math.log(seconds)) for step, seconds in job]
-    if len(timed) < TAIL:
-        return []
-    level = median(x for _, x in timed[-TAIL:])
-    return [(step, x - level) for step, x in timed]
+def _curve(job: Timings) -> Iterator[tuple[int, float]]:
+    level = median(math.log(seconds) for _, seconds in job[-TAIL:])
+    return ((step, math.log(seconds) - level) for step, seconds in job)

@@ -18,6 +18,7 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import JobHours, NodeEnvironment, RunRecord, differing
 from pytest_xlatune.model.profile import effective_values, parse_flags
+from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.result import relative
 from pytest_xlatune.model.text import size
 from pytest_xlatune.model.trial import AUTOTUNE_PINS
@@ -186,7 +187,7 @@ def _compiling(state: LedgerState, cell: Cell, digests: Collection[str]) -> str:
         outcome = ended.outcome if ended is not None else None
         if score is None or outcome is None or outcome.start_s is None or trial.protocol.dump:
             continue
-        took_s = [seconds for _, seconds in score.timings]
+        _, took_s = split_pairs(score.timings)
         if trial.cell_digest in digests and len(took_s) > 1:
             more_s = max(took_s[0] - median(took_s[1:]), 0.0)
             by_arm.setdefault((trial.arm, trial.cell_digest), []).append((outcome.start_s, more_s))

@@ -19,7 +19,6 @@ STATS = (
     *("dcn_label", "dcn_source_slice_id", "dcn_source_per_slice_device_id"),
     *("dcn_destination_slice_id", "dcn_destination_per_slice_device_id", "dcn_chunk"),
     *("dcn_loop_index", "payload_size_bytes", "duration_us", "size", "long_name"),
-    *("network_transport_latency_us", "buffer_sizes", "action_duration_ns", "input_size"),
 )
 MS = 10**6  # ns
 
@@ -47,12 +46,6 @@ class Made:
     others: int = 0  # events of another line of the host
     among: int = 0  # other events on the lines of workers
     is_text: bool = False  # labels in full, not by reference
-    steps: int = 0
-    # of Megascale's own plane: name, start, ns, statistics
-    counted: list[tuple[str, int, int, dict[str, int | str]]] = field(default_factory=list)
-    collective: str = ""  # what each rendezvous is
-    slices: str = "1,2"
-    shape: str = "f32[8]{0}, token[]"
 
     def data(self) -> bytes:
         names: dict[str, int] = {}
@@ -106,29 +99,7 @@ class Made:
             body += msg(3, msg(2, name.encode()), num(3, EPOCH_NS + shift), *events)
         body += named(4, {v: k for k, v in names.items()})
         body += named(5, {v: k for k, v in refs.items()})
-        return msg(1, body) + self._tpus() + self._counters()
-
-    def _counters(self) -> bytes:
-        names = {name: at for at, name in enumerate(dict.fromkeys(e[0] for e in self.counted), 1)}
-        events = []
-        for name, start, dur, stats in self.counted:
-            told = [
-                msg(4, num(1, STATS.index(key) + 1), num(3, value))
-                if isinstance(value, int)
-                else msg(4, num(1, STATS.index(key) + 1), msg(5, value.encode()))
-                for key, value in stats.items()
-            ]
-            times = (num(1, names[name]), num(2, start * 1000), num(3, dur * 1000))
-            events.append(msg(4, *times, *told))
-        if not events:
-            return b""
-        return msg(
-            1,
-            msg(2, b"/device:CUSTOM:Megascale Trace"),
-            msg(3, msg(2, b"rendezvous_1"), num(3, EPOCH_NS), *events),
-            named(4, {at: name for name, at in names.items()}),
-            named(5, {at + 1: name for at, name in enumerate(STATS)}),
-        )
+        return msg(1, body) + self._tpus()
 
     def _tpus(self) -> bytes:
         planes = b""
@@ -144,13 +115,8 @@ class Made:
                 attribute = f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}"}}'
                 has = "" if name.startswith("send-done") else attribute
                 kind = name.partition(".")[0]
-                target = f'_xla_megascale_target="{{{self.slices}}}x{{0:3}}"'
-                if self.collective and kind == "send":
-                    has = (
-                        f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}",'
-                        f'_xla_megascale_transfer_type="{self.collective}",{target}}}'
-                    )
-                longs[key] = f"%{name} = ({self.shape}) {kind}(%p), channel_id={channel}, {has}"
+                shape = "(f32[8]{0}, token[])"
+                longs[key] = f"%{name} = {shape} {kind}(%p), channel_id={channel}, {has}"
                 events.append(msg(4, num(1, key), num(2, start * 1000), num(3, dur * 1000)))
             table = b"".join(
                 msg(4, num(1, key), msg(2, num(1, key), msg(2, name.encode()), *(
@@ -163,7 +129,6 @@ class Made:
                 1,
                 msg(2, f"/device:TPU:{core}".encode()),
                 msg(3, msg(2, b"XLA Modules"), num(3, EPOCH_NS), module),
-                msg(3, msg(2, b"Steps"), num(3, EPOCH_NS), *[module] * self.steps),
                 msg(3, msg(2, b"XLA Ops"), num(3, EPOCH_NS), *events),
                 table,
                 named(5, {at + 1: name for at, name in enumerate(STATS)}),
@@ -205,28 +170,13 @@ def figures(messages: list[Message], shift_ns: Any = None) -> dict[str, Any]:
             for key in ("all", ("tx", m.source), ("rx", m.to)):
                 bins[key][at] += size
     latencies = [m.latency_us for m in valid]
-    first, last = min(start.values()), max(m.end_ns for m in valid)
-    in_flight = sum(1000 * m.latency_us for m in valid)
-    in_flight_size = sum(1000 * m.latency_us * m.size for m in valid)
-    rates = sorted(Fraction(8 * m.size, 1000 * m.latency_us) for m in valid)
     pairs = defaultdict(list)
     for m in valid:
         pairs[m.source, m.to].append(m)
     return {
-        "mean_pending": float(Fraction(in_flight, last - first)),
-        "mean_pending_size": float(Fraction(in_flight_size, last - first)),
-        "rates": (float(rates[-(-len(rates) // 2) - 1]), float(rates[-1])),
         "means": {
             key: float(sum(each.values()) * 8 / 10**6 / (max(each) - min(each) + 1))
             for key, each in bins.items()
-        },
-        "by": {
-            kind: {key: _quantiles(m.latency_us for m in each) for key, each in of.items()}
-            for kind, of in (
-                ("label", _grouped((m.label, m) for m in valid)),
-                ("source", _grouped((m.source, m) for m in valid)),
-                ("to", _grouped((m.to, m) for m in valid)),
-            )
         },
         "small": (
             len([m for m in valid if m.size < 1 << 20]) / len(valid),
@@ -259,19 +209,6 @@ def figures(messages: list[Message], shift_ns: Any = None) -> dict[str, Any]:
             for pair, each in pairs.items()
         },
     }
-
-
-def _grouped(pairs: Any) -> dict[Any, list[Message]]:
-    found: dict[Any, list[Message]] = defaultdict(list)
-    for key, value in pairs:
-        found[key].append(value)
-    return found
-
-
-def _quantiles(values: Any) -> tuple[int, ...]:
-    all_ = list(values)
-    at = [rank(all_, share, 100) for share in (50, 95, 99)]
-    return (len(all_), *at, max(all_))
 
 
 def _sums(pairs: Any) -> Counter[Any]:

@@ -5,29 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pytest_xlatune.cli import add_json, show, show_json
 from pytest_xlatune.evidence.trace.captures import captures_below
-from pytest_xlatune.guests.megascale.network import (
-    PS_OF_US,
-    Counters,
-    Latency,
-    NetworkTraffic,
-    Series,
-    Slack,
-    Way,
-    measure,
-    read_traffic,
-    series_of,
-)
-from pytest_xlatune.guests.megascale.network.symptoms import LINK_GBIT_S, Judgement, judge
+from pytest_xlatune.guests.megascale.network import PS_OF_US, NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, Judgement, judge
+from pytest_xlatune.guests.megascale.traffic import read_traffic
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
-from pytest_xlatune.report import plots as plots_of
 
 SCHEMA = 1
 _ROWS = 10
-_SLOWEST = 3  # of a table by label or host
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +34,12 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         metavar="GBIT_S",
         help="rate of a host's link in Gbit/s (100)",
     )
-    parser.add_argument(
-        "--plots",
-        type=Path,
-        metavar="FOLDER",
-        help="write latency.svg, throughput.svg and pairs.svg there: latency of the messages and "
-        "throughput over time, and how slow each pair is",
-    )
     add_json(parser)
     parser.set_defaults(run=run_network)
 
 
 def run_network(arguments: argparse.Namespace) -> int:
-    """Show the figures and the symptoms, and leave the plots."""
+    """Show the symptoms and the figures."""
     if not arguments.link > 0:
         raise ConfigError(f"--link {arguments.link:g}: expected the rate of a host's link, Gbit/s")
     files: list[Path] = []
@@ -72,62 +53,20 @@ def run_network(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(network_json(network, verdicts))
     else:
-        show(network_lines(network, verdicts, link_gbit_s=arguments.link))
-    if arguments.plots is not None:
-        _write_plots(arguments.plots, network, series_of(traffic))
+        show(_lines(network, verdicts))
     return 0
 
 
-def _write_plots(folder: Path, network: NetworkTraffic, series: Series) -> None:
-    after = "ms after the least time stamp of a line"
-    plots = {
-        "latency": plots_of.over_time(
-            series.arrival_ms.tolist(),
-            series.latency_us.tolist(),
-            title="Latency of the messages between slices, by arrival",
-            x_label=after,
-            y_label="us",
-            is_log=True,
-        ),
-        "throughput": plots_of.over_time(
-            series.bin_ms.tolist(),
-            series.gbit_s.tolist(),
-            title="Throughput of all hosts together, in bins of 1 ms",
-            x_label=after,
-            y_label="Gbit/s",
-        ),
-        "pairs": plots_of.matrix(
-            {(_host(each.source), _host(each.to)): each.ratio for each in network.pairs},
-            title="How slow each pair is: times what all pairs take for the same size",
-            x_label="destination: slice-device",
-            y_label="source",
-        ),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in plots.items():
-            (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigError(f"--plots {folder}: {why}; name a folder that can be written") from None
-
-
-def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Json:
+def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> dict[str, Any]:
     """Return the JSON document."""
     kinds, latency, mapped, copies = network.kinds, network.latency, network.mapped, network.copies
     return {
         "schema": SCHEMA,
         "messages": {
-            "valid": kinds.valid,
-            "loopback": kinds.loopback,
-            "skew": kinds.skew,
-            "bad_key": kinds.bad_key,
+            each: getattr(kinds, each) for each in ("valid", "loopback", "skew", "bad_key")
         },
         "bytes": network.size,
-        "latency_us": {
-            each: getattr(latency, each) if latency else None
-            for each in ("p50", "p95", "p99", "max")
-        },
+        "latency_us": {each: getattr(latency, each, None) for each in ("p50", "p95", "p99", "max")},
         "sizes": {str(size): n for size, n in network.sizes.items()},
         "bursts": [
             {
@@ -169,9 +108,9 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Js
         "slow_hosts": [_host(each) for each in network.slow_hosts],
         "map_dma": {
             "early": mapped.early,
-            "late": mapped.late,
-            "late_us": mapped.late_ps / PS_OF_US,
-            "late_bytes": mapped.late_size,
+            "late": mapped.late.n,
+            "late_us": mapped.late.ps / PS_OF_US,
+            "late_bytes": mapped.late.size,
             "shortage": mapped.is_short,
         },
         "memory_copies": {"n": copies.n, "us": copies.ps / PS_OF_US, "bytes": copies.size},
@@ -188,15 +127,17 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Js
             for each in network.slack
         ],
         "symptoms": [
-            {"symptom": str(each.symptom), "found": each.is_found, "text": _told(each)}
+            {
+                "symptom": each.symptom,
+                "found": each.is_found,
+                "text": f"{each.text}. {each.action}" if each.is_found else each.text,
+            }
             for each in verdicts
         ],
     }
 
 
-def network_lines(
-    network: NetworkTraffic, verdicts: tuple[Judgement, ...], *, link_gbit_s: float
-) -> Iterator[str]:
+def _lines(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Iterator[str]:
     """Yield symptoms first, then the figures, for a terminal."""
     if not network.has_traffic:
         yield "no traffic between slices: no worker of Megascale sent or received in these traces"
@@ -207,124 +148,54 @@ def network_lines(
         yield f"{'FOUND' if each.is_found else '-':6}{each.symptom:13}{each.text}"
         if each.is_found:
             yield f"{'':19}to do: {each.action}"
-    kinds, per_step = network.kinds, network.bytes_per_step
-    steps = f"; {per_step:.0f} in each of {network.steps} steps" if per_step is not None else ""
+    kinds, latency = network.kinds, network.latency
     yield ""
     yield (
         f"messages: {kinds.valid} valid, {kinds.loopback} within a slice, {kinds.skew} without "
-        f"latency, {kinds.bad_key} without a key; {network.size} bytes{steps}"
+        f"latency, {kinds.bad_key} without a key; {network.size} bytes"
     )
-    if network.latency is None:
+    if latency is None:
         yield "no message between slices in these traces"
     else:
-        yield from _message_lines(network, network.latency)
-        yield from _traffic_lines(network)
-    yield from _counter_lines(network.counters)
-    for slack in network.slack[:_ROWS]:
-        yield _slack_line(network, slack, link_gbit_s)
-
-
-def _message_lines(network: NetworkTraffic, latency: Latency) -> Iterator[str]:
-    yield f"latency, us: {_latency(latency)}"
-    tables = (
-        ("label", network.by_label),
-        ("source", {_host(host): each for host, each in network.by_source.items()}),
-        ("destination", {_host(host): each for host, each in network.by_destination.items()}),
-    )
-    for kind, table in tables:
-        slowest = sorted(table.items(), key=lambda row: -row[1].p50)[:_SLOWEST]
-        for name, of in slowest:
-            yield f"  {kind} {name}: {of.n} messages, {_latency(of)}"
-        if len(table) > len(slowest):
-            yield f"  {kind}s with a lower p50: {len(table) - len(slowest)}"
-    yield (
-        f"tail: {network.tail} messages, {100 * network.tail / network.kinds.valid:.2f} %, above "
-        "10 times and 10 ms over the median of their size"
-    )
-    for pair in sorted(network.pairs, key=lambda each: -each.tail)[:_SLOWEST]:
-        if pair.tail:
-            yield f"  {_host(pair.source)} to {_host(pair.to)}: {pair.tail}"
-    yield f"rate of a message: p50 {network.rate_p50:.3f}, max {network.rate_max:.3f} Gbit/s"
-    of_messages, of_bytes = network.small
-    yield (
-        f"sizes: {len(network.sizes)}; {100 * of_messages:.1f} % of the messages and "
-        f"{100 * of_bytes:.1f} % of the bytes are below 1 MiB"
-    )
-    yield "  from: " + ", ".join(f"{size} bytes {n}" for size, n in network.powers.items())
-
-
-def _traffic_lines(network: NetworkTraffic) -> Iterator[str]:
-    yield (
-        f"in flight: at most {network.most_pending} messages, {network.most_pending_size} bytes; "
-        f"on average {network.mean_pending:.3f} messages, {network.mean_pending_size:.0f} bytes"
-    )
-    largest = max(network.bursts, key=lambda each: each.size)
-    yield (
-        f"bursts: {len(network.bursts)}; the largest from {largest.start_ps / PS_OF_US:.3f} us, "
-        f"{(largest.end_ps - largest.start_ps) / PS_OF_US:.3f} us long: {largest.messages} "
-        f"messages, {largest.size} bytes, {largest.mean_gbit_s:.3f} Gbit/s, at most "
-        f"{largest.most} in flight"
-    )
-    yield f"throughput: peak {network.peak:.3f} Gbit/s in 1 ms, all hosts together"
+        of_messages, of_bytes = network.small
+        largest = max(network.bursts, key=lambda each: each.size)
+        yield (
+            f"latency, us: p50 {latency.p50}, p95 {latency.p95}, p99 {latency.p99}, "
+            f"max {latency.max}"
+        )
+        yield (
+            f"sizes: {len(network.sizes)}; {100 * of_messages:.1f} % of the messages and "
+            f"{100 * of_bytes:.1f} % of the bytes are below 1 MiB"
+        )
+        yield (
+            f"in flight: at most {network.most_pending} messages, {network.most_pending_size} bytes"
+        )
+        yield (
+            f"bursts: {len(network.bursts)}; the largest has {largest.messages} messages, "
+            f"{largest.size} bytes in {(largest.end_ps - largest.start_ps) / PS_OF_US:.3f} us"
+        )
+        yield f"throughput: peak {network.peak:.3f} Gbit/s in 1 ms, all hosts together"
     for host in sorted(network.hosts, key=lambda each: -each.rx.peak - each.tx.peak)[:_ROWS]:
-        yield f"host {_host(host.host)}: rx {_way(host.rx)}; tx {_way(host.tx)}"
+        directions = (("rx", host.rx), ("tx", host.tx))
+        told = (
+            f"{name} {each.size} bytes, peak {each.peak:.3f}, p95 {each.p95:.3f}, "
+            f"mean {each.mean:.3f} Gbit/s, {100 * each.busy:.1f} % busy"
+            for name, each in directions
+        )
+        yield f"host {_host(host.host)}: {'; '.join(told)}"
     for pair in sorted(network.pairs, key=lambda each: -each.ratio)[:_ROWS]:
         yield (
             f"pair {_host(pair.source)} to {_host(pair.to)}: {pair.n} messages, {pair.size} bytes, "
             f"p50 {pair.p50_us} us, p95 {pair.p95_us} us, max {pair.max_us} us, "
-            f"{pair.ratio:.2f} of the usual"
+            f"{pair.ratio:.2f} of the usual, {pair.tail} in the tail"
         )
-
-
-def _counter_lines(counters: Counters) -> Iterator[str]:
-    """Yield the figures of Megascale's own counters, where the trace has them."""
-    for way, flow in (("received", counters.received), ("sent", counters.sent)):
-        if flow.n:
-            dropped = (
-                f"; {flow.dropped} with a wrong duration count no rate" if flow.dropped else ""
-            )
-            yield (
-                f"counters, {way}: {flow.n} transfers, {flow.size} bytes, at most {flow.most_size} "
-                f"bytes in flight, peak {flow.peak:.3f} Gbit/s{dropped}"
-            )
-    if counters.collectives:
+    for slack in network.slack[:_ROWS]:
         yield (
-            f"counters, collectives: {counters.collectives}, at most {counters.most_collectives} "
-            f"at once, {counters.most_size} bytes"
+            f"{slack.device} {slack.rendezvous}: {slack.n} times, slack "
+            f"{slack.mean_slack_ps / PS_OF_US:.1f} us (least {min(slack.slack_ps) / PS_OF_US:.1f}) "
+            f"of {slack.mean_observed_ps / PS_OF_US:.1f} us, stall "
+            f"{slack.sum_stall_ps / PS_OF_US:.1f} us in all"
         )
-
-
-def _slack_line(network: NetworkTraffic, slack: Slack, link_gbit_s: float) -> str:
-    needed, told = slack.needed_gbit_s, ""
-    if needed is not None:
-        devices = network.devices_beside(slack.device)
-        share = 100 * needed * devices / link_gbit_s
-        told = (
-            f"; needs {needed:.3f} Gbit/s for {slack.size:.0f} bytes, on {devices} devices "
-            f"{share:.1f} % of the link"
-        )
-    times_ps = (slack.mean_slack_ps, min(slack.slack_ps), slack.p50_slack_ps)
-    mean, least, half = (f"{each / PS_OF_US:.1f}" for each in times_ps)
-    return (
-        f"{slack.device} {slack.rendezvous}: {slack.n} times, slack {mean} us (least {least}, p50 "
-        f"{half}) of {slack.mean_observed_ps / PS_OF_US:.1f} us, stall "
-        f"{slack.sum_stall_ps / PS_OF_US:.1f} us in all{told}"
-    )
-
-
-def _latency(each: Latency) -> str:
-    return f"p50 {each.p50}, p95 {each.p95}, p99 {each.p99}, max {each.max}"
-
-
-def _way(each: Way) -> str:
-    return (
-        f"{each.size} bytes, peak {each.peak:.3f}, p95 {each.p95:.3f}, mean {each.mean:.3f} "
-        f"Gbit/s, {100 * each.busy:.1f} % busy"
-    )
-
-
-def _told(verdict: Judgement) -> str:
-    return f"{verdict.text}. {verdict.action}" if verdict.is_found else verdict.text
 
 
 def _host(host: tuple[int, int]) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_xlatune.evidence import CaptureFacts
-from pytest_xlatune.guests.megascale.network.symptoms import (
-    network_changes,
-    network_fact,
-    network_of,
-)
+from pytest_xlatune.guests.megascale.network import PS_OF_MS, NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, judge
+from pytest_xlatune.guests.megascale.traffic import read_traffic
+
+_MARK = b"Megascale"
 
 
 class NetworkFacts(CaptureFacts):
@@ -22,8 +22,10 @@ class NetworkFacts(CaptureFacts):
         Raises:
             ParseError: a file is no xplane.pb.
         """
-        found = network_of(captures)
-        return () if found is None else (network_fact(found),)
+        found = _network_of(captures)
+        if found is None:
+            return ()
+        return (_fact(found),)
 
     def changes(self, before: Sequence[Path], after: Sequence[Path]) -> Iterable[str]:
         """Return what moved between slices, where the captures of both sides hold anything of it.
@@ -31,5 +33,55 @@ class NetworkFacts(CaptureFacts):
         Raises:
             ParseError: a file is no xplane.pb.
         """
-        old, new = network_of(before), network_of(after)
-        return () if old is None or new is None else network_changes(old, new)
+        old, new = _network_of(before), _network_of(after)
+        return () if old is None or new is None else _changes(old, new)
+
+
+def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
+    """Return the figures of a window; None where its files hold nothing of Megascale."""
+    files = [each for each in captures if each.name.endswith(".pb")]
+    if not any(_MARK in each.read_bytes() for each in files):
+        return None
+    found = measure(read_traffic(files), link_gbit_s=LINK_GBIT_S)
+    return found if found.kinds.valid or found.slack else None
+
+
+def _fact(found: NetworkTraffic) -> str:
+    latency = found.latency
+    told = f"p50 {latency.p50} us, max {latency.max} us" if latency else "no latency"
+    return (
+        f"network: {found.kinds.valid} messages between slices, {found.size} bytes, {told}, "
+        f"stall of transfers {_stall_ms(found):.3f} ms; symptoms: "
+        f"{', '.join(_symptoms(found)) or 'none'}"
+    )
+
+
+def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
+    """Yield what moved: latency, bytes, stall and slack of transfers, symptoms."""
+    old, new = before.latency, after.latency
+    if old and new:
+        yield (
+            f"messages between slices: p50 of latency {old.p50} -> {new.p50} us, "
+            f"p99 {old.p99} -> {new.p99} us"
+        )
+    if before.size != after.size:
+        yield f"bytes between slices: {before.size} -> {after.size}"
+    if before.slack and after.slack:
+        yield f"stall of transfers: {_stall_ms(before):.3f} -> {_stall_ms(after):.3f} ms in all"
+        yield f"least slack of a transfer: {_least_ms(before):.3f} -> {_least_ms(after):.3f} ms"
+    had, has = set(_symptoms(before)), set(_symptoms(after))
+    for told, names in (("gone", had - has), ("new", has - had)):
+        if names:
+            yield f"symptoms that are {told}: {', '.join(sorted(names))}"
+
+
+def _symptoms(found: NetworkTraffic) -> list[str]:
+    return [each.symptom for each in judge(found, link_gbit_s=LINK_GBIT_S) if each.is_found]
+
+
+def _stall_ms(found: NetworkTraffic) -> float:
+    return sum(each.sum_stall_ps for each in found.slack) / PS_OF_MS
+
+
+def _least_ms(found: NetworkTraffic) -> float:
+    return min(min(each.slack_ps) for each in found.slack) / PS_OF_MS

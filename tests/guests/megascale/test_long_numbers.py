@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pytest_xlatune.guests.megascale.environment import check
-from pytest_xlatune.guests.megascale.network._reading import parse_bytes
+from pytest_xlatune.guests.megascale.traffic import parse_bytes
 from pytest_xlatune.model.errors import XlatuneError
 
 LONG = "9" * 5000

@@ -1,0 +1,384 @@
+"""What a trace holds of Megascale: messages, buffers mapped, copies, transfers of each core.
+
+A message is a receive event of a Megascale worker; its time is the arrival, and its latency a stat.
+Times are integer picoseconds after the trace's least line timestamp: a float of nanoseconds
+since 1970 would be wrong by 256 ns.
+
+Format: tsl/profiler/protobuf/xplane.proto; names of planes, lines and stats: xplane_schema.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_xlatune.evidence.protobuf import LENGTH, VARINT, Ints, WireError, fields, signed, text
+from pytest_xlatune.evidence.trace import ABSENT
+from pytest_xlatune.evidence.trace.columns import Columns, decode, name_of, read_line, read_stat
+from pytest_xlatune.evidence.trace.xplane import LIMIT_NS, Plane, Range, read_plane
+from pytest_xlatune.model.errors import ParseError
+
+WORKER = "Megascale"
+RECEIVE = "MegaScale: Communication Transport Receive"
+COPY = "MegaScale: Memory Copy"
+MAP_DMA = "MapDmaBuffer"
+TPU = re.compile(r"/device:TPU:\d+$")
+MODULES, OPS = "XLA Modules", "XLA Ops"
+
+IDS = {
+    "source_slice": "dcn_source_slice_id",
+    "source_device": "dcn_source_per_slice_device_id",
+    "to_slice": "dcn_destination_slice_id",
+    "to_device": "dcn_destination_per_slice_device_id",
+    "size": "payload_size_bytes",
+}
+_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
+_SIZES = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
+_INTERNED = 1 << 40  # ids of strings that events bear in full
+_TRANSFER = re.compile(
+    r"%?(?P<kind>send-done|recv-done|send|recv)(?P<number>\.\d+)?(?: = .*|)$", re.DOTALL
+)
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?(?P<name>[^",}]+)')
+_CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
+# 1.07GB, 32B
+_AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Messages:
+    """Columns of receive events; ABSENT where one has no such statistic."""
+
+    end_ps: Ints
+    latency_us: Ints
+    source_slice: Ints
+    source_device: Ints
+    to_slice: Ints
+    to_device: Ints
+    size: Ints
+    has_label: NDArray[np.bool_]
+
+    def where(self, mask: NDArray[np.bool_]) -> Messages:
+        """Return the messages that the mask chooses."""
+        return Messages(**{each: getattr(self, each)[mask] for each in _COLUMNS})
+
+
+_COLUMNS = tuple(Messages.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Some events: how many, how long, how many bytes."""
+
+    n: int = 0
+    ps: int = 0
+    size: int = 0
+
+    @classmethod
+    def of(cls, events: Iterable[WorkerEvent]) -> Amount:
+        """Return what events are together."""
+        found = list(events)
+        return cls(n=len(found), ps=sum(e.ps for e in found), size=sum(e.size for e in found))
+
+
+class WorkerEvent(NamedTuple):
+    """One event of a worker: its start, its duration and its bytes."""
+
+    start_ps: int
+    ps: int
+    size: int
+
+
+class Transfer(NamedTuple):
+    """A send or receive op of a core."""
+
+    start_ps: int
+    ps: int
+    kind: str
+    rendezvous: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """What one or many traces hold of Megascale.
+
+    Attributes:
+        messages: all receive events.
+        mapped: the buffers that workers mapped.
+        copies: the copies of memory by workers.
+        first_module_ps: start of the first program on a TPU; None without one.
+        span_ps: first and last time of what was read.
+        transfers: device -> its send and receive ops, by time.
+    """
+
+    messages: Messages
+    mapped: list[WorkerEvent] = field(default_factory=list)
+    copies: list[WorkerEvent] = field(default_factory=list)
+    first_module_ps: int | None = None
+    span_ps: tuple[int, int] = (0, 0)
+    transfers: dict[str, list[Transfer]] = field(default_factory=dict)
+
+
+def read_traffic(paths: Iterable[Path]) -> Traffic:
+    """Read the captures of one window, one file per host.
+
+    Raises:
+        ParseError: a file is no xplane.pb, or the clocks of its lines are days apart.
+    """
+    files = [(str(path), path.read_bytes()) for path in paths]
+    try:
+        opened = [(data, list(_planes(data))) for _, data in files]
+        stamps = [
+            stamp
+            for data, planes in opened
+            for plane in planes
+            for line in plane.lines
+            if (stamp := _timestamp(data, *line))
+        ]
+        reader = _Reader(_base_of(stamps))
+        for number, (data, planes) in enumerate(opened):
+            host = "" if len(opened) == 1 else f"{number}:"
+            for plane in planes:
+                reader.plane(data, plane, host)
+        return reader.traffic()
+    except WireError as error:
+        names = ", ".join(source for source, _ in files)
+        raise ParseError(
+            f"{names}: no readable xplane.pb: {error}; the file is truncated, damaged or of "
+            "another format: copy it again"
+        ) from None
+
+
+def _base_of(stamps: list[int]) -> int:
+    base = min(stamps, default=0)
+    if stamps and max(stamps) - base > LIMIT_NS:
+        raise WireError("lines whose clocks are more than 26 days apart")
+    return base
+
+
+def _planes(data: bytes) -> Iterator[Plane]:
+    if not data:
+        raise WireError("an empty file")
+    for number, kind, begin, end in fields(data, 0, len(data)):
+        if kind != LENGTH or number > 4:  # noqa: PLR2004
+            raise WireError(f"field {number} of an XSpace")
+        if number == 1:
+            yield read_plane(data, begin, end)
+
+
+def _timestamp(data: bytes, start: int, end: int) -> int:
+    """Return the time of an XLine without a look at its events; they may come before it."""
+    for number, kind, begin, _ in fields(data, start, end):
+        if (number, kind) == (3, VARINT):
+            return signed(begin)
+        if number == 4:  # noqa: PLR2004  events follow what a profiler says of a line
+            break
+    return read_line(data, start, end).timestamp_ns
+
+
+class _Reader:
+    def __init__(self, base_ns: int) -> None:
+        self._base_ns = base_ns
+        self._parts: list[Messages] = []
+        self._events: dict[bool, list[WorkerEvent]] = {
+            True: [],
+            False: [],
+        }  # whether it maps a buffer
+        self._modules: list[int] = []
+        self._span: list[int] = []
+        self._transfers: dict[str, list[Transfer]] = {}
+
+    def traffic(self) -> Traffic:
+        none = np.zeros(0, np.int64)
+        columns = {
+            each: np.concatenate([none, *(getattr(part, each) for part in self._parts)])
+            for each in _COLUMNS
+        }
+        columns["has_label"] = columns["has_label"].astype(bool)
+        return Traffic(
+            messages=Messages(**columns),
+            mapped=self._events[True],
+            copies=self._events[False],
+            first_module_ps=min(self._modules, default=None),
+            span_ps=(min(self._span, default=0), max(self._span, default=0)),
+            transfers={
+                name: sorted(ops, key=lambda op: op.start_ps)
+                for name, ops in sorted(self._transfers.items())
+            },
+        )
+
+    def plane(self, data: bytes, plane: Plane, host: str) -> None:
+        """Read the lines of a plane that tell of the network; `host` stands before its name."""
+        is_tpu = TPU.match(plane.name) is not None
+        if not is_tpu and not plane.name.startswith("/host:"):
+            return
+        wanted = (MODULES, OPS) if is_tpu else (WORKER,)
+        named = [(name_of(data, *each), each) for each in plane.lines]
+        lines = [(name, each) for name, each in named if name.startswith(wanted)]
+        if not lines:
+            return
+        metadata = dict(_metadata(data, plane.event_names))
+        stats = {key: each.name for key, each in _metadata(data, plane.stat_names)}
+        for name, each in lines:
+            if not is_tpu:
+                self._worker(data, each, metadata, dict(stats))
+            elif name == MODULES:
+                starts = (start for _, start in self._columns(data, each, {}, {}))
+                self._modules += [int(start.min()) for start in starts]
+            elif name == OPS:
+                self._ops(data, each, metadata, stats, f"{host}{plane.name}")
+
+    def _columns(
+        self, data: bytes, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
+    ) -> Iterator[tuple[Columns, Ints]]:
+        """Yield blocks of events and their starts after the base."""
+        known = {value: key for key, value in strings.items()}
+
+        def intern(string: str) -> int:
+            if string not in known:
+                known[string] = _INTERNED + len(known)
+                strings[known[string]] = string
+            return known[string]
+
+        found = read_line(data, *line)
+        ahead_ps = (found.timestamp_ns - self._base_ns) * 1000 if found.timestamp_ns else 0
+        for columns in decode(found, wanted, intern=intern):
+            if len(columns.name):
+                start = columns.offset_ps + ahead_ps
+                self._span += [int(start.min()), int((start + columns.duration_ps).max())]
+                yield columns, start
+
+    def _worker(
+        self, data: bytes, line: Range, metadata: Mapping[int, Metadata], strings: dict[int, str]
+    ) -> None:
+        """Keep the receive events, the buffers mapped and the copies of a worker."""
+        ids = {name: key for key, name in strings.items()}
+        wanted = {column: ids[name] for column, name in _STATS.items() if name in ids}
+        sizes = [ids[each] for each in _SIZES if each in ids and ids[each] not in wanted.values()]
+        wanted |= {f"amount{at}": each for at, each in enumerate(sizes)}
+        received = [key for key, each in metadata.items() if each.name == RECEIVE]
+        maps = {key: each.name.startswith(MAP_DMA) for key, each in metadata.items()}
+        others = [key for key, each in metadata.items() if maps[key] or each.name == COPY]
+        for columns, start in self._columns(data, line, wanted, strings):
+            is_received = np.isin(columns.name, received)
+            labels = [key for key, value in strings.items() if value]
+            mine = columns.where(is_received)
+            self._parts.append(
+                Messages(
+                    end_ps=start[is_received],
+                    latency_us=mine.stat("latency"),
+                    has_label=np.isin(mine.stat("label"), labels),
+                    **{each: mine.stat(each) for each in IDS},
+                )
+            )
+            for row in np.flatnonzero(np.isin(columns.name, others)).tolist():
+                key = int(columns.name[row])
+                size = _amount(columns, row, strings, metadata[key].name)
+                event = WorkerEvent(int(start[row]), int(columns.duration_ps[row]), size)
+                self._events[maps[key]].append(event)
+
+    def _ops(
+        self,
+        data: bytes,
+        line: Range,
+        metadata: Mapping[int, Metadata],
+        stats: dict[int, str],
+        device: str,
+    ) -> None:
+        """Keep sends and receives, each under the rendezvous that its text names."""
+        long = next((key for key, name in stats.items() if name == "long_name"), None)
+        kinds, texts = {}, {}
+        for key, each in metadata.items():
+            match = _TRANSFER.match(each.display) or _TRANSFER.match(each.name)
+            if match:
+                kinds[key] = match["kind"]
+                more = (_stat_text(data, part, long, stats) for part in each.stats)
+                texts[key] = " ".join((each.name, each.display, *filter(None, more)))
+        if not kinds:
+            return
+        found: list[tuple[int, int, str, str]] = []
+        strings = dict(stats)
+        wanted = {} if long is None else {"long": long}
+        for columns, start in self._columns(data, line, wanted, strings):
+            for row in np.flatnonzero(np.isin(columns.name, list(kinds))).tolist():
+                key, own = int(columns.name[row]), int(columns.stat("long")[row])
+                told = f"{texts[key]} {strings.get(own, '') if own != ABSENT else ''}"
+                times = (int(start[row]), int(columns.duration_ps[row]))
+                found.append((*times, kinds[key], told))
+        # a done op without a rendezvous has that of its channel
+        of_channel = {
+            channel: rendezvous
+            for *_, told in found
+            if (rendezvous := _named(_RENDEZVOUS, told)) and (channel := _named(_CHANNEL, told))
+        }
+        for start_ps, duration_ps, kind, told in found:
+            rendezvous = _named(_RENDEZVOUS, told) or of_channel.get(_named(_CHANNEL, told), "")
+            if rendezvous:
+                op = Transfer(start_ps, duration_ps, kind, rendezvous)
+                self._transfers.setdefault(device, []).append(op)
+
+
+def _named(pattern: re.Pattern[str], told: str) -> str:
+    match = pattern.search(told)
+    return match["name"] if match else ""
+
+
+class Metadata(NamedTuple):
+    """What a plane says of an event's or a statistic's id."""
+
+    name: str
+    display: str
+    stats: list[Range]
+
+
+def _metadata(data: bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
+    for start, end in entries.tolist():
+        key, texts = 0, {2: "", 4: ""}
+        stats: list[Range] = []
+        for number, kind, begin, stop in fields(data, start, end):
+            if (number, kind) == (1, VARINT):
+                key = signed(begin)
+            elif (number, kind) == (2, LENGTH):
+                for part, wire, at, to in fields(data, begin, stop):
+                    if wire == LENGTH and part in texts:
+                        texts[part] = text(data, at, to)
+                    elif (part, wire) == (5, LENGTH):
+                        stats.append((at, to))
+        yield key, Metadata(texts[2], texts[4], stats)
+
+
+def _stat_text(data: bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
+    """Return the text of a stat of an event's metadata, if it is the wanted one."""
+    ident, value = read_stat(data, *part)
+    if wanted is None or ident != wanted or value is None:
+        return ""
+    return value if isinstance(value, str) else names.get(value, "")
+
+
+def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
+    """Return the bytes of an event: a number, a text such as `1.07GB`, or in its name."""
+    for column, values in columns.stats.items():
+        value = int(values[row])
+        if (column == "size" or column.startswith("amount")) and value != ABSENT:
+            told = parse_bytes(strings[value]) if value in strings else None
+            if told is not None or value < _INTERNED:
+                return value if told is None else told
+    inside = re.search(r"\((.+)\)", name)
+    return (parse_bytes(inside[1]) if inside else None) or 0
+
+
+def parse_bytes(said: str) -> int | None:
+    """Return the bytes of a text such as `1.07GB` (decimal) or `1GiB`; None if it is none."""
+    match = _AMOUNT.fullmatch(said.strip())
+    if match is None:
+        return None
+    factor: int = (1024 if match["binary"] else 1000) ** _POWERS[match["unit"]]
+    whole, _, part = match["number"].partition(".")
+    size: int = int(whole + part) * factor // 10 ** len(part)
+    return size

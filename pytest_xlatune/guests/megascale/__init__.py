@@ -4,9 +4,8 @@ See `docs/how-to/megascale.md` and, of the network, `docs/how-to/network_check.m
 
     entry_commands, log_format, network_facts    what entry points name: see `pyproject.toml`
     digests     hang digests: text of a log -> causes and tables; digest, _builder, _lines
-    reading     logs of a job, for `xlatune megascale`, which is `command`
-    environment what a host's settings should be
-    network     messages between slices: captures -> latency, bytes, stall; symptoms
+    command     `xlatune megascale`; environment: what a host's settings should be
+    traffic     captures -> messages between slices; network: latency, pairs, slack; symptoms
     network_command    `xlatune network`
 
 The causes and what they ask for are data: `megascale.toml`. Nothing is imported here.

@@ -116,7 +116,7 @@ def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
 
 
 def digest_lines(path: str, digest: Digest) -> Iterator[str]:
-    """Yield a digest: cause, culprits, what to do, the table, the message for the site."""
+    """Yield a digest: cause, culprits, what to do, the table."""
     cause = digest.cause
     name = cause.words[0] if cause else "no cause is named"
     if digest.is_cancelled:
@@ -143,8 +143,6 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
         yield "  to do:"
         yield from (f"    {number}. {step}" for number, step in enumerate(cause.action, 1))
     yield from _table(digest)
-    yield "  for the site's team:"
-    yield from (f"    {line}" for line in site_message(digest, path))
 
 
 def _table(digest: Digest) -> Iterator[str]:
@@ -168,22 +166,6 @@ def _state(each: TpuState) -> str:
     cores = f"{each.cores} core{'s' if each.cores != 1 else ''}"
     where = f"{place} {each.hlo or ''}{computation}".rstrip()
     return f"{cores} at {launch}{where}: {hosts}"
-
-
-def site_message(digest: Digest, path: str) -> Iterator[str]:
-    """Yield a message that can be sent as it stands."""
-    cause = digest.cause
-    yield f"Megascale (libtpu, layout {digest.layout}) reports: {cause.words[0] if cause else '?'}."
-    if digest.first_error and digest.first_error[1]:
-        yield f"First error: {digest.first_error[0]} at {digest.first_error[1]}."
-    if digest.culprits:
-        yield "Hosts that it names: " + ", ".join(map(str, digest.culprits)) + "."
-    for source, to in digest.links[:_ROWS]:
-        yield f"Link: {source} -> {to}."
-    for worker, text in digest.messages[:_ROWS]:
-        yield f"{worker} says: {(text.splitlines() or [''])[0][:300]}"
-    yield from (f"{each[0].upper()}{each[1:]}." for each in digest.notes)
-    yield f"The digest is in {path}, lines {digest.line} to {digest.last_line}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

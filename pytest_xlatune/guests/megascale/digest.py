@@ -14,7 +14,6 @@ import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -36,26 +35,48 @@ class Layout(StrEnum):
     LATE_2026 = "0.0.52"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """A row of `megascale.toml`, which says what the fields mean."""
 
     enum: str
     words: tuple[str, ...]
-    cls: FailureClass
+    cls: FailureClass = msgspec.field(name="class")
     prose: re.Pattern[str]
     workers: str
     means: str
     action: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownLine:
+class KnownLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line that tells something without a digest."""
 
     kind: str
     means: str
     regex: re.Pattern[str]
+
+
+class _Catalog(msgspec.Struct, frozen=True):
+    cause: tuple[Cause, ...]
+    line: tuple[KnownLine, ...]
+
+
+@functools.cache
+def _catalog() -> _Catalog:
+    return msgspec.convert(
+        tomllib.loads(_FILE.read_text(encoding="utf-8")),
+        _Catalog,
+        dec_hook=lambda _, pattern: re.compile(pattern),
+    )
+
+
+def causes() -> tuple[Cause, ...]:
+    """Return the causes of `megascale.toml`."""
+    return _catalog().cause
+
+
+def known_lines() -> tuple[KnownLine, ...]:
+    """Return the lines of `megascale.toml` that tell something without a digest."""
+    return _catalog().line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +115,13 @@ class TpuState:
         is_cut: libtpu listed eleven of them.
     """
 
-    launch_id: int | None
-    module: str | None
-    fingerprint: str | None
-    tag: int | None
+    launch_id: int | None = None
+    module: str | None = None
+    fingerprint: str | None = None
+    tag: int | None = None
     pc: int
-    hlo: str | None
-    computation: str | None
+    hlo: str | None = None
+    computation: str | None = None
     hosts: tuple[str, ...]
     cores: int
     is_cut: bool = False
@@ -180,26 +201,27 @@ class Digest:
     def to_json(self) -> Json:
         """Return its entry in the JSON document of `xlatune megascale`."""
         error = self.first_error
+        launches = [
+            {
+                "launch_id": ident,
+                "programs": [
+                    {
+                        "module": each.module,
+                        "fingerprint": each.fingerprint,
+                        "sample": each.sample and str(each.sample),
+                    }
+                    for each in programs
+                ],
+            }
+            for ident, programs in self.launches
+        ]
         return {
             "layout": str(self.layout),
             "cause": self.cause and self.cause.enum,
             "culprits": msgspec.to_builtins(self.culprits),
             "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
             "first_error": error and {"type": error[0], "time": error[1]},
-            "launches": [
-                {
-                    "launch_id": ident,
-                    "programs": [
-                        {
-                            "module": each.module,
-                            "fingerprint": each.fingerprint,
-                            "sample": each.sample and str(each.sample),
-                        }
-                        for each in programs
-                    ],
-                }
-                for ident, programs in self.launches
-            ],
+            "launches": launches,
             "sparse": [{name: each.to_json()[name] for name in _OF_SPARSE} for each in self.sparse],
             "messages": [{"worker": str(each), "text": text} for each, text in self.messages],
             "states": [each.to_json() for each in self.states],
@@ -247,49 +269,11 @@ class MegascaleReport:
         }
 
 
-@functools.cache
-def causes() -> tuple[Cause, ...]:
-    """Return the causes of `megascale.toml`, read once."""
-    return tuple(
-        Cause(
-            enum=row["enum"],
-            words=tuple(row["words"]),
-            cls=FailureClass(row["class"]),
-            prose=re.compile(row["prose"]),
-            workers=row["workers"],
-            means=row["means"],
-            action=tuple(row["action"]),
-        )
-        for row in _rows("cause")
-    )
-
-
-@functools.cache
-def known_lines() -> tuple[KnownLine, ...]:
-    """Return the lines of `megascale.toml` that tell something without a digest."""
-    return tuple(
-        KnownLine(kind=row["kind"], means=row["means"], regex=re.compile(row["regex"]))
-        for row in _rows("line")
-    )
-
-
-def _rows(name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))[name]
-    return rows
-
-
-@functools.cache
 def cause_of_word(word: str) -> Cause | None:
     """Return the cause that libtpu calls so, in any of its versions."""
     low = word.strip().lower()
-    return next(
-        (
-            each
-            for each in causes()
-            if low == each.enum.lower() or low in (known.lower() for known in each.words)
-        ),
-        None,
-    )
+    known = {name.lower(): each for each in causes() for name in (each.enum, *each.words)}
+    return known.get(low)
 
 
 def class_of_message(text: str) -> FailureClass:

@@ -12,7 +12,8 @@ read by its key and its shape, never by its column. Four layouts are known, name
 libtpu in which each was seen: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
 
 A line counts where it begins with the words, behind the prefixes of a launcher. One that quotes
-them names nothing: a digest needs two of its own lines, or one that its own logger printed.
+them names nothing: a digest needs two of its own lines, or one that its own logger printed, or the
+sentence that no cause is known.
 Hosts are only ever taken out of the text, and a text in angle brackets is a document's example.
 Memory is bounded: bytes between digests are searched for a few words and dropped.
 

@@ -336,6 +336,13 @@ Launch ID: 193
             ["h-1"],
             id="beside another rank",
         ),
+        pytest.param(
+            "Megascale detects a hang but cannot determine the root cause. Please inspect the\n"
+            "full digest below.\n",
+            "UNKNOWN_CAUSE",
+            [],
+            id="no cause, in two lines",
+        ),
     ],
 )
 def test_a_digest_whose_sentences_are_broken_into_lines_is_read(

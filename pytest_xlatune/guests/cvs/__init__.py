@@ -7,7 +7,7 @@
     reading     a configuration of either generation -> `values.CvsFile`; files: from disk
     launcher    how a trial of such a file is started
     written     files written anew: with a recipe, with measured thresholds
-    thresholds, document    the study and its report; logs: the file's error patterns
+    thresholds, document    the study and its report
     command     `xlatune cvs`
 
 Nothing is imported here: pytest loads `options` alone, the list of all commands `entry_command`.

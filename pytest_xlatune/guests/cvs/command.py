@@ -6,6 +6,7 @@ import argparse
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pytest_xlatune.cli import (
     OF_A_SESSION,
@@ -112,6 +113,7 @@ def _show(arguments: argparse.Namespace) -> int:
         cluster=arguments.cvs_cluster,
         values=given_values(arguments.cvs_set),
         nodes=arguments.nodes,
+        needs_digest=True,
     )
     if arguments.json:
         show_json(found.to_json())
@@ -126,19 +128,17 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if new.exists():
         raise ConfigError(f"{new} exists: name another file, or move it away")
     options = options_of(arguments)
-    nodes, runtime = asked_of(options.said.values)
-    values = given_values(arguments.cvs_set)
-    file = read_cvs_file(path, cluster=arguments.cvs_cluster, values=values, nodes=nodes)
+    asked = asked_of(options.said.values)
+    given: dict[str, Any] = {
+        "cluster": arguments.cvs_cluster,
+        "values": given_values(arguments.cvs_set),
+        "nodes": asked.nodes,
+    }
+    file = read_cvs_file(path, **given, needs_digest=asked.needs_digest)
+    file.refuse_open()
     session, found, written = new_session_id(), {}, ""
     for cell in file.cells:
-        sweep = Sweep.from_cvs(
-            path,
-            cell=cell.name,
-            cluster=arguments.cvs_cluster,
-            values=values,
-            nodes=nodes,
-            runtime=runtime,
-        )
+        sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
         resolved = sweep.resolve(options.said)
         study = resolved.calibration(arguments.jobs)
         check_sweep(resolved)

@@ -9,14 +9,27 @@ from __future__ import annotations
 import getpass
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_xlatune.guests.cvs.reading import read_cvs
 from pytest_xlatune.guests.cvs.source import Source, is_open, objects_of
-from pytest_xlatune.guests.cvs.values import CvsFile
+from pytest_xlatune.guests.cvs.values import NO_CONTAINER, CvsFile
 from pytest_xlatune.model.errors import ConfigError
 
 _LARGEST_BYTES = 16 << 20  # the published ones have 10 kB
+
+
+class RunOptions(NamedTuple):
+    """What the options of a run say, in place of a file."""
+
+    nodes: int | None
+    runtime: str
+    has_image: bool
+
+    @property
+    def needs_digest(self) -> bool:
+        """Whether the file has to name its image with the digest."""
+        return not self.has_image and self.runtime != NO_CONTAINER
 
 
 def given_values(words: Iterable[str]) -> dict[str, str]:
@@ -34,11 +47,12 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def asked_of(said: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Return the number of nodes and the container's runtime that a run's options say."""
+def asked_of(said: Mapping[str, Any]) -> RunOptions:
+    """Return what a run's options say of the nodes, the container's runtime and the image."""
     nodes = len(said.get("nodelist") or ()) or said.get("nodes") or None
     runtimes = dict(said.get("container") or {}).get("runtime", "")
-    return nodes, runtimes if isinstance(runtimes, str) else runtimes[-1]
+    runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
+    return RunOptions(nodes, runtime, bool(said.get("image")))
 
 
 def read_cvs_file(
@@ -47,6 +61,7 @@ def read_cvs_file(
     cluster: Path | None = None,
     values: Mapping[str, str] | None = None,
     nodes: int | None = None,
+    needs_digest: bool = False,
 ) -> CvsFile:
     """Return what a configuration of CVS says, with the thresholds that it names.
 
@@ -55,6 +70,7 @@ def read_cvs_file(
         cluster: a cluster file: names and number of the nodes, the user's name.
         values: path of a leaf -> value in its place.
         nodes: how many nodes the run has; None is the cluster file's number, or the file's.
+        needs_digest: whether the file has to name its image with the digest.
 
     Raises:
         ConfigError: a file cannot be read, or is no such file of CVS.
@@ -72,6 +88,7 @@ def read_cvs_file(
         given=values,
         words={"user-id": user or _user()},
         nodes=nodes or count,
+        needs_digest=needs_digest,
     )
 
 

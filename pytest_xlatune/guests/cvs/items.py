@@ -16,18 +16,15 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.guests.cvs.files import asked_of, given_values, read_cvs_file
 from pytest_xlatune.guests.cvs.launcher import container_settings
 from pytest_xlatune.guests.cvs.launcher_file import demands_of
-from pytest_xlatune.guests.cvs.logs import ERRORS, error_verdict
 from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, our_word
-from pytest_xlatune.guests.cvs.values import SINGLE, CvsCell
+from pytest_xlatune.guests.cvs.values import SINGLE
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.plugin.fixtures import MEASURED_KEY, guarded
 from pytest_xlatune.plugin.hooks import OPTIONS_KEY
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.answers import Measured
@@ -71,28 +68,32 @@ class CvsConfiguration(pytest.File):
             ConfigError: it is no CVS file, something is open, the nodes are not known.
         """
         option = self.config.option
-        nodes, runtime = asked_of(self.config.stash[OPTIONS_KEY].said.values)
+        asked = asked_of(self.config.stash[OPTIONS_KEY].said.values)
         given: dict[str, Any] = {
             "cluster": _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None,
             "values": given_values(option.cvs_set),
-            "nodes": nodes,
+            "nodes": asked.nodes,
         }
-        file = read_cvs_file(self.path, **given)
-        if file.mode == SINGLE and (nodes or 1) > 1:
-            raise ConfigError(f"{self.path} is of one node, and the run has {nodes}: name one")
-        used = runtime or file.container.runtime
+        file = read_cvs_file(self.path, **given, needs_digest=asked.needs_digest)
+        if file.mode == SINGLE and (asked.nodes or 1) > 1:
+            raise ConfigError(
+                f"{self.path} is of one node, and the run has {asked.nodes}: name one"
+            )
+        file.refuse_open()
+        used = asked.runtime or file.container.runtime
         self.config.stash[_DROPPED] = container_settings(file.container, used)[1]
         for cell in file.cells:
             demands = demands_of(cell)
             study = Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS)
-            sweep = Sweep.from_cvs(self.path, cell=cell.name, runtime=runtime, study=study, **given)
+            sweep = Sweep.from_cvs(
+                self.path, cell=cell.name, runtime=asked.runtime, study=study, **given
+            )
             module = ModuleType(f"cvs_{sweep.name.replace('-', '_')}")
             vars(module).update(
                 __file__=str(self.path),
                 SWEEP=sweep,
                 CVS=(file, cell, demands),
                 test_threshold=test_threshold,
-                **({"test_error_patterns": test_error_patterns} if file.patterns else {}),
             )
             yield CvsModule.of(self, module=module, name=cell.name)
 
@@ -124,49 +125,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_threshold(
     request: pytest.FixtureRequest, measure: Callable[[str], Measured], demand: Demand
 ) -> None:
-    """A metric of a cell against its threshold, with its noise over the jobs."""
-    __tracebackhide__ = True
-    file, _, _ = request.module.CVS
-    measured = measure(demand.metric)
-    is_gated = demand.value is not None
-    _tell(request, measured, demand, is_enforced=is_gated and file.enforce)
-
-
-def test_error_patterns(request: pytest.FixtureRequest, campaign: Campaign) -> None:
-    """The logs of a cell's jobs, once they are over, against the file's error patterns."""
-    __tracebackhide__ = True
-    file, _, _ = request.module.CVS
-    guarded(request, lambda tick: campaign.wait(lambda view: not view.pending, on_turn=tick))
-    measured = Measured(error_verdict(campaign, file.patterns))
-    request.node.user_properties.extend(measured.properties())
-    request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
-    _tell(request, measured, Demand(metric=ERRORS), is_enforced=True)
-
-
-def _tell(
-    request: pytest.FixtureRequest, measured: Measured, demand: Demand, *, is_enforced: bool
-) -> None:
-    """Give junit and the summary the verdict; fail where it does not pass and is enforced.
+    """A metric of a cell against its threshold, with its noise over the jobs.
 
     Raises:
         AssertionError: the threshold is not met, or these jobs cannot tell.
     """
     __tracebackhide__ = True
-    cell: CvsCell = request.module.CVS[1]
-    is_recorded = demand.value is None and demand.metric != ERRORS
+    file, cell, _ = request.module.CVS
+    measured = measure(demand.metric)
+    is_recorded = demand.value is None
     word = "recorded" if is_recorded else our_word(measured.verdict)
-    lines = [sentence(each) for each in measured.verdict.reasons] or ["no reason is known"]
-    lines = lines if demand.metric == ERRORS else lines[:1]
-    lines[0] = f"{cell.name}: {'recorded: ' if is_recorded else ''}{lines[0]}"
+    reasons = [sentence(each) for each in measured.verdict.reasons] or ["no reason is known"]
+    line = f"{cell.name}: {'recorded: ' if is_recorded else ''}{reasons[0]}"
     told = {"metric": demand.metric, "demand": demand.words, "verdict": word}
     properties = [(f"cvs.{name}", text) for name, text in told.items()]
-    request.node.user_properties.extend([*properties, (_LINES, "\n    ".join(lines))])
-    if not is_enforced:
+    request.node.user_properties.extend([*properties, (_LINES, line)])
+    if is_recorded or not file.enforce:
         return
-    claim = dataclasses.replace(measured.no_regression, text=lines[0], holds=word == "pass")
+    claim = dataclasses.replace(measured.no_regression, text=line, holds=word == "pass")
     measured.claims[:] = [dataclasses.replace(claim, is_undecided=word == "cannot tell")]
     if not claim.holds:
-        raise AssertionError("\n".join(lines))
+        raise AssertionError(line)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -191,6 +170,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"{' '.join(dropped)}"
         )
     terminalreporter.write_line(
-        "not run: CVS' smoke test, its checkpoint and resume test, its loss curve, its kernel log "
-        "(a site's hook)"
+        "not run: CVS' smoke test, its checkpoint and resume test, its loss curve, its error "
+        "patterns, its kernel log (a site's hook)"
     )

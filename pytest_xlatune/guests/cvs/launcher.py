@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_xlatune.guests.cvs.source import setting_text
-from pytest_xlatune.guests.cvs.values import Container, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.values import NO_CONTAINER, Container, CvsCell, CvsFile
 from pytest_xlatune.launchers.maxtext import trial_keys
 from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.model.cell import Cell
@@ -103,7 +103,6 @@ def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 
 
-NO_CONTAINER = "none"
 _WITH_OPTIONS = ("docker", "podman")
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.guests.cvs.launcher import (
-    NO_CONTAINER,
     CvsLauncher,
     container_settings,
     deployed_of,
     overrides_of,
 )
 from pytest_xlatune.guests.cvs.thresholds import Demand, Thresholds
-from pytest_xlatune.guests.cvs.values import TFLOPS, TOKENS, CvsCell, CvsFile
+from pytest_xlatune.guests.cvs.values import NO_CONTAINER, TFLOPS, TOKENS, CvsCell, CvsFile
 from pytest_xlatune.guests.cvs.written import patched_cvs
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.container import ContainerLauncher
@@ -96,9 +95,7 @@ def _check(file: CvsFile, cell: CvsCell) -> None:
     Raises:
         ConfigError: something is open, the number of nodes is not known, too few steps.
     """
-    if file.open_items:
-        lines = "".join(f"\n  {each.words}" for each in file.open_items)
-        raise ConfigError(f"{file.where}: {len(file.open_items)} open items, fill them in:{lines}")
+    file.refuse_open()
     if cell.nodes is None or not cell.parallelism:
         raise ConfigError(
             f"{file.where}: how many nodes has cell {cell.name!r}? Say --xlatune-nodelist "

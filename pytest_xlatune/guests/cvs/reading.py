@@ -111,6 +111,7 @@ def read_cvs(
     given: Mapping[str, str] | None = None,
     words: Mapping[str, str] | None = None,
     nodes: int | None = None,
+    needs_digest: bool = False,
 ) -> CvsFile:
     """Read a configuration of CVS.
 
@@ -121,6 +122,7 @@ def read_cvs(
         given: path of a leaf -> the value that the user gives in its place.
         words: placeholder -> value, e.g. user-id.
         nodes: how many nodes the run has; None leaves it to the file.
+        needs_digest: whether the file has to name its image with the digest.
 
     Raises:
         ConfigError: it is no such file, or a value is of another kind than CVS takes.
@@ -138,7 +140,10 @@ def read_cvs(
     return replace(
         made,
         leaves=leaves,
-        open_items=(*made.open_items, *_open_items(leaves, source, nodes)),
+        open_items=(
+            *made.open_items,
+            *_open_items(leaves, source, nodes, needs_digest=needs_digest),
+        ),
         notes=(*notes, *source.notes),
         data=data,
     )
@@ -213,8 +218,12 @@ def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
     below[path[-1]] = value
 
 
+_IMAGES = (("config", "container_image"), ("container", "image"))
+_PINNED = re.compile(r".*@sha256:[0-9a-f]{64}")
+
+
 def _open_items(
-    leaves: tuple[Leaf, ...], source: Source, nodes: int | None
+    leaves: tuple[Leaf, ...], source: Source, nodes: int | None, *, needs_digest: bool
 ) -> tuple[OpenItem, ...]:
     """Return what must be filled in, of the leaves that reach a run."""
     found = []
@@ -228,8 +237,12 @@ def _open_items(
         if left:
             wanted = f"a value without the placeholder {{{left[1]}}}, which nothing fills"
         is_prose = is_nodes and not _is_count(leaf.value)
-        if left or is_prose or any(is_open(each) for each in (text, *leaf.path)):
-            sample = "" if is_prose or left else sample_of(text)
+        is_unpinned = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
+        if is_unpinned:
+            wanted = "the image with its digest, NAME@sha256:HEX; a run may say --xlatune-image"
+        marked = any(is_open(each) for each in (text, *leaf.path))
+        if left or is_prose or is_unpinned or marked:
+            sample = sample_of(text) if marked and not (is_prose or left) else ""
             found.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
     return tuple(found)
 
@@ -512,7 +525,6 @@ def _read_fourth(
         ),
         enforce=source.truth("enforce_thresholds", default=True),
         threshold_name=sample_of(name),
-        patterns=_patterns(source),
         token_file=source.text("paths", "hf_token_file"),
         open_items=tuple(asked[:1]),
     )
@@ -587,23 +599,3 @@ def _thresholds_of(
             demand = Threshold(kind=kind, value=own.number((*path, "value"), value))
             cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = demand
     return cells
-
-
-def _patterns(source: Source) -> dict[str, str]:
-    """Return the file's patterns of failure; one that is empty is switched off.
-
-    Raises:
-        ConfigError: one is no regular expression.
-    """
-    found = {}
-    for name, pattern in source.table("error_patterns").items():
-        path = ("error_patterns", name)
-        if not isinstance(pattern, str):
-            raise source.wrong(path, pattern, "a regular expression")
-        try:
-            re.compile(pattern, re.IGNORECASE)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise source.wrong(path, pattern, f"a regular expression: {error}") from None
-        if pattern:
-            found[name] = pattern
-    return found

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from pytest_xlatune.guests.cvs.keys import CLASSES, Leaf
 from pytest_xlatune.guests.cvs.source import plain
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import without_secrets
 
 SINGLE, DISTRIBUTED = "single", "distributed"
+NO_CONTAINER = "none"  # the runtime of a run without a container
 # what CVS gates; a metric may stand with or without the first word
 PREFIX = "training."
 TFLOPS, TOKENS = "tflops_per_sec_per_gpu", "tokens_per_sec_per_gpu"
@@ -138,7 +140,6 @@ class CvsFile:
         scripts: the trainer's script; the first that exists is started.
         enforce: whether a threshold that is not met fails a run.
         threshold_name: of the file of thresholds, where it names one.
-        patterns: name -> regular expression; a line of a job's log that matches is its failure.
         token_file: of Hugging Face; a path, never read here.
         data: the file's own objects, with what the user gave in their place.
     """
@@ -154,12 +155,23 @@ class CvsFile:
     container: Container
     enforce: bool = True
     threshold_name: str = ""
-    patterns: Mapping[str, str] = field(default_factory=dict)
     token_file: str = ""
     leaves: tuple[Leaf, ...] = ()
     open_items: tuple[OpenItem, ...] = ()
     notes: tuple[str, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
+
+    def refuse_open(self) -> None:
+        """Refuse a file in which something is open.
+
+        Raises:
+            ConfigError: it says every item, and what fills it in.
+        """
+        if self.open_items:
+            lines = "".join(f"\n  {each.words}" for each in self.open_items)
+            raise ConfigError(
+                f"{self.where}: {len(self.open_items)} open items, fill them in:{lines}"
+            )
 
     @property
     def accounting(self) -> dict[str, int]:

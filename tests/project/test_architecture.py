@@ -277,7 +277,6 @@ INSIDE = {
     ("report/page.py", "markupsafe"),
     ("tasks/notify.py", "apprise"),
     ("guests/mlflow/__init__.py", "mlflow"),
-    ("guests/mlflow/__init__.py", "mlflow.entities"),
     ("guests/wandb/__init__.py", "wandb"),
     ("cli/show.py", "pytest_xlatune.report.page"),  # where a page is asked for
     # what every pytest run loads imports these where they are asked for

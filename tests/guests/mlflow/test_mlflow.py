@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.guests.mlflow import log_to_mlflow
+from pytest_xlatune.guests.mlflow import MlflowExport
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.report.exports import check_exports, exported
-from pytest_xlatune.tasks.publish import publish, read_known
-from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
+from pytest_xlatune.tasks.publish import publish
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: tox -e mlflow has it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client, which the tests use too
@@ -31,18 +29,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return mlflow.MlflowClient()
 
 
-def timed() -> ScriptedExecutor:
-    """Run each trial after the one before it, as a real machine does."""
-    number = itertools.count()
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        text, outcome = ordinary(trial_id, attempt)
-        at_s = 10.0 * next(number)
-        return text, replace(outcome, start_s=at_s, end_s=at_s + 5)
-
-    return ScriptedExecutor(script)
-
-
 def told(reports: Path) -> dict[str, dict[str, Any]]:
     text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
     conclusion = json.loads(text)["conclusion"]
@@ -50,7 +36,7 @@ def told(reports: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
-    held = campaign(tmp_path, timed())
+    held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     reports = tmp_path / "reports"
     check_exports(("mlflow",))
@@ -59,7 +45,7 @@ def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
     assert written[-1].name == "leaderboard.mlflow.json"
     experiment = store.get_experiment_by_name("pretend")
     assert kept["experiment_id"] == experiment.experiment_id
-    verdicts, history = told(reports), read_known(held.setup.folder).scored
+    verdicts = told(reports)
     assert set(kept["arms"]) == set(verdicts)
     for arm, run_id in kept["arms"].items():
         found, verdict = store.get_run(run_id), verdicts[arm]
@@ -76,17 +62,14 @@ def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
             "mde80": verdict["mde80"],
             "n": verdict["n"],
         }
-        metrics = {k: v for k, v in found.data.metrics.items() if not k.startswith("trial-")}
-        assert metrics == {name: value for name, value in figures.items() if value is not None}
-        trials = [each.value for each in store.get_metric_history(run_id, "trial-tgs")]
-        scores = [r.score.tgs for r in history if r.trial.arm == arm and r.score and r.score.tgs]
-        assert sorted(trials) == sorted(scores)
+        present = {name: value for name, value in figures.items() if value is not None}
+        assert found.data.metrics == present
     study = store.get_run(kept["run_id"])
     assert study.data.tags["xlatune.winner"] == "fast"
 
 
 def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any) -> None:
-    held = campaign(tmp_path, timed())
+    held = campaign(tmp_path, ScriptedExecutor())
     for _ in range(4):
         held.turn()
     reports = tmp_path / "reports"
@@ -103,8 +86,6 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
     assert begun.keys() <= runs.keys()
     fast = kept["arms"]["fast"]
     assert runs[fast].data.metrics["delta"] == told(reports)["fast"]["delta"]
-    steps = [each.step for each in store.get_metric_history(fast, "trial-tgs")]
-    assert steps == list(range(len(steps))), "a trial is logged once"
     course = [each.step for each in store.get_metric_history(fast, "n")]
     assert course == sorted(set(course)), "a figure stands at its number of trials"
     assert len(course) == 2
@@ -112,16 +93,16 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
 
 def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None:
     """Of values of one step and time MLflow shows the largest: two reports may share a second."""
-    held = campaign(tmp_path, timed())
+    held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     publish(held.setup.folder, tmp_path / "reports")
     text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
     report = exported(text, sweep="test_pretend", study="pretend")
-    log_to_mlflow(report, key="one")
+    MlflowExport().texts(report, key="one")
     arms = report.conclusion.verdicts
     fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
     lower = dataclasses.replace(report, conclusion=replace(report.conclusion, verdicts=fell))
-    runs = json.loads(log_to_mlflow(lower, key="one"))["arms"]
+    runs = json.loads(MlflowExport().texts(lower, key="one")[".mlflow.json"])["arms"]
     assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
 
 
@@ -142,7 +123,7 @@ def test_a_server_that_is_away_costs_no_report(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    held = campaign(tmp_path, timed())
+    held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word-1@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

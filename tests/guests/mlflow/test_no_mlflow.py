@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
 def test_without_mlflow_nothing_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_mlflow: Callable[[], None]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_mlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     workdir = str(held.setup.folder.parents[1])
@@ -25,19 +25,3 @@ def test_without_mlflow_nothing_begins(
     assert "--export" in said.err
     assert said.out == ""
     assert not (tmp_path / "r").exists()
-
-
-@pytest.fixture
-def no_mlflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    import importlib.util
-
-    found = importlib.util.find_spec
-
-    def gone() -> None:
-        monkeypatch.setattr(
-            importlib.util,
-            "find_spec",
-            lambda name, *of: None if name == "mlflow" else found(name, *of),
-        )
-
-    return gone

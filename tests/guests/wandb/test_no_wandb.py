@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-from importlib.machinery import ModuleSpec
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,7 @@ from tests.helpers.scripted import ScriptedExecutor, campaign, run
 def test_the_others_are_written_and_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    find = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == "wandb" else find(name, package)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     work, reports = str(held.setup.folder.parents[1]), tmp_path / "r"

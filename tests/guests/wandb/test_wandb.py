@@ -62,12 +62,6 @@ def summary_of(found: list[Any]) -> dict[str, Any]:
     return {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
 
 
-def course_of(found: list[Any]) -> list[float]:
-    rows = [each.history.item for each in found if each.HasField("history")]
-    named = [{(i.key or i.nested_key[0]): i.value_json for i in row} for row in rows]
-    return [json.loads(each["trial-tgs"]) for each in named if "trial-tgs" in each]
-
-
 def test_the_figures_are_read_back(tmp_path: Path) -> None:
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
@@ -85,8 +79,6 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
         assert summary["tgs"] == verdict.tgs
         assert summary["verdict"] == verdict.kind
         assert summary["is_winner"] == (arm == "fast")
-        scores = [r.score.tgs for r in known.scored if r.trial.arm == arm and r.score]
-        assert sorted(course_of(found)) == sorted(scores)  # type: ignore[type-var]
         (one,) = [each.run for each in found if each.HasField("run")][:1]
         assert one.run_group.startswith("pretend tuning")
         assert one.project == "pretend"

@@ -174,14 +174,6 @@ def figures(messages: list[Message], shift_ns: Any = None) -> dict[str, Any]:
     for m in valid:
         pairs[m.source, m.to].append(m)
     return {
-        "means": {
-            key: float(sum(each.values()) * 8 / 10**6 / (max(each) - min(each) + 1))
-            for key, each in bins.items()
-        },
-        "small": (
-            len([m for m in valid if m.size < 1 << 20]) / len(valid),
-            sum(m.size for m in valid if m.size < 1 << 20) / sum(m.size for m in valid),
-        ),
         "kinds": (len(valid), len(loop), len(skew), len(bad)),
         "bytes": sum(m.size for m in valid),
         "latency": (

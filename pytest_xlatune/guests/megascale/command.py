@@ -81,8 +81,8 @@ def _check_environment(said: str) -> int:
         return 0
     if said and not Path(said).is_file():
         raise ConfigError(f"{said}: no such file; run the script on the node and name its output")
-    text = Path(said).read_text(encoding="utf-8", errors="replace") if said else ""
-    found = parse(text) if said else of_this_host(os.environ)
+    text = Path(said).read_text(encoding="utf-8", errors="replace") if said else of_this_host()
+    found = parse(text)
     if not found:
         raise ConfigError(f"{said}: not what the script prints, lines such as `tcp_rmem=...`")
     items = list(check(found))

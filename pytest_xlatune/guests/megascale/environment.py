@@ -7,10 +7,11 @@ what no public document names is not here.
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 
 from pytest_xlatune.model.text import whole
 
@@ -45,28 +46,24 @@ class Item:
     source: str
 
 
-def script() -> str:
+def script(python: str = "python3") -> str:
     """Return a shell script that prints these settings and changes nothing."""
     lines = [f'echo "{name}=$(cat {path} 2>/dev/null)"' for name, path in FILES.items()]
     lines += [
         'for n in /sys/class/net/*; do echo "mtu.${n##*/}=$(cat $n/mtu 2>/dev/null)"; done',
-        f'echo "jax=$(python3 -c {_VERSION!r} 2>/dev/null)"',
+        f'echo "jax=$({shlex.quote(python)} -c {_VERSION!r} 2>/dev/null)"',
         'echo "XLA_FLAGS=$XLA_FLAGS"',
         'echo "LIBTPU_INIT_ARGS=$LIBTPU_INIT_ARGS"',
     ]
     return "\n".join(("#!/bin/sh", *lines)) + "\n"
 
 
-def of_this_host(environ: Mapping[str, str]) -> dict[str, str]:
-    """Read the same as the script, of this host and this interpreter."""
-    found = {name: _text(Path(path)) for name, path in FILES.items()}
-    for folder in sorted(Path("/sys/class/net").glob("*")):
-        found[f"mtu.{folder.name}"] = _text(folder / "mtu")
-    try:
-        found["jax"] = metadata.version("jax")
-    except metadata.PackageNotFoundError:
-        found["jax"] = ""
-    return found | {each: environ.get(each, "") for each in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+def of_this_host() -> str:
+    """Return what the script prints here, with this interpreter."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", script(sys.executable)], capture_output=True, text=True, check=False
+    )
+    return done.stdout
 
 
 def parse(text: str) -> dict[str, str]:
@@ -76,13 +73,6 @@ def parse(text: str) -> dict[str, str]:
     return {
         name: value.strip() for name, _, value in pairs if name in known or name.startswith("mtu.")
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
 
 
 def check(found: Mapping[str, str]) -> Iterator[Item]:

@@ -36,7 +36,6 @@ LEAST_SLOW_PAIRS = 2  # of a host, to call it slow: with one, the pair is
 _TAIL_FACTOR, _TAIL_US = 10, 10_000
 _SHORT_PER_MILLE = 1  # of the trace, spent mapping buffers late
 BUSY_SHARE = 0.8  # of the link rate
-_SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,6 @@ class Pair:
     n: int
     size: int
     p50_us: int
-    p95_us: int
     max_us: int
     ratio: float  # p50 of latency over what all pairs take for that size
     tail: int  # its messages in the tail
@@ -96,14 +94,12 @@ class Direction:
 
     Attributes:
         size: bytes.
-        peak, p95, mean: over all bins from the first to the last with traffic; p95 by nearest rank.
+        peak: the most in a bin.
         busy: share of the bins with traffic that are above 80 % of the link.
     """
 
     size: int = 0
     peak: float = 0.0
-    p95: float = 0.0
-    mean: float = 0.0
     busy: float = 0.0
 
 
@@ -212,13 +208,6 @@ class NetworkTraffic:
     def tail_elsewhere(self) -> int:
         """How many messages of the tail are not on slow pairs."""
         return sum(each.tail for each in self.pairs if not each.is_slow)
-
-    @property
-    def small(self) -> tuple[float, float]:
-        """Shares of messages and of bytes that are in messages below 1 MiB."""
-        few = {size: n for size, n in self.sizes.items() if size < _SMALL_BYTES}
-        size = sum(each * count for each, count in few.items())
-        return sum(few.values()) / self.kinds.valid, size / self.size if self.size else 0.0
 
 
 def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
@@ -361,8 +350,6 @@ def _hosts(valid: Messages, link_gbit_s: float) -> tuple[HostTraffic, ...]:
             direction = Direction(
                 size=int(valid.size[rows].sum()),
                 peak=float(rates.max()),
-                p95=float(rank(rates, 0.95)),
-                mean=float(rates.mean()),
                 busy=float((rates[rates > 0] > BUSY_SHARE * link_gbit_s).mean()),
             )
             found.setdefault(host, {"rx": Direction(), "tx": Direction()})[name] = direction
@@ -390,7 +377,6 @@ def _pairs(valid: Messages) -> tuple[Pair, ...]:
             n=len(rows),
             size=int(valid.size[rows].sum()),
             p50_us=int(rank(latency[rows], 0.5)),
-            p95_us=int(rank(latency[rows], 0.95)),
             max_us=int(latency[rows].max()),
             ratio=float(rank(latency[rows] / expected[rows], 0.5)),
             tail=int(is_tail[rows].sum()),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tabulate import tabulate
 
 from pytest_xlatune.cli import add_json, show, show_json
 from pytest_xlatune.evidence.trace.captures import captures_below
@@ -16,6 +18,18 @@ from pytest_xlatune.model.errors import ConfigError
 
 SCHEMA = 1
 _ROWS = 10
+_FIGURES = ("messages", "bytes", "latency_us", "sizes", "pending", "throughput_gbit_s")
+_TABLES = {  # of the document -> the column that the largest are shown of
+    "bursts": "bytes",
+    "hosts": "tx_peak_gbit_s",
+    "pairs": "p50_us",
+    "slack": "sum_stall_us",
+}
+_NO_TRAFFIC = (
+    "no traffic between slices: no worker of Megascale sent or received in these traces",
+    "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,",
+    "  give the xplane.pb of every host, profiled with host traces while it trains",
+)
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +64,13 @@ def run_network(arguments: argparse.Namespace) -> int:
     traffic = read_traffic({path.resolve(): path for path in files}.values())  # each once
     network = measure(traffic, link_gbit_s=arguments.link)
     verdicts = judge(network, link_gbit_s=arguments.link)
+    document = network_json(network, verdicts)
     if arguments.json:
-        show_json(network_json(network, verdicts))
+        show_json(document)
+    elif not network.has_traffic:
+        show(_NO_TRAFFIC)
     else:
-        show(_lines(network, verdicts))
+        show(_lines(document, verdicts))
     return 0
 
 
@@ -137,65 +154,27 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
     }
 
 
-def _lines(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> Iterator[str]:
-    """Yield symptoms first, then the figures, for a terminal."""
-    if not network.has_traffic:
-        yield "no traffic between slices: no worker of Megascale sent or received in these traces"
-        yield "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,"
-        yield "  give the xplane.pb of every host, profiled with host traces while it trains"
-        return
+def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iterator[str]:
+    """Yield symptoms first, then the figures of the document, for a terminal."""
     for each in verdicts:
         yield f"{'FOUND' if each.is_found else '-':6}{each.symptom:13}{each.text}"
         if each.is_found:
             yield f"{'':19}to do: {each.action}"
-    kinds, latency = network.kinds, network.latency
     yield ""
-    yield (
-        f"messages: {kinds.valid} valid, {kinds.loopback} within a slice, {kinds.skew} without "
-        f"latency, {kinds.bad_key} without a key; {network.size} bytes"
-    )
-    if latency is None:
-        yield "no message between slices in these traces"
-    else:
-        of_messages, of_bytes = network.small
-        largest = max(network.bursts, key=lambda each: each.size)
-        yield (
-            f"latency, us: p50 {latency.p50}, p95 {latency.p95}, p99 {latency.p99}, "
-            f"max {latency.max}"
-        )
-        yield (
-            f"sizes: {len(network.sizes)}; {100 * of_messages:.1f} % of the messages and "
-            f"{100 * of_bytes:.1f} % of the bytes are below 1 MiB"
-        )
-        yield (
-            f"in flight: at most {network.most_pending} messages, {network.most_pending_size} bytes"
-        )
-        yield (
-            f"bursts: {len(network.bursts)}; the largest has {largest.messages} messages, "
-            f"{largest.size} bytes in {(largest.end_ps - largest.start_ps) / PS_OF_US:.3f} us"
-        )
-        yield f"throughput: peak {network.peak:.3f} Gbit/s in 1 ms, all hosts together"
-    for host in sorted(network.hosts, key=lambda each: -each.rx.peak - each.tx.peak)[:_ROWS]:
-        directions = (("rx", host.rx), ("tx", host.tx))
-        told = (
-            f"{name} {each.size} bytes, peak {each.peak:.3f}, p95 {each.p95:.3f}, "
-            f"mean {each.mean:.3f} Gbit/s, {100 * each.busy:.1f} % busy"
-            for name, each in directions
-        )
-        yield f"host {_host(host.host)}: {'; '.join(told)}"
-    for pair in sorted(network.pairs, key=lambda each: -each.ratio)[:_ROWS]:
-        yield (
-            f"pair {_host(pair.source)} to {_host(pair.to)}: {pair.n} messages, {pair.size} bytes, "
-            f"p50 {pair.p50_us} us, p95 {pair.p95_us} us, max {pair.max_us} us, "
-            f"{pair.ratio:.2f} of the usual, {pair.tail} in the tail"
-        )
-    for slack in network.slack[:_ROWS]:
-        yield (
-            f"{slack.device} {slack.rendezvous}: {slack.n} times, slack "
-            f"{slack.mean_slack_ps / PS_OF_US:.1f} us (least {min(slack.slack_ps) / PS_OF_US:.1f}) "
-            f"of {slack.mean_observed_ps / PS_OF_US:.1f} us, stall "
-            f"{slack.sum_stall_ps / PS_OF_US:.1f} us in all"
-        )
+    for name in _FIGURES:
+        value = document[name]
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {_shown(of)}" for key, of in value.items()) or "none"
+        yield f"{name}: {value}"
+    for name, column in _TABLES.items():
+        rows = sorted(document[name], key=lambda row, by=column: row[by], reverse=True)  # type: ignore[misc]
+        if rows:
+            yield f"\n{name}: {len(rows)}, those with the most {column}"
+            yield tabulate(rows[:_ROWS], headers="keys", floatfmt=".3f")
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _host(host: tuple[int, int]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.guests.megascale.network import Latency, NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
 from pytest_xlatune.guests.megascale.traffic import parse_bytes, read_traffic
 from tests.helpers.captures import node
 from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
@@ -90,25 +90,6 @@ def network_of(tmp_path: Path, made: Made, **options: float) -> NetworkTraffic:
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(made.data())
     return measure(read_traffic([path]), **options)
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_figures_of_the_text_are_those_of_brute_force(number: int, tmp_path: Path) -> None:
-    rng = random.Random(number)
-    made = Made(messages=traffic(rng, count=300), is_text=number % 2 == 1)
-    network = network_of(tmp_path, made, link_gbit_s=5.0)
-    for at, each in enumerate(made.messages):
-        each.end_ns += 13 + 13 * (at % 4)
-    true = figures(made.messages)
-    shares = dict(zip(("p50", "p95", "p99", "max"), true["latency"], strict=True))
-    assert network.latency == Latency(**shares)
-    assert network.small == pytest.approx(true["small"], rel=1e-9)
-    for host in network.hosts:
-        for name_, direction in (("rx", host.rx), ("tx", host.tx)):
-            if direction.size:
-                assert direction.mean == pytest.approx(true["means"][name_, host.host], rel=1e-9)
-                assert direction.p95 <= direction.peak
-                assert 0 < direction.busy <= 1
 
 
 def test_a_tail_is_told_by_pair(tmp_path: Path) -> None:
@@ -286,16 +267,20 @@ def test_a_file_that_is_no_trace_is_one_message(
     assert main(["network", str(tmp_path / "nowhere")]) == 2
 
 
-def test_text_shows_symptoms_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_shows_symptoms_in_order_and_the_rows_of_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(Made(messages=traffic(random.Random(2), count=300)).data())
     assert main(["network", str(path)]) == 0
     out = capsys.readouterr().out
     order = ("buffers", "copies", "latency_tail", "bandwidth", "slack", "one_host", "one_pair")
     assert [line.split()[1] for line in out.splitlines()[:7]] == list(order)
-    network = measure(read_traffic([path]))
-    assert network.latency is not None
-    assert f"p50 {network.latency.p50}" in out
+    document = shown(tmp_path)
+    assert f"p50 {document['latency_us']['p50']}, " in out
+    lines = [line.split() for line in out.splitlines()]
+    slowest = max(document["pairs"], key=lambda row: row["p50_us"])
+    assert [str(each) for each in slowest.values()] in lines
 
 
 @pytest.mark.parametrize(

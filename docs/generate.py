@@ -16,7 +16,6 @@ import importlib
 import inspect
 import io
 import os
-import random
 import re
 import sys
 import tempfile
@@ -63,8 +62,6 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     Where,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
-from tests.helpers.digests import recorded  # noqa: E402
-from tests.helpers.megascale_traces import Made, traffic  # noqa: E402
 from tests.project.test_architecture import LAYERS, PACKAGE  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
@@ -286,29 +283,6 @@ def hangs() -> Lines:
         yield _row(each.words[0], f"`{each.cls}`", each.means, " ".join(each.action))
 
 
-def digest() -> Lines:
-    """Yield what `xlatune megascale` says of a digest that libtpu wrote."""
-    case = next(
-        each for each in recorded() if (each["version"], each["fault"]) == ("0.0.52", "bad-chip")
-    )
-    yield from _output("xlatune megascale coordinator.log", case["text"].encode())
-
-
-def made_trace() -> Lines:
-    """Yield what `xlatune network` says of the trace that the page makes, as far as it is found."""
-    made = Made(messages=traffic(random.Random(1), count=1200, slow=((0, 2), None)))  # noqa: S311
-    lines = list(_output("xlatune network host-0.xplane.pb", made.data()))
-    yield from lines[: next(at for at, each in enumerate(lines) if "one_pair" in each) + 1]
-    yield "    ..."
-
-
-def _output(command: str, data: bytes) -> Lines:
-    """Yield a command that reads one file, and what it says, indented as code."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path(command.rsplit(maxsplit=1)[-1]).write_bytes(data)
-        yield from _session(command)
-
-
 def _session(command: str, *more: str) -> Lines:
     """Yield a command and what it says, indented as code; `more` words are not shown."""
     kept = {name: of for name, of in os.environ.items() if not name.startswith("XLATUNE_")}
@@ -497,8 +471,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "causes of a hang": ("how-to/megascale.md", hangs),
     "recipes": ("how-to/recipe.md", recipes),
     "a plan for a TPU": ("how-to/tpu.md", tpu_plan),
-    "a digest": ("how-to/megascale.md", digest),
-    "a made trace": ("how-to/megascale.md", made_trace),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),
     "leaderboard.json": ("reference/formats.md", leaderboard),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import random
 import re
@@ -20,7 +19,6 @@ from pytest_xlatune.model.failure import MEGASCALE
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
 from tests.helpers.digests import DRESSES, STEP, recorded
-from tests.helpers.megascale_traces import Made, traffic
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
 CLASSES = {
@@ -212,34 +210,6 @@ def test_steps_after_a_digest_refute_it() -> None:
     reader.feed(f"{STEP.replace('step: 7', 'step: 0')}\n".encode())
     [told] = reader.findings
     assert told.action is Action.NONE
-
-
-def shown_in_docs(command: str) -> list[str]:
-    """The lines that docs/how-to/megascale.md shows behind a command, up to an ellipsis."""
-    page = Path(__file__).parents[3] / "docs" / "how-to" / "megascale.md"
-    lines = page.read_text(encoding="utf-8").splitlines()
-    begin = lines.index(f"    $ {command}") + 1
-    block = itertools.takewhile(lambda each: not each or each.startswith("    "), lines[begin:])
-    return [each[4:] for each in block]
-
-
-def test_the_worked_examples_of_the_page_are_what_the_commands_say(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    case = [
-        each for each in recorded() if each["version"] == "0.0.52" and each["fault"] == "bad-chip"
-    ]
-    Path("coordinator.log").write_text(case[0]["text"], encoding="utf-8")
-    assert main(["megascale", "coordinator.log"]) == 0
-    digest = "\n".join(shown_in_docs("xlatune megascale coordinator.log"))
-    assert capsys.readouterr().out.strip() == digest.strip()
-    messages = traffic(random.Random(1), count=1200, slow=((0, 2), None))
-    Path("host-0.xplane.pb").write_bytes(Made(messages=messages).data())
-    assert main(["network", "host-0.xplane.pb"]) == 0
-    network = "\n".join(shown_in_docs("xlatune network host-0.xplane.pb")).strip()
-    assert capsys.readouterr().out.startswith(network.removesuffix("..."))
-    assert len(network.splitlines()) > 7
 
 
 AFTER_ONE_AND_TWO = {

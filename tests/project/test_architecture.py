@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     # each comes in by entry points: nothing imports it, another guest neither
     "guests": (9, set()),
     "guests/cvs": (9, {"pytest"}),
-    "guests/megascale": (9, {"numpy"}),
+    "guests/megascale": (9, {"numpy", "tabulate"}),
     "guests/mlflow": (9, {"mlflow"}),
     "guests/wandb": (9, {"wandb"}),
 }

@@ -14,16 +14,18 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pytest_xlatune.campaign._limits import Packing, Spending
-from pytest_xlatune.campaign.attempts import Attempts
+from pytest_xlatune.campaign.attempts import Attempts, Recover
 from pytest_xlatune.campaign.jobs import (
     by_executor,
     end_jobs,
@@ -32,10 +34,9 @@ from pytest_xlatune.campaign.jobs import (
     with_shown_reason,
 )
 from pytest_xlatune.campaign.log import lines_about
-from pytest_xlatune.campaign.setup import Setup, by_digest
-from pytest_xlatune.executors import OWN_JOBS, SchedulerDown, standing
+from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
+from pytest_xlatune.executors import OWN_JOBS, Executor, SchedulerDown, standing
 from pytest_xlatune.ledger import (
-    LEDGER,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
@@ -46,6 +47,7 @@ from pytest_xlatune.ledger import (
     NoteKind,
     Spent,
     TrialPlanned,
+    versions,
 )
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
@@ -74,11 +76,13 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.compile_check import step_for
 from pytest_xlatune.studies import Study, profiles_in
-from pytest_xlatune.sweep.deployed import refuse_changed
+from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, is_in_use
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
-__all__ = ["Campaign", "CampaignStopped", "Setup", "View", "by_digest"]
+__all__ = ["Campaign", "CampaignStopped", "Clock", "Recover", "View"]
 
 Worked = TypeVar("Worked")
 _LOG = logging.getLogger("pytest_xlatune.campaign")
@@ -175,22 +179,67 @@ class View:
 
 
 class Campaign:
-    """The ledger of a study's cells, and the study that is run into it."""
+    """The ledger of a study's cells, and the study that is run into it.
 
-    def __init__(self, setup: Setup, study: Study) -> None:
-        self.setup = setup
+    Args:
+        resolved: the sweep, with what the user said.
+        executor: where its trials run.
+        ledger: what is measured goes into it; the attempts lie in its folder.
+        study: the question; None is the one that the sweep declares.
+        session: id of the session, which all its processes have.
+        command: the command line of the session.
+        recover: asks the site to do what needs a person's rights; None where nobody can.
+        read_evidence: reads what evidence trials left that are over.
+        clock: what time is measured by.
+    """
+
+    def __init__(
+        self,
+        resolved: ResolvedSweep,
+        executor: Executor,
+        ledger: Ledger,
+        *,
+        study: Study | None = None,
+        session: str = "",
+        command: str = "",
+        recover: Recover | None = None,
+        read_evidence: Callable[[LedgerState, Path], Sequence[Event]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        study = study or resolved.study()
+        self.resolved = resolved
         self.study = study
-        self.ledger = Ledger(setup.folder / LEDGER)
+        self.ledger = ledger
+        self.folder = ledger.path.parent
+        launcher = resolved.sweep.launcher
+        self._run = SweepRun(
+            resolved=resolved,
+            executor=executor,
+            folder=self.folder,
+            cells={each.digest: each for each in study.cells},
+            hidden=hidden_values(launcher, study.cells, environ=os.environ),
+            clock=clock or Clock(),
+        )
+        self._session = session
+        self._command = command
+        self._read_evidence = read_evidence
+        # of the files that deploy the cell, as they are now
+        self._files = deployed_files(
+            launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
+        )
+        self.compile_step = step_for(resolved, study, self.folder)
         self._state = LedgerState()
         self._broken: LedgerError | None = None  # the state is of a part of the ledger: no use
         self._view: View | None = None
         self._concluded: Conclusion | None = None
         self._proposed: tuple[Trial, ...] = ()
         self._changes = -1  # of the state, when the study was asked last
-        self._attempts = Attempts(setup, policy=study.policy, reference=study.reference)
-        self._turns = Turns(setup.folder)
+        self._attempts = Attempts(
+            self._run, policy=study.policy, reference=study.reference, recover=recover
+        )
+        self._turns = Turns(self.folder)
         self._compiled: frozenset[str] = frozenset()
-        self._packing = Packing(setup)
+        self._packing = Packing(self._run)
         self._scheduler_away_since_s: float | None = None
         self._is_away_told = False
         self._files_away_since_s: float | None = None
@@ -198,16 +247,23 @@ class Campaign:
         self._told = Now()
 
     def _nothing_spent(self) -> Spending:
-        asked, cells = max(self.setup.resources.nodes, 1), self.setup.cells.items()
+        asked, cells = max(self._run.resources.nodes, 1), self._run.cells.items()
         by_cell = {name: len(cell.nodelist) or asked for name, cell in cells}
         return Spending(nodes=asked, nodes_of_cell=by_cell)
 
-    def open(self, *, fresh: bool = False, rebuild: bool = False) -> None:
+    def open(
+        self,
+        *,
+        fresh: bool = False,
+        rebuild: bool = False,
+        check: Callable[[LedgerState], Sequence[str]] | None = None,
+    ) -> None:
         """Join the campaign of this session, or begin it. Call once, before anything else.
 
         With `fresh`, the first process of the session to come moves the ledger aside, after the
         end of what still runs of it: no session could read its result. With `rebuild` a new ledger
-        goes on with the attempts of one that was lost.
+        goes on with the attempts of one that was lost. The first process of a session has `check`
+        look at the site; it returns notes and raises ConfigError.
 
         Raises:
             ConfigError: the ledger belongs to other cells, or was lost beside its attempts, or the
@@ -215,13 +271,12 @@ class Campaign:
             LedgerError: it cannot be read or written, or is to be moved aside while another session
                 is at it.
         """
-        setup = self.setup
         # another process may be reading a trace, or compiling a profile, in the turn before ours;
         # a study beside a sweep, such as an evidence run, compiles nothing itself
-        is_compiling = setup.compile_check is not None or self._turns.is_long
+        is_compiling = self.compile_step is not None or self._turns.is_long
         wait_s = _COMPILE_S if is_compiling else _OPEN_S
         self._keep_secrets(())
-        with lines_about(setup.folder), self._turns.mine(wait_s=wait_s):
+        with lines_about(self.folder), self._turns.mine(wait_s=wait_s):
             left = self._start_over() if fresh and self._is_of_another_session() else ()
             opened = self.view().state.opened
             self._keep_secrets(self.view().history)
@@ -230,37 +285,38 @@ class Campaign:
             mine = [
                 each.declared
                 for each in opened
-                if (each.session, each.study) == (setup.session, self.study.name)
+                if (each.session, each.study) == (self._session, self.study.name)
             ]
             if mine:
                 # a finding of this session is for the next one, in every process
                 self.study, self._view = self.study.as_begun(mine[0]), None
                 self._changes = -1
                 return
-            lost = () if opened else lost_runs(setup.folder)
+            lost = () if opened else lost_runs(self.folder)
             if lost and not (fresh or rebuild):
-                raise refusal_of(setup.folder, lost)
+                raise refusal_of(self.folder, lost)
             again = lost[0] if lost and not fresh else None
-            notes = setup.check(self._state) if setup.check is not None else ()
+            notes = check(self._state) if check is not None else ()
             secrets = self._secrets(self.view().history)
             self._write(
                 CampaignOpened(
-                    cells=tuple(setup.cells.values()),
+                    cells=tuple(self._run.cells.values()),
                     study=self.study.name,
-                    sweep=setup.sweep,
-                    session=setup.session,
+                    sweep=self.resolved.sweep.name,
+                    session=self._session,
                     declared=self.study.to_json(),
-                    versions=setup.versions,
-                    command=hide_quoted(setup.command, secrets),
+                    versions=versions(),
+                    command=hide_quoted(self._command, secrets),
                     settings={
-                        name: hide_quoted(said, secrets) for name, said in setup.settings.items()
+                        name: hide_quoted(said, secrets)
+                        for name, said in self.resolved.settings.items()
                     },
                     run=again.name if again is not None else "",
                 ),
                 *(Noted(about=NoteKind.SITE, why=each.note(again=not fresh)) for each in lost[:1]),
                 *(Noted(about=NoteKind.SITE, why=each) for each in left),
                 *(Noted(about=NoteKind.SITE, text=hide_quoted(each, secrets)) for each in notes),
-                *([FilesRead(files=setup.files)] if setup.files != self._state.files else []),
+                *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             is_in_use(self.study)
 
@@ -274,7 +330,7 @@ class Campaign:
             sessions = {each.session for each in self.view().state.opened}
         except UnreadableLedgerError:
             sessions = {"", *(each.session for each in self._state.opened)}  # as far as it is read
-        return bool(sessions) and self.setup.session not in sessions
+        return bool(sessions) and self._session not in sessions
 
     def _start_over(self) -> tuple[Message, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
@@ -282,14 +338,14 @@ class Campaign:
         with self._turns.none_waits() as alone:
             if not alone:
                 raise LedgerError(
-                    f"another session is measuring in {self.setup.folder}: end it, or let it come "
+                    f"another session is measuring in {self.folder}: end it, or let it come "
                     "to its end, before you start over"
                 )
             try:
-                end_jobs(self.setup.folder, executors=self.setup.executor_of)
+                end_jobs(self.folder, executors=self._run.executor_of)
             except UnreadableLedgerError:
                 left = (_UNREAD,)
-            aside = self.ledger.archive(at_s=self.setup.now())
+            aside = self.ledger.archive(at_s=self._run.clock.now())
         _LOG.info(
             "starting over: the ledger before is %s", "; ".join((str(aside), *map(sentence, left)))
         )
@@ -301,7 +357,7 @@ class Campaign:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes that trials run on, each once; () until the scheduler has picked any."""
-        cells = self.setup.cells.values()
+        cells = self._run.cells.values()
         return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
 
     def wait_for_nodes(self, *, on_turn: Callable[[], None] | None = None) -> tuple[str, ...]:
@@ -310,16 +366,16 @@ class Campaign:
         Raises:
             CampaignStopped, SubmissionError, LedgerError: as of `wait`.
         """
-        picked = [each for each in self.setup.cells.values() if self.setup.picks_nodes(each)]
+        picked = [each for each in self._run.cells.values() if self._run.picks_nodes(each)]
         if picked:
             self.wait(lambda view: all(map(view.state.nodes_of, picked)), on_turn=on_turn)
         return self.nodes
 
     def _refuse_another_cell(self) -> None:
-        state, setup = self._state, self.setup
+        state, run = self._state, self._run
         if not state.opened:
             return
-        before, now = state.opened[0].cells, tuple(setup.cells.values())
+        before, now = state.opened[0].cells, tuple(run.cells.values())
         if found := family_differences(before, now):
             raise self._another_cell(found)
         if (were := self._other_slots(now)) is not None:
@@ -331,8 +387,8 @@ class Campaign:
                 f"it was on {counted(len(first), 'node slot')} ({'; '.join(first)}), and is on "
                 f"{counted(len(then), 'node slot')} ({'; '.join(then)})"
             )
-        asked = setup.resources.nodes
-        for nodes in map(state.nodes_of, filter(setup.picks_nodes, now)):
+        asked = run.resources.nodes
+        for nodes in map(state.nodes_of, filter(run.picks_nodes, now)):
             if len(nodes) not in (0, asked):
                 raise self._another_cell(f"{len(nodes)} nodes were picked, {asked} are asked for")
 
@@ -341,7 +397,7 @@ class Campaign:
         names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
         picked = f" (the scheduler picked {', '.join(names)})" if names else ""
         return ConfigError(
-            f"the trials in {self.setup.folder} were measured on another cell: {found}{picked}. "
+            f"the trials in {self.folder} were measured on another cell: {found}{picked}. "
             "Numbers of two cells cannot be compared. Go back to what it was, or start over "
             "with --xlatune-fresh (nothing measured is deleted)"
         )
@@ -366,19 +422,19 @@ class Campaign:
         return None
 
     def _refuse_changed_files(self) -> None:
-        before, setup, where = self._state.files, self.setup, str(self.setup.folder)
-        for cell in setup.cells.values():
-            refuse_changed(before, setup.files, launcher=setup.launcher, cell=cell, where=where)
+        before, run, where = self._state.files, self._run, str(self.folder)
+        for cell in run.cells.values():
+            refuse_changed(before, self._files, launcher=run.launcher, cell=cell, where=where)
 
     def _propose(self) -> tuple[Trial, ...]:
         """Ask the study what to run next; raise before anything is written of what cannot be."""
         history = history_of(self._state, self.study)
         proposed = tuple(self.study.propose(history))
         try:
-            if self.setup.compile_check is None:
+            if self.compile_step is None:
                 _refuse_compiled(proposed, self.study.policy.compiled_stage)
             for each in proposed:
-                cell = self.setup.cell_of(each, self._state)
+                cell = self._run.cell_of(each, self._state)
                 _refuse_words(each)
                 # a profile that is derived later has its own secrets
                 keep_secret(secrets_in(cell, [each.profile]))
@@ -466,7 +522,7 @@ class Campaign:
             LedgerError: so has the file system, or it is full.
         """
         try:
-            with lines_about(self.setup.folder), self._turns.next() as is_mine:
+            with lines_about(self.folder), self._turns.next() as is_mine:
                 if is_mine:
                     self._take_turn()
         except (LedgerError, OSError) as error:
@@ -475,7 +531,7 @@ class Campaign:
             self._files_away_since_s = None
 
     def _take_turn(self) -> None:
-        began_s = self.setup.ticks()
+        began_s = self._run.clock.ticks()
         try:
             self.view()
             self._look_after()  # first: what has ended is read, however long a submission takes
@@ -491,7 +547,7 @@ class Campaign:
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
         """Wait a moment for a file system that is away, as long as for a controller; else raise."""
         cause = error if isinstance(error, OSError) else error.__cause__
-        now_s = self.setup.ticks()
+        now_s = self._run.clock.ticks()
         if not isinstance(cause, OSError) or cause.errno not in _AWAY:
             raise error
         if self._files_away_since_s is None:
@@ -506,15 +562,15 @@ class Campaign:
         keep_secret(self._secrets(history))
 
     def _secrets(self, history: Sequence[TrialResult]) -> frozenset[str]:
-        profiles, cells = profiles_in(self.study, history), self.setup.cells.values()
-        return self.setup.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
+        profiles, cells = profiles_in(self.study, history), self._run.cells.values()
+        return self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
 
     def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
         """Log that the scheduler is away or back, once each; people are told of a longer time.
 
         `since_s` is when it was asked what it does not answer.
         """
-        now_s = self.setup.ticks()
+        now_s = self._run.clock.ticks()
         if error is not None:
             why = say(
                 "the scheduler does not answer, all that needs it waits: {error}", error=str(error)
@@ -577,7 +633,7 @@ class Campaign:
         """
         found: dict[str, Outcome] = {}
         for name, mine in by_executor(in_flight).items():
-            polled = self.setup.executor_of(name).poll(mine, root=self.setup.folder)
+            polled = self._run.executor_of(name).poll(mine, root=self.folder)
             taken = found.keys() & {each.job_id for each in mine}
             told = ((each, standing(polled, each)) for each in mine if each.job_id in taken)
             found |= {key: each for key, each in polled.items() if key not in taken}
@@ -586,28 +642,29 @@ class Campaign:
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write down where the jobs stand, for people: at a change, else now and then."""
-        at_s, jobs = self.setup.now(), dict(outcomes)
+        at_s, jobs = self._run.clock.now(), dict(outcomes)
         if jobs != self._told.jobs or (jobs and at_s - self._told.at_s > _TELL_S):
             self._told = Now(at_s=at_s, jobs=jobs)
-            write_now(self.setup.folder, self._told)
+            write_now(self.folder, self._told)
 
     def _read(self) -> None:
         """Write down what evidence runs left that are over, whichever study waits for it."""
-        read, runs = self.setup.read, self._state.evidence()
+        read, runs = self._read_evidence, self._state.evidence()
         left = (each for each in runs if each.status is TrialStatus.MEASURED and not each.is_read)
         if read is not None and any(left):
-            self._write(*read(self._state))
+            self._write(*read(self._state, self.folder))
 
     def _check_by_compiling(self) -> bool:
         """Take a step of finding out which trials need no run; False once that is known."""
-        check, view = self.setup.compile_check, self.view()
+        step, view = self.compile_step, self.view()
         asked = frozenset(map(self._compiled_as, view.pending))
         # waves that follow from earlier ones ask for profiles that were not there before
         is_done = asked <= self._compiled or view.stopped is not None
-        if check is None or is_done or self._packing.is_full(view.state):
+        if step is None or is_done or self._packing.is_full(view.state):
             return False
         with self._turns.taking_long():
-            events = check(view.state, view.pending, self.study.whole().propose(view.history))
+            whole = self.study.whole().propose(view.history)
+            events = step(view.state, view.pending, whole)
         if not events:
             self._compiled |= asked
         self._write(*events)
@@ -624,7 +681,7 @@ class Campaign:
         if view.stopped is not None:
             self._packing.tell("stop", f"nothing is submitted: {sentence(view.stopped)}")
             return
-        limits, spending = self.setup.limits, self._spending
+        limits, spending = self.resolved.sweep.limits, self._spending
         alone = self.study.policy.compiled_stage
         wanted = [each for each in view.pending if not alone or each.stage != alone]
         digests = dict.fromkeys(each.cell_digest for each in wanted)
@@ -663,7 +720,7 @@ class Campaign:
             cls=FailureClass.BUDGET,
             spent=spent[first.cell_digest],
         )
-        cells = (self.setup.cell_of(each, view.state) for each in view.pending)
+        cells = (self._run.cell_of(each, view.state) for each in view.pending)
         labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
         which = "" if is_over else f" of {', '.join(labels)}"
         self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(told.why)}")
@@ -673,13 +730,13 @@ class Campaign:
 
     def _nodes_for(self, trial: Trial) -> frozenset[str]:
         """Return what a trial occupies; its cell, while the scheduler has still to pick nodes."""
-        cell = self.setup.cell_of(trial, self._state)
-        here = cell.digest if self.setup.picks_nodes(cell) else ""
+        cell = self._run.cell_of(trial, self._state)
+        here = cell.digest if self._run.picks_nodes(cell) else ""
         return frozenset(self._state.nodes_of(cell) or (here,))
 
     def _write(self, *events: Event) -> None:
         if events:
-            self.ledger.append(*events, at_s=self.setup.now())
+            self.ledger.append(*events, at_s=self._run.clock.now())
             self._read_on()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pytest_xlatune.campaign.setup import Setup
+from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -41,8 +41,8 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 class Packing:
     """The places on the nodes of one campaign, and why a trial gets none."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+    def __init__(self, run: SweepRun) -> None:
+        self._run = run
         self._running: frozenset[str] = frozenset()  # job ids
         self._waits_until: dict[tuple[str, float], float] = {}
         self._said: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Packing:
 
     def is_full(self, state: LedgerState) -> bool:
         """Whether the executor takes no further submission."""
-        at_most = self._setup.executor.max_in_flight
+        at_most = self._run.executor.max_in_flight
         return 0 < at_most <= len(state.flying) + len(state.intended)
 
     def ready(
@@ -69,7 +69,7 @@ class Packing:
         ahead = self._ahead(state, with_running=one_each)
         held: set[str] = set()  # nodes that a trial waits for
         every = {
-            place for cell in self._setup.cells.values() for place in self._places(state, cell)[0]
+            place for cell in self._run.cells.values() for place in self._places(state, cell)[0]
         }
         for trial in pending:
             if held >= every:
@@ -80,7 +80,7 @@ class Packing:
             if self.is_full(state):
                 self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
                 return
-            places, depth = self._places(state, self._setup.cell_of(trial, state))
+            places, depth = self._places(state, self._run.cell_of(trial, state))
             # the log says at the trial in front why this one waits
             if not held.isdisjoint(places):
                 held.update(places)
@@ -112,7 +112,7 @@ class Packing:
         ahead: Counter[str] = Counter()
         jobs = [(trial_id, job.job_id) for (trial_id, _), job in state.flying.items()]
         for trial_id, job_id in (*jobs, *((trial_id, "") for trial_id, _ in state.intended)):
-            cell = self._setup.cell_of(state.trials[trial_id].trial, state)
+            cell = self._run.cell_of(state.trials[trial_id].trial, state)
             places, depth = self._places(state, cell)
             # while the scheduler has to pick the nodes of a cell, what runs decides them
             if with_running or depth == 1 or job_id not in self._running:
@@ -121,10 +121,10 @@ class Packing:
 
     def _places(self, state: LedgerState, cell: Cell) -> tuple[tuple[str, ...], int]:
         """Return the nodes of a cell's trials, and how many submissions may be ahead on each."""
-        nodes, depth = state.nodes_of(cell), self._setup.queue_depth
+        nodes, depth = state.nodes_of(cell), self._run.queue_depth
         if nodes:
             return nodes, depth
-        if self._setup.picks_nodes(cell):
+        if self._run.picks_nodes(cell):
             return (f"the nodes of {cell.digest}",), 1
         return _HERE, depth
 
@@ -135,9 +135,9 @@ class Packing:
         if not not_before_s:
             return None
         # measured once, from here on by a clock that does not jump
-        key, left_s = (trial.id, not_before_s), not_before_s - self._setup.now()
-        until_s = self._waits_until.setdefault(key, self._setup.ticks() + left_s)
-        return decisions[-1] if self._setup.ticks() < until_s else None
+        key, left_s = (trial.id, not_before_s), not_before_s - self._run.clock.now()
+        until_s = self._waits_until.setdefault(key, self._run.clock.ticks() + left_s)
+        return decisions[-1] if self._run.clock.ticks() < until_s else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from pytest_xlatune.campaign.assess import (
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Decision, decide
-from pytest_xlatune.campaign.setup import Setup
+from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.evidence.hlo.dump import (
     dumped_options,
     keep_options,
@@ -90,8 +91,12 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
+from pytest_xlatune.sweep import checkouts
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
+
+# asks the site to do what needs a person's rights; True when it is done
+Recover = Callable[[Decision, tuple[str, ...]], bool]
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
@@ -144,14 +149,26 @@ def _ended(
 class Attempts:
     """The attempts of one campaign, as this process sees them."""
 
-    def __init__(self, setup: Setup, *, policy: Policy | None = None, reference: str = "") -> None:
-        self._setup = setup
+    def __init__(
+        self,
+        run: SweepRun,
+        *,
+        policy: Policy | None = None,
+        reference: str = "",
+        recover: Recover | None = None,
+    ) -> None:
+        self._run = run
         self._reference = reference
         self._policy = policy or Policy()
-        rules = {**self._policy.rules, **setup.policy.rules}  # the site's before the study's
-        self._rules = msgspec.structs.replace(setup.policy, rules=rules)
-        self._follower = Follower(setup.folder, patience=setup.resources.patience)
-        self._began_s = setup.now()
+        self._recover = recover
+        # the site's command that tells what a node's own log says; () asks no node
+        asks = self._policy.asks_nodes
+        self._health = tuple(shlex.split(run.site.node_health)) if asks else ()
+        of_site = run.site.retry_policy
+        rules = {**self._policy.rules, **of_site.rules}  # the site's before the study's
+        self._rules = msgspec.structs.replace(of_site, rules=rules)
+        self._follower = Follower(run.folder, patience=run.resources.patience)
+        self._began_s = run.clock.now()
         self._asked_to_end_s: dict[str, float] = {}
         self._asked_to_tell_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
@@ -167,8 +184,8 @@ class Attempts:
         """Return the next attempt of a trial, to be journalled before it is handed over."""
         number = 1 + max(state.trials[trial.id].attempts, default=0)
         if state.is_rebuilt and number == 1:
-            number = last_attempt(self._setup.folder / state.run, trial.id) or 1
-        comment = self._setup.request_for(trial, number, state).comment
+            number = last_attempt(self._run.folder / state.run, trial.id) or 1
+        comment = self._run.request_for(trial, number, state).comment
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
     def hand_over(self, state: LedgerState, trial: Trial, attempt: Attempt) -> tuple[Event, ...]:
@@ -179,21 +196,20 @@ class Attempts:
             AllocationOver: it stays intended for another session, and nothing runs any more.
             LedgerError: its folder cannot be written; it stays intended.
         """
-        setup, number = self._setup, attempt.number
-        cell = setup.cell_of(trial, state)
-        request = setup.request_for(trial, number, state)
+        run, number = self._run, attempt.number
+        cell = run.cell_of(trial, state)
+        request = run.request_for(trial, number, state)
         request = dataclasses.replace(request, comment=attempt.comment)
         try:
-            if setup.ticks() < self._full_until_s:
+            if run.clock.ticks() < self._full_until_s:
                 return ()
-            if setup.prepare is not None:
-                setup.prepare(cell)
+            checkouts.make(run.launcher, [cell])
             as_run = state.trials[trial.id].as_run
-            spec = setup.launcher.launch(setup.whole(as_run), cell)
+            spec = run.launcher.launch(run.with_secrets(as_run), cell)
             _refuse_hidden(trial, spec)
             spec = with_worker(spec)
-            spec = with_probe(spec, devices=asks_devices(state, cell), health=setup.node_health)
-            job_id = setup.executor.submit(spec, request)
+            spec = with_probe(spec, devices=asks_devices(state, cell), health=self._health)
+            job_id = run.executor.submit(spec, request)
         except SchedulerDown:
             raise
         except AllocationOver:
@@ -217,9 +233,9 @@ class Attempts:
         submission = Submission(
             trial_id=trial.id,
             attempt=number,
-            executor=setup.executor.name,
+            executor=run.executor.name,
             job_id=job_id,
-            folder=str(request.folder.relative_to(setup.folder)),
+            folder=str(request.folder.relative_to(run.folder)),
         )
         nodes = ",".join(request.nodelist) or "no nodes named"
         _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
@@ -227,7 +243,7 @@ class Attempts:
 
     def _is_full(self, state: LedgerState) -> bool:
         """Whether a limit that is reached is waited out: others of the user's jobs count too."""
-        now_s = self._setup.ticks()
+        now_s = self._run.clock.ticks()
         self._full_until_s = now_s + _FULL_S
         if state.in_flight() or self._full_since_s is None:
             self._full_since_s = now_s
@@ -265,8 +281,8 @@ class Attempts:
         error: Exception,
     ) -> tuple[Event, ...]:
         """Return what follows where an attempt is refused for good."""
-        setup, number, cell = self._setup, attempt.number, self._setup.cell_of(trial, state)
-        secrets = setup.secrets_of(cell, trial.profile)
+        run, number, cell = self._run, attempt.number, self._run.cell_of(trial, state)
+        secrets = run.secrets_of(cell, trial.profile)
         forget_secrets(request.folder)
         said = hide_quoted(str(error), secrets)
         outcome = Outcome(state=State.FAILED, reason=said)
@@ -298,7 +314,7 @@ class Attempts:
         earlier = _earlier(state, trial, number)
         decision = decide(outcome, finding, earlier=earlier, policy=self._rules)
         wait_s = decision.backoff_s
-        not_before_s = self._setup.now() + wait_s if wait_s else 0.0
+        not_before_s = self._run.clock.now() + wait_s if wait_s else 0.0
         told = decision.told(trial.id, number, not_before_s=not_before_s)
         _LOG.warning("%s, attempt %d: %s", trial.id, number, sentence(told.why))
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
@@ -320,9 +336,9 @@ class Attempts:
         progress = state.trials[submission.trial_id]
         attempt = progress.attempts[submission.attempt]
         if outcome.state.is_final:
-            forget_secrets(self._setup.folder / submission.folder)
+            forget_secrets(self._run.folder / submission.folder)
         if outcome.is_unreadable:
-            keep_unreadable(self._setup.folder / submission.folder)
+            keep_unreadable(self._run.folder / submission.folder)
         if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted(submission, outcome)
         pinned = self._pinned(state, progress.trial, outcome)
@@ -338,7 +354,7 @@ class Attempts:
             return ()
         if not is_running:
             return ()
-        read_by, ticks_s = progress.trial.protocol, self._setup.ticks()
+        read_by, ticks_s = progress.trial.protocol, self._run.clock.ticks()
         # what a person has stopped makes no step either: such a trial was called a hang
         # the second start of a job that was put back runs nothing
         is_suspended = outcome.is_suspended or outcome.is_requeued
@@ -360,8 +376,8 @@ class Attempts:
 
     def _shown(self, finding: Finding, state: LedgerState, trial: Trial) -> Finding:
         """Return a finding as it may be written down: a log quotes whatever it likes."""
-        whole = self._setup.whole(trial)
-        secrets = self._setup.secrets_of(self._setup.cell_of(trial, state), whole.profile)
+        whole = self._run.with_secrets(trial)
+        secrets = self._run.secrets_of(self._run.cell_of(trial, state), whole.profile)
         return finding_without_secrets(finding, secrets)
 
     def wait_in_queue(
@@ -378,7 +394,7 @@ class Attempts:
         busy: set[str] = set()  # nodes on which something runs
         for each in state.in_flight():
             trial, outcome = state.trials[each.trial_id].trial, standing(outcomes, each)
-            nodes = state.nodes_of(self._setup.cell_of(trial, state))
+            nodes = state.nodes_of(self._run.cell_of(trial, state))
             if outcome is None or state.trials[each.trial_id].ended is not None:
                 continue
             if outcome.state is State.PENDING:
@@ -387,7 +403,11 @@ class Attempts:
                 busy |= {*nodes} or {""}
         free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
         stuck = {n: (first, of) for n, first in free.items() if (of := standing(outcomes, first))}
-        now_s, since_s, barred_s = self._setup.ticks(), self._queued_since_s, self._barred_since_s
+        now_s, since_s, barred_s = (
+            self._run.clock.ticks(),
+            self._queued_since_s,
+            self._barred_since_s,
+        )
         self._queued_since_s = {n: since_s.get(n, now_s) for n in stuck}
         never = {n for n, (_, of) in stuck.items() if of.never_starts}
         self._barred_since_s = {n: barred_s.get(n, now_s) for n in never}
@@ -398,7 +418,7 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Return what follows from a submission that is the first to wait for its nodes."""
-        now_s, limit_s = self._setup.ticks(), self._setup.resources.queue_limit_s
+        now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
         told = Decided(
             trial_id=first.trial_id,
             attempt=first.attempt,
@@ -418,7 +438,7 @@ class Attempts:
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
         """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
-        now_s = self._setup.ticks()
+        now_s = self._run.clock.ticks()
         if now_s - self._looked_at_nodes_s.get(nodes, float("-inf")) < _LOOK_AT_NODES_S:
             return False
         self._looked_at_nodes_s[nodes] = now_s
@@ -469,7 +489,7 @@ class Attempts:
 
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
         """Bring nodes back."""
-        done = self._setup.executor.resume(nodes)
+        done = self._run.executor.resume(nodes)
         done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
             "asked for %s to be resumed: resumed %s; %s",
@@ -482,7 +502,7 @@ class Attempts:
 
     def _end(self, submission: Submission) -> None:
         """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
-        now_s, asked_s = self._setup.ticks(), self._asked_to_end_s.get(submission.folder)
+        now_s, asked_s = self._run.clock.ticks(), self._asked_to_end_s.get(submission.folder)
         if asked_s is None or now_s - asked_s >= _ASK_AGAIN_S:
             self._cancel(submission)
             self._asked_to_end_s[submission.folder] = now_s
@@ -492,34 +512,34 @@ class Attempts:
 
         What a job that stands still waits for is known to its processes alone, until they end.
         """
-        now_s, folder = self._setup.ticks(), submission.folder
+        now_s, folder = self._run.clock.ticks(), submission.folder
         asked_s = self._asked_to_tell_s.setdefault(folder, now_s)
-        return ask_what_hangs(self._setup.folder / folder) or now_s - asked_s >= _TELL_S
+        return ask_what_hangs(self._run.folder / folder) or now_s - asked_s >= _TELL_S
 
     def _cancel(self, submission: Submission) -> None:
-        executor = self._setup.executor_of(submission.executor)
-        executor.cancel([submission], root=self._setup.folder)
+        executor = self._run.executor_of(submission.executor)
+        executor.cancel([submission], root=self._run.folder)
 
     def _pinned(self, state: LedgerState, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
         """Keep the nodes that the first trial of a cell got, where its cell names none."""
-        cell = self._setup.cell_of(trial, state)
-        if not self._setup.picks_nodes(cell) or state.nodes_of(cell) or not outcome.nodes:
+        cell = self._run.cell_of(trial, state)
+        if not self._run.picks_nodes(cell) or state.nodes_of(cell) or not outcome.nodes:
             return ()
         return (NodesPinned(cell_digest=cell.digest, nodes=tuple(sorted(outcome.nodes))),)
 
     def _finish(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
-        setup, number = self._setup, submission.attempt
+        run, number = self._run, submission.attempt
         progress = state.trials[submission.trial_id]
         trial = progress.trial
-        cell = setup.cell_of(trial, state)
+        cell = run.cell_of(trial, state)
         nodes = state.nodes_of(cell)
         self._asked_to_end_s.pop(submission.folder, None)
         self._asked_to_tell_s.pop(submission.folder, None)
         self._full_until_s = float("-inf")  # a place may be free
         cut = progress.attempts[number].cut_short
-        attempt_folder = setup.folder / submission.folder
+        attempt_folder = run.folder / submission.folder
         spec = read_spec(attempt_folder)
         assessed = functools.partial(
             assess,
@@ -529,7 +549,7 @@ class Attempts:
             stalled_s=cut.still_s if cut and not cut.fatal else None,
             fatal=cut.fatal if cut else None,
             is_asked=spec is not None and spec.tells_options,
-            exempt=setup.exempt,
+            exempt=run.site.unseen,
             earlier=_earlier(state, trial, number),
             number=number,
             blamed=progress.blamed,
@@ -561,7 +581,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
             _LOG.exception("what %s left cannot be assessed", attempt_folder)
             found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
-        secrets = setup.secrets_of(cell, setup.whole(trial).profile)
+        secrets = run.secrets_of(cell, run.with_secrets(trial).profile)
         found = with_log(found, attempt_folder / log_name(0))
         # a library quoted a token in its exception: it reached ledger, terminal, junit and reports
         found = without_secrets(found, secrets)
@@ -585,7 +605,7 @@ class Attempts:
         else:
             decision = self._proved(decision, outcome, left.report, trial, is_cut=cut is not None)
             wait_s = decision.backoff_s
-            not_before_s = setup.now() + wait_s if wait_s else 0.0
+            not_before_s = run.clock.now() + wait_s if wait_s else 0.0
             told = decision.told(trial.id, number, not_before_s=not_before_s)
             _LOG.info("%s, attempt %d: %s", trial.id, number, sentence(told.why))
             events = (*events, told)
@@ -644,7 +664,7 @@ class Attempts:
         if outcome.state in _OF_SLURM and not is_cut:
             evidence = outcome.reason
         elif decision.cls in _WITHOUT_A_LINE:
-            evidence = f"{self._setup.executor.name}: {outcome.reason or decision.detail}"
+            evidence = f"{self._run.executor.name}: {outcome.reason or decision.detail}"
         else:
             return decision
         behind = (each.why for each in report.findings if each.cls == FailureClass.RANK_BEHIND)
@@ -677,8 +697,7 @@ class Attempts:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
-        recover = self._setup.recover
-        if recover is not None and recover(decision, nodes):
+        if self._recover is not None and self._recover(decision, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,
                 cls=decision.cls,

@@ -289,7 +289,8 @@ def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
 def _arm_of(campaign: Campaign, name: str) -> Arm:
     arms = {each.id: each for each in campaign.study.arms(())}
     if name not in arms:
-        raise ConfigError.unknown("arm", name, valid=arms, where=f"sweep {campaign.setup.sweep!r}")
+        where = f"sweep {campaign.resolved.sweep.name!r}"
+        raise ConfigError.unknown("arm", name, valid=arms, where=where)
     return arms[name]
 
 

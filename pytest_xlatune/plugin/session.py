@@ -246,7 +246,7 @@ class Session:
         while True:
             state = campaign.view().state
             is_busy = bool(state.trials)
-            site = site_of(resolved, campaign.setup.folder, is_first=False, is_busy=is_busy)
+            site = site_of(resolved, campaign.folder, is_first=False, is_busy=is_busy)
             found = preflight.look(site)
             # another process of the session may have begun while we looked
             if is_busy or not campaign.view().state.trials:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,7 +34,9 @@ from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers
-from pytest_xlatune.prepare.compilers import Compiler
+from pytest_xlatune.prepare.compilers import Compiler, compiler_for
+from pytest_xlatune.studies import Study
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _VERSIONS_TIMEOUT_S = 60.0
 _VERSIONS = """
@@ -44,6 +47,25 @@ for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "m
     except metadata.PackageNotFoundError:
         pass
 """
+
+
+# given the state, the pending trials and those of the whole study: one step's events, () when done
+CompileStep = Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]]
+
+
+def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep | None:
+    """Return what compiles the profiles or cells of a study; None unless its sweep asks."""
+    check, policy = resolved.compile_check, study.policy
+    if check is None or not (policy.compiles_first or policy.compiled_stage):
+        return None
+    if policy.compiled_stage:
+        cells = {each.digest: each for each in study.cells}
+        compiler_of = partial(compiler_for, resolved, check)
+        of_cells = CellStep(compiler_of, cells, stage=policy.compiled_stage)
+        return partial(of_cells.next, folder=folder)
+    compiler = compiler_for(resolved, check, resolved.cell)
+    step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
+    return partial(step.next, folder=folder)
 
 
 def compiled_by(compiler: Compiler) -> str:

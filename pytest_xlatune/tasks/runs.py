@@ -26,11 +26,10 @@ from types import CodeType, FrameType
 import msgspec
 
 from pytest_xlatune import owned
-from pytest_xlatune.campaign import Campaign, Setup, by_digest, history_of
+from pytest_xlatune.campaign import Campaign, Recover, history_of
 from pytest_xlatune.campaign.log import write_log
-from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.executors.named import executor_named
-from pytest_xlatune.ledger import LEDGER, Event, Ledger, versions
+from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
@@ -40,10 +39,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.compile_check import CellStep, Step
-from pytest_xlatune.prepare.compilers import compiler_for
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
 from pytest_xlatune.report import Subject
@@ -55,7 +51,7 @@ from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.studies.calibration import found_by
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
-from pytest_xlatune.sweep.deployed import context_of, deployed_files, hidden_values
+from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
@@ -63,8 +59,6 @@ from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
 from pytest_xlatune.tasks.publish import read_known
-
-Recover = Callable[[Decision, tuple[str, ...]], bool]
 
 
 def site_of(
@@ -213,46 +207,46 @@ class Runs(ExitStack):
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))
-        setup = _setup(
+        campaign = Campaign(
             resolved,
-            study,
-            folder,
+            executor_named(resolved.sweep.site.executor),
+            Ledger(folder / LEDGER),
+            study=study,
             session=self._session,
             command=self._command,
             recover=recover,
-            looked=looked,
-            options=self._options,
+            read_evidence=read_new,
         )
-        campaign = Campaign(setup, study)
-        campaign.open(fresh=self._options.fresh, rebuild=self._options.rebuild)
+        campaign.open(
+            fresh=self._options.fresh,
+            rebuild=self._options.rebuild,
+            check=partial(self._check, resolved, study, folder, looked),
+        )
         self.folders.add(folder)
         self.enter_context(campaign.attending())
         return campaign
 
+    def _check(
+        self,
+        resolved: ResolvedSweep,
+        study: Study,
+        folder: Path,
+        looked: preflight.Preflight | None,
+        state: LedgerState,
+    ) -> tuple[str, ...]:
+        """Look at the site before a session submits anything; return what a reader should know.
 
-def _setup(
-    resolved: ResolvedSweep,
-    study: Study,
-    folder: Path,
-    *,
-    session: str,
-    command: str,
-    recover: Recover | None,
-    looked: preflight.Preflight | None,
-    options: RunSettings,
-) -> Setup:
-    """Return what a campaign needs beside its study."""
-
-    def is_ready(state: LedgerState) -> tuple[str, ...]:
+        Raises:
+            ConfigError: the site is not ready, or the sweep costs more than was said.
+        """
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
-        history = history_of(state, study)
-        if options.ask_above is not None:
+        if self._options.ask_above is not None:
             entries = Ledger(folder / LEDGER).refresh()
             refuse_unasked(
-                cost_of(resolved, study, history, entries),
-                limit_h=options.ask_above,
-                is_said=options.yes,
+                cost_of(resolved, study, history_of(state, study), entries),
+                limit_h=self._options.ask_above,
+                is_said=self._options.yes,
                 sweep=resolved.sweep.name,
             )
         cells, lost = _checked_out(resolved, study)
@@ -261,43 +255,8 @@ def _setup(
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
-        beside = () if state.opened else kept_elsewhere(resolved.folder, options.workdir)
+        beside = () if state.opened else kept_elsewhere(resolved.folder, self._options.workdir)
         return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
-
-    executor = executor_named(resolved.sweep.site.executor)
-    return Setup(
-        sweep=resolved.sweep.name,
-        cells=by_digest(study.cells),
-        launcher=resolved.sweep.launcher,
-        executor=executor,
-        resources=resolved.sweep.site.resources,
-        folder=folder,
-        session=session,
-        policy=resolved.sweep.site.retry_policy,
-        files=deployed_files(
-            resolved.sweep.launcher,
-            resolved.cell,
-            env_file=resolved.sweep.site.env_file,
-            root=Path.cwd(),
-        ),
-        profiles=resolved.sweep.profiles,
-        hidden=hidden_values(resolved.sweep.launcher, study.cells, environ=os.environ),
-        # in an allocation there is no queue: a second step would wait, in an order of Slurm's own
-        queue_depth=1 if executor.holds_nodes else resolved.sweep.site.queue_depth,
-        limits=resolved.sweep.limits,
-        exempt=tuple(resolved.sweep.site.unseen),
-        node_health=tuple(shlex.split(resolved.sweep.site.node_health))
-        if study.policy.asks_nodes
-        else (),
-        versions=versions(),
-        command=command,
-        settings=dict(resolved.settings),
-        recover=recover,
-        check=is_ready,
-        compile_check=_compile_step(resolved, study, folder),
-        read=partial(read_new, folder=folder),
-        prepare=lambda cell: checkouts.make(resolved.sweep.launcher, [cell]),
-    )
 
 
 def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -314,26 +273,6 @@ def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...
     return cells, ()
 
 
-def _compile_step(
-    resolved: ResolvedSweep, study: Study, folder: Path
-) -> Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]] | None:
-    """Return the step that compiles profiles before any trial; None unless the sweep asks."""
-    check = resolved.compile_check
-    policy = study.policy
-    if check is None or not (policy.compiles_first or policy.compiled_stage):
-        return None
-    if policy.compiled_stage:
-        cells = CellStep(
-            partial(compiler_for, resolved, check),
-            by_digest(study.cells),
-            stage=policy.compiled_stage,
-        )
-        return partial(cells.next, folder=folder)
-    compiler = compiler_for(resolved, check, resolved.cell)
-    step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
-    return partial(step.next, folder=folder)
-
-
 class NotCalibrated(XlatuneError):  # noqa: N818 - it is no error of the harness
     """Too few jobs have a score; the message says why."""
 
@@ -348,7 +287,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
         CampaignStopped: the playbook stopped it.
         LedgerError: it cannot be kept.
     """
-    folder = campaign.setup.folder
+    folder = campaign.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
     found, study = found_by(campaign.study, view.history), campaign.study
     cell, noise = study.cells[0], found.noise
@@ -437,7 +376,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
         CampaignStopped: the playbook stopped it.
         LedgerError: the ledger cannot be written.
     """
-    folder = campaign.setup.folder
+    folder = campaign.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
     result = view.history[-1]
     known = view.state.recorded.get(result.trial.id)

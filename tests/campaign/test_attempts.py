@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign.attempts import Attempts
-from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
@@ -36,6 +36,9 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import SiteSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 NODES = ("node001", "node002")
 FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
@@ -93,19 +96,22 @@ class Case:
             nodelist=nodelist,
             protocol=Protocol(steps=12),
         )
-        setup = Setup(
-            sweep="s",
-            cells=by_digest([cell]),
+        sweep = Sweep(
+            name="s",
             launcher=CommandLauncher(argv=("trainer",)),
-            executor=self.site,
-            resources=Resources(nodes=2, queue_limit_s=queue_limit_s),
-            folder=folder,
-            session="first",
-            recover=None if recover is None else lambda *_: bool(recover),
-            now=lambda: 1e9,
-            ticks=lambda: self.now_s,
+            profiles=(profile("one", "--xla_a=1"),),
+            site=SiteSettings(resources=Resources(nodes=2, queue_limit_s=queue_limit_s)),
         )
-        self.attempts = Attempts(setup)
+        self.folder = folder
+        run = SweepRun(
+            resolved=ResolvedSweep(sweep=sweep, cell=cell),
+            executor=self.site,
+            folder=folder,
+            cells={cell.digest: cell},
+            clock=Clock(now=lambda: 1e9, ticks=lambda: self.now_s),
+        )
+        recovers = None if recover is None else lambda *_: bool(recover)
+        self.attempts = Attempts(run, recover=recovers)
         self.trial = Trial(
             cell_digest=cell.digest,
             profile=profile("one", "--xla_a=1"),
@@ -297,7 +303,7 @@ HANG = "HW Exception by GPU node-5 (Agent handle: 0x55) reason :GPU Hang"
 
 
 def running(case: Case, *lines: str) -> tuple[Event, ...]:
-    log = case.attempts._setup.folder / JOB.folder / "log.0.txt"
+    log = case.folder / JOB.folder / "log.0.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
+from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, log, run
 
 
@@ -77,19 +76,15 @@ def searching(
         budget=80,
     )
     clock = itertools.count(1_000_000, 20)
-    setup = Setup(
-        sweep="commits",
-        cells=by_digest(cells),
-        launcher=launcher,
-        executor=executor,
-        resources=Resources(),
-        folder=folder / "commits",
+    made = campaign_of(
+        folder / "commits",
+        executor,
+        study,
+        name="commits",
         session="one",
-        prepare=lambda cell: checkouts.make(launcher, [cell]),
-        now=lambda: float(next(clock)),
-        ticks=lambda: float(next(clock)),
+        launcher=launcher,
+        clock=Clock(now=lambda: float(next(clock)), ticks=lambda: float(next(clock))),
     )
-    made = Campaign(setup, study)
     made.open()
     return made
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.tasks.live import Feed
 from pytest_xlatune.tasks.publish import read_known
+from tests.helpers.resolved import again
 from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run
 
 
@@ -35,10 +35,8 @@ def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) ->
     path = whole.ledger.path
     path.write_bytes(without_an_intention(path.read_bytes()))
     executor = ScriptedExecutor()
-    again = Campaign(
-        dataclasses.replace(whole.setup, session="second", executor=executor), whole.study
-    )
-    for ask in (again.open, again.open, again.view, again.turn, again.conclude):
+    more = again(whole, whole.study, session="second", executor=executor)
+    for ask in (more.open, more.open, more.view, more.turn, more.conclude):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             ask()
     assert executor.submitted == []
@@ -47,7 +45,7 @@ def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) ->
 def test_no_feed_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) -> None:
     path = whole.ledger.path
     path.write_bytes(without_an_intention(path.read_bytes()))
-    feed = Feed(whole.setup.folder, session_id="first")
+    feed = Feed(whole.folder, session_id="first")
     for _ in range(3):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             list(feed.landed())
@@ -67,7 +65,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str) -> None:
-    path, work_dir = whole.ledger.path, whole.setup.folder.parent.parent
+    path, work_dir = whole.ledger.path, whole.folder.parent.parent
     content = DAMAGES[damage](path.read_bytes())
     path.write_bytes(content)
     executor = ScriptedExecutor()
@@ -93,7 +91,7 @@ def test_no_damaged_ledger_is_moved_aside_while_another_session_waits(
     whole: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_impatient(monkeypatch)
-    path, work_dir = whole.ledger.path, whole.setup.folder.parent.parent
+    path, work_dir = whole.ledger.path, whole.folder.parent.parent
     path.write_bytes(path.read_bytes() * 2)
     with whole.attending(), pytest.raises(LedgerError, match="another session is measuring"):
         campaign(work_dir, ScriptedExecutor(), session="second", fresh=True)

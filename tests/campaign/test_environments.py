@@ -50,7 +50,7 @@ def swept(
 
 def views(made: Campaign, folder: Path) -> tuple[dict[str, Any], str]:
     """The record in the JSON of the leaderboard, and its markdown."""
-    publish(made.setup.folder, folder / "reports")
+    publish(made.folder, folder / "reports")
     place = folder / "reports" / "pretend"
     board = json.loads((place / "leaderboard.json").read_text(encoding="utf-8"))
     text = (place / "leaderboard.md").read_text(encoding="utf-8")

@@ -86,7 +86,7 @@ def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Pa
         "nodes are node001, node009, were node001, node002: scores before and after are not "
         "compared"
     ) in map(sentence, each.view().state.notes)
-    known = read_known(each.setup.folder)
+    known = read_known(each.folder)
     assert known.conclusion == each.conclude()
     assert "2 epochs" in " ".join(map(sentence, known.conclusion.notes))
     assert "2 epochs" in markdown(document_of(known))

@@ -49,6 +49,6 @@ def test_neither_a_schedulers_refusal_nor_its_word_of_a_job_shows_one(tmp_path: 
     made = campaign(tmp_path, executor, cell=SECRETIVE)
     made.turn()
     made.turn()
-    (job,) = read_now(made.setup.folder).jobs.values()
+    (job,) = read_now(made.folder).jobs.values()
     assert job.reason == f"held: comment {HIDDEN}"
     assert str(SubmissionError(f"sbatch: {HUSH}")) == f"sbatch: {HIDDEN}"

@@ -20,7 +20,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def away(each: Campaign, cluster: Cluster, *, for_s: int) -> None:
     """Let the folder be away for so long, in the middle of the sweep."""
-    folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
+    folder, gone = each.folder, each.folder.with_name("gone")
     while not cluster.submitted:
         each.turn()
         cluster.now_s += 1
@@ -50,7 +50,7 @@ def test_who_waits_is_called_while_the_work_directory_is_away(
 ) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
-    folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
+    folder, gone = each.folder, each.folder.with_name("gone")
     looks: list[bool] = []
 
     def look() -> None:
@@ -75,7 +75,7 @@ def test_who_reads_the_ledger_just_when_it_goes_away_waits_too(
     cluster = Cluster()
     each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
     each.turn()
-    folder, gone = each.setup.folder, each.setup.folder.with_name("gone")
+    folder, gone = each.folder, each.folder.with_name("gone")
     reader, looks = Ledger(folder / LEDGER), 0
     reader.refresh()
 
@@ -99,5 +99,5 @@ def test_who_reads_the_ledger_just_when_it_goes_away_waits_too(
 def test_one_that_stays_away_ends_the_session_with_its_name(tmp_path: Path) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
-    with pytest.raises(LedgerError, match=str(each.setup.folder)):
+    with pytest.raises(LedgerError, match=str(each.folder)):
         away(each, cluster, for_s=1000)

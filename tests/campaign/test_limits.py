@@ -123,7 +123,7 @@ def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_p
     assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"
     with pytest.raises(CampaignStopped, match=r"budget: 3 of 3\.5 node-hours are spent"):
         first.wait(lambda _: False)
-    known = read_known(first.setup.folder)
+    known = read_known(first.folder)
     assert known.stop_reason.startswith("budget: 3 of 3.5 node-hours")
     assert "halted" in known.stopped
     assert not known.conclusion.complete
@@ -135,4 +135,4 @@ def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_p
     more = campaign(tmp_path, executor, session="third", limits=Limits(node_hours=100))
     run(more)
     assert more.conclude().complete
-    assert read_known(more.setup.folder).stopped == ""
+    assert read_known(more.folder).stopped == ""

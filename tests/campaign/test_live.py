@@ -63,7 +63,7 @@ class Seen:
     def __init__(self, folder: Path) -> None:
         self.executor, self.clock = Staged(), Clock()
         self.campaign: Campaign = campaign(folder, self.executor, clocks={"now": self.clock})
-        self.feed = Feed(self.campaign.setup.folder, session_id="first", now=self.clock)
+        self.feed = Feed(self.campaign.folder, session_id="first", now=self.clock)
 
     def after(self, seconds: float = 11.0, *, turns: int = 1) -> list[str]:
         """Let time pass and the campaign take turns; give the new lines."""
@@ -96,10 +96,10 @@ def test_only_what_has_a_queue_waits_in_one(
     seen.executor.said = Outcome(state=State.PENDING, reason=reason)
     seen.after()
     seen.after()
-    ledger = seen.campaign.setup.folder / LEDGER
+    ledger = seen.campaign.folder / LEDGER
     text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
     ledger.write_text(text, "utf-8")
-    (found,) = Flights(seen.campaign.setup.folder).look(read_known(ledger.parent).state, {})
+    (found,) = Flights(seen.campaign.folder).look(read_known(ledger.parent).state, {})
     assert found.words == words
 
 
@@ -210,8 +210,8 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     seen.after()
     (waits,) = seen.after()
     assert "(job 1) waits" in waits
-    flights = Flights(seen.campaign.setup.folder)
-    (mine,) = flights.look(read_known(seen.campaign.setup.folder).state, {})
+    flights = Flights(seen.campaign.folder)
+    (mine,) = flights.look(read_known(seen.campaign.folder).state, {})
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
     seen.feed._flights.look = lambda *_: (mine, other)  # type: ignore[method-assign]
     (both,) = seen.after(61.0)
@@ -236,7 +236,7 @@ def test_nothing_reaches_people_with_the_password_of_an_address(
     stop = Decided(
         trial_id="t", attempt=1, next=Next.STOP, cls="network", detail=said, evidence=said
     )
-    folder = seen.campaign.setup.folder
+    folder = seen.campaign.folder
     Ledger(folder / LEDGER).append(stop, at_s=1.0)
     known = read_known(folder)
     for text in (landed.line, *landed.messages, known.stop_reason, known.stopped):
@@ -263,7 +263,7 @@ def test_no_time_left_is_said_that_is_over_before_the_trial_is(seen: Seen) -> No
 def test_what_is_told_beside_the_ledger_may_be_missing_or_torn(tmp_path: Path, seen: Seen) -> None:
     seen.after()
     seen.after()
-    folder = seen.campaign.setup.folder
+    folder = seen.campaign.folder
     assert read_now(folder).jobs == {"1": QUEUED}
     folder.chmod(0o700)
     write_now(folder, read_now(folder))
@@ -286,7 +286,7 @@ def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: See
     seen.after()
     seen.after()
     seen.executor.write(log(2000.0, steps=9))
-    (found,) = Flights(seen.campaign.setup.folder).look(seen.campaign.view().state, {})
+    (found,) = Flights(seen.campaign.folder).look(seen.campaign.view().state, {})
     assert (found.state, found.step) == (State.RUNNING, 8)
     assert found.tgs == pytest.approx(2000.0)
     assert found.left_s == pytest.approx(3 * 512 / 2000)
@@ -305,7 +305,7 @@ def test_counter_and_time_left_come_of_one_range_and_added_blocks_are_told(tmp_p
 
     clock = Clock()
     each = campaign(tmp_path, ScriptedExecutor(noisy), study=study, clocks={"now": clock})
-    feed = Feed(each.setup.folder, session_id="first", now=clock)
+    feed = Feed(each.folder, session_id="first", now=clock)
     lines: list[str] = []
     while each.view().pending:
         clock.at_s += 60

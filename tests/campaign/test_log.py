@@ -38,11 +38,11 @@ def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path:
     study = CellsStudy(cells=FOUR[:2], repeats=6)
     cluster = Cluster()
     each = campaign(tmp_path, cluster, study)
-    with write_log(each.setup.folder, "info") as path:
+    with write_log(each.folder, "info") as path:
         for _ in range(20):
             each.turn()
             cluster.now_s += 1
-    assert path == each.setup.folder / LOG
+    assert path == each.folder / LOG
     said = lines_of(path)
     assert sum(f"process {os.getpid()} (this one) drives" in line for line in said) == 1
     assert sum("submitted node00" in line for line in said) == len(cluster.submitted)
@@ -65,7 +65,7 @@ def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
     cluster = Cluster(script)
     rules = RetryPolicy(rules={"killed": RetryRule(retries=1, backoff_s=300.0)})
     each = campaign(tmp_path, cluster, study, rules=rules)
-    with write_log(each.setup.folder, "info") as path:
+    with write_log(each.folder, "info") as path:
         run(each, cluster)
     said = lines_of(path)
     waits = [line for line in said if "it waits after killed" in line]
@@ -77,7 +77,7 @@ def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None
     cluster = Cluster(took_s=360.0)
     study = CellsStudy(cells=FOUR[:1], repeats=9)
     each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.15))
-    with write_log(each.setup.folder, "info") as path:
+    with write_log(each.folder, "info") as path:
         run(each, cluster, step_s=10.0)
         each.turn()
     said = "\n".join(lines_of(path))
@@ -94,7 +94,7 @@ def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
 
     cluster = Cluster(script)
     each = campaign(tmp_path, cluster, study)
-    with write_log(each.setup.folder, "debug") as path:
+    with write_log(each.folder, "debug") as path:
         run(each, cluster)
         logging.getLogger("pytest_xlatune.executors").warning("sbatch said %r", SECRET)
         try:
@@ -122,10 +122,10 @@ def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
 ) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1]))
-    (each.setup.folder / LOG).mkdir()
+    (each.folder / LOG).mkdir()
     with (
         pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*Is a directory") as said,
-        write_log(each.setup.folder, "info"),
+        write_log(each.folder, "info"),
     ):
         run(each, cluster)
     assert len(said) == 1
@@ -171,7 +171,7 @@ class Shy(Cluster):
 def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path) -> None:
     cluster = Shy()
     each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
-    with write_log(each.setup.folder, "warning") as path:
+    with write_log(each.folder, "warning") as path:
         run(each, cluster)
     away, back = lines_of(path)
     assert "the scheduler does not answer, all that needs it waits: no answer for" in away
@@ -192,5 +192,5 @@ def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
 
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
-    entries = Ledger(each.setup.folder / LEDGER).refresh()
+    entries = Ledger(each.folder / LEDGER).refresh()
     return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]

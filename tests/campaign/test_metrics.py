@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.lines import live_line, paragraph
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import gate
 from pytest_xlatune.studies.gate import GateStudy
-from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.quick_trials import QuickExecutor
+from tests.helpers.resolved import campaign_of
 from tests.helpers.waiting import until
 
 # how large its own field is depends on the flags, its speed does not
@@ -64,18 +61,13 @@ def test_a_program_is_judged_by_the_metric_of_its_protocol(tmp_path: Path) -> No
         deployed={"XLA_FLAGS": "--xla_deployed=1"},
         protocol=FIELD,
     )
-    setup = Setup(
-        sweep="pretend",
-        cells=by_digest([cell]),
-        launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{steps}", "{trial}")),
-        executor=QuickExecutor(lock=tmp_path / "lock"),
-        resources=Resources(),
-        folder=tmp_path / "pretend",
-        session="one",
-        limits=Limits(),
-    )
     study = GateStudy(cell=cell, profiles=PROFILES)
-    campaign = Campaign(setup, study)
+    campaign = campaign_of(
+        tmp_path / "pretend",
+        QuickExecutor(lock=tmp_path / "lock"),
+        study,
+        launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{steps}", "{trial}")),
+    )
     campaign.open()
 
     def is_over() -> bool:

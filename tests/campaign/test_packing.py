@@ -82,7 +82,7 @@ def test_at_most_two_submissions_wait_behind_what_runs_on_a_node(tmp_path: Path)
 
 
 def max_waiting(each: Campaign, cluster: Cluster) -> int:
-    states = cluster.poll(each.view().state.in_flight(), root=each.setup.folder).values()
+    states = cluster.poll(each.view().state.in_flight(), root=each.folder).values()
     return max(
         sum(state.state is State.PENDING for state in states) // 2,
         sum(state.state is State.RUNNING for state in states) // 2,
@@ -167,9 +167,8 @@ def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
     each = campaign(tmp_path, cluster, study)
     run(each, cluster)
     stop = each.view().state.stop
-    status = {
-        each.setup.cells[r.trial.cell_digest].nodelist[0]: r.status for r in each.view().history
-    }
+    nodes = {cell.digest: cell.nodelist[0] for cell in FOUR}
+    status = {nodes[r.trial.cell_digest]: r.status for r in each.view().history}
     if wants is OnNodeFailure.STOP:
         assert stop is not None
         assert (stop.cls, stop.nodes) == ("node-drain", ("node002",))

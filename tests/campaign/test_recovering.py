@@ -21,8 +21,8 @@ from tests.helpers.scripted import (
     OK,
     PROFILES,
     UNKNOWN_FLAG,
-    Clock,
     ScriptedExecutor,
+    Ticking,
     campaign,
     failing,
     log,
@@ -194,7 +194,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
     tmp_path: Path, text: str, outcome: Outcome, why: str
 ) -> None:
     executor = ScriptedExecutor(failing(BASELINE_ID, text, outcome))
-    each = campaign(tmp_path, executor, clocks={"ticks": Clock()})
+    each = campaign(tmp_path, executor, clocks={"ticks": Ticking()})
     run(each, turns=2000)
     assert re.match(f"the cell as deployed cannot {why}", sentence(each.view().stopped))
     with pytest.raises(CampaignStopped, match=why):

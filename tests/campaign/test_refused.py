@@ -177,7 +177,7 @@ def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
 
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
-    entries = Ledger(each.setup.folder / LEDGER).refresh()
+    entries = Ledger(each.folder / LEDGER).refresh()
     return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]
 
 
@@ -198,9 +198,8 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
     run(each, cluster)
     assert len(cluster.submitted) == 2
     cluster.others, cluster.at_most = 1, 1
-    never = campaign(tmp_path / "never", Limited(0), CellsStudy(cells=FOUR[:1], repeats=1))
-    refused = never.setup.executor
-    assert isinstance(refused, Limited)
+    refused = Limited(0)
+    never = campaign(tmp_path / "never", refused, CellsStudy(cells=FOUR[:1], repeats=1))
     assert run(never, refused) < 60, "a job that no limit allows is told at once"
     assert "job submit limit" in sentence(never.view().stopped)
 

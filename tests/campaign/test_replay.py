@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
@@ -27,6 +25,7 @@ from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
 from tests.helpers.quick_trials import QuickExecutor
+from tests.helpers.resolved import campaign_of
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
 
@@ -34,16 +33,8 @@ CELL, PROFILES = scripted.CELL, scripted.PROFILES
 def campaign(
     folder: Path, study: Study, *, session: str = "first", executor: Any = None
 ) -> Campaign:
-    setup = Setup(
-        sweep="pretend",
-        cells=by_digest([CELL]),
-        launcher=CommandLauncher(argv=("trainer", "{steps}")),
-        executor=executor or scripted.ScriptedExecutor(),
-        resources=Resources(),
-        folder=folder / "pretend" / "cell",
-        session=session,
-    )
-    made = Campaign(setup, study)
+    executor = executor or scripted.ScriptedExecutor()
+    made = campaign_of(folder / "pretend" / "cell", executor, study, session=session)
     made.open()
     return made
 
@@ -116,7 +107,7 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     each = campaign(tmp_path, study)
     scripted.run(each)
     assert each.conclude().verdicts[0].kind == "FASTER"
-    known = read_known(each.setup.folder)
+    known = read_known(each.folder)
     paths = publish(known.folder, tmp_path / "reports")
     assert [path.name for path in paths] == ["gate.md", "gate.json", "gate.html", "index.html"]
     assert "1 pass" in paths[0].read_text(encoding="utf-8")
@@ -126,7 +117,7 @@ def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
     with pytest.raises(ConfigError, match="another cell"):
         read_baselines(paths[1], other)
-    for ledger in (each.setup.folder, each.setup.folder / LEDGER):
+    for ledger in (each.folder, each.folder / LEDGER):
         assert {one.trial.id for one in read_baselines(ledger, CELL)[1]} == {
             one.trial.id for one in trials
         }

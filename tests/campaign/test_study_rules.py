@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign, Setup, by_digest
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.ledger import AttemptCutShort, Ledger
-from pytest_xlatune.model.resources import Patience, Resources
+from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from tests.helpers.benchmarks import load
-from tests.helpers.scripted import CELL, FAILED, KILLED, Clock, ScriptedExecutor, failing, run
+from tests.helpers.resolved import campaign_of
+from tests.helpers.scripted import CELL, FAILED, KILLED, ScriptedExecutor, Ticking, failing, run
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
@@ -31,17 +31,7 @@ def campaign(
     *,
     ticks: Callable[[], float] = time.monotonic,
 ) -> Campaign:
-    setup = Setup(
-        sweep="pretend",
-        cells=by_digest(study.cells),
-        launcher=CommandLauncher(argv=("trainer", "{steps}")),
-        executor=executor,
-        resources=Resources(),
-        folder=folder / "cell",
-        session="first",
-        ticks=ticks,
-    )
-    made = Campaign(setup, study)
+    made = campaign_of(folder / "cell", executor, study, clock=Clock(ticks=ticks))
     made.open()
     run(made, turns=2000)
     return made
@@ -91,7 +81,7 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
 ) -> None:
     text = "Memstats: After params initialized:\n"
     executor = ScriptedExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
-    made = campaign(tmp_path, executor, batch(), ticks=Clock())
+    made = campaign(tmp_path, executor, batch(), ticks=Ticking())
     assert word(made, "pdbs-8") == "DOES NOT FIT"
     assert attempts_of(executor, "pdbs-8") == 2
     cut = [each.event for each in Ledger(made.ledger.path).refresh()]

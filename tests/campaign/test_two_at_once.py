@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.cluster import CellsStudy, Cluster, on
 from tests.helpers.cluster import campaign as on_cluster
+from tests.helpers.resolved import again
 from tests.helpers.scripted import (
     KILLED,
     ScriptedExecutor,
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 def state_of(each: Campaign) -> Any:
-    return replay(Ledger(each.setup.folder / LEDGER).refresh())
+    return replay(Ledger(each.folder / LEDGER).refresh())
 
 
 def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_trial_that_ends_before_our_cancel_keeps_its_result(tmp_path: Path) ->
     executor.holds = True
     first = campaign(tmp_path, executor)
     first.turn()
-    assert cancel_unwaited(first.setup.folder, executors=lambda _: executor) == ()
+    assert cancel_unwaited(first.folder, executors=lambda _: executor) == ()
     assert not state_of(first).decisions, "no process interrupted it"
 
     second = campaign(tmp_path, executor, session="second")
@@ -77,9 +77,9 @@ def test_no_process_ends_a_job_between_two_waits_of_another_session(
     first.turn()
     other = campaign(tmp_path, executor, session="second")
     with other.attending():  # it waits for nothing now: its next test has not begun
-        assert cancel_unwaited(first.setup.folder, executors=lambda _: executor) == ()
+        assert cancel_unwaited(first.folder, executors=lambda _: executor) == ()
     assert executor.cancelled == []
-    (ended,) = cancel_unwaited(first.setup.folder, executors=lambda _: executor)
+    (ended,) = cancel_unwaited(first.folder, executors=lambda _: executor)
     assert executor.cancelled == [ended.job_id]
 
 
@@ -107,7 +107,7 @@ def test_what_still_runs_of_a_ledger_that_is_moved_aside_is_ended(tmp_path: Path
     first.turn()
     campaign(tmp_path, executor, session="second", fresh=True)
     assert executor.cancelled == ["1"]
-    (aside,) = first.setup.folder.glob("ledger-*.jsonl")
+    (aside,) = first.folder.glob("ledger-*.jsonl")
     decisions = replay(Ledger(aside).refresh()).decisions
     assert [each.next for each in decisions] == [Next.INTERRUPTED]
 
@@ -147,10 +147,10 @@ def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: 
     assert isinstance(study, TuningStudy)
     calibrated = replace(study, sigma_prior=0.05)  # a calibration ended before the second came
 
-    second = Campaign(first.setup, calibrated)
+    second = again(first, calibrated, session="first", executor=executor)
     second.open()
     assert second.study == study
-    later = Campaign(dataclasses.replace(first.setup, session="second"), calibrated)
+    later = again(first, calibrated, session="second", executor=executor)
     later.open()
     assert later.study == calibrated
 
@@ -168,7 +168,7 @@ def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
     executor.holds = True
     first = campaign(tmp_path, executor)
     first.turn()
-    assert len(cancel_unwaited(first.setup.folder, executors=lambda _: executor)) == 1
+    assert len(cancel_unwaited(first.folder, executors=lambda _: executor)) == 1
     executor.holds = False
     second = campaign(tmp_path, executor, session="second")
     run(second)
@@ -196,13 +196,13 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
         return ()
 
     if compiles:
-        first.setup = dataclasses.replace(first.setup, compile_check=come)
+        first.compile_step = come
         first.turn()
     else:
         come()
     (wait_s,) = waits
     assert at_least_s <= wait_s < 3 * at_least_s
-    assert not Turns(first.setup.folder).is_long
+    assert not Turns(first.folder).is_long
 
 
 class Shared(Cluster):

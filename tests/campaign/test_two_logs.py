@@ -34,7 +34,7 @@ def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
         campaign(tmp_path / name, cluster, CellsStudy(cells=(on(f"node00{n}"),)))
         for n, (name, cluster) in enumerate(zip("ab", clusters, strict=True), start=1)
     ]
-    logs = [write_log(one.setup.folder, "info") for one in each]
+    logs = [write_log(one.folder, "info") for one in each]
     with logs[0] as path_a, logs[1] as path_b:
         for one, cluster in zip(each, clusters, strict=True):
             run(one, cluster)
@@ -59,7 +59,7 @@ class Later(CellsStudy, frozen=True, kw_only=True):
 def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), repeats=2))
-    with write_log(each.setup.folder, "info") as path:
+    with write_log(each.folder, "info") as path:
         for _ in range(200):
             each.turn()
             cluster.now_s += 1

@@ -46,7 +46,7 @@ def test_it_is_told_and_retried_and_the_file_is_kept(tmp_path: Path, content: st
     assert "outcome.json" in sentence(told.why)
     assert sentence(told.why).endswith(": retried on the same nodes")
     assert all(each.result.status is TrialStatus.MEASURED for each in state.trials.values())
-    (aside,) = made.setup.folder.rglob("outcome.json.unreadable")
+    (aside,) = made.folder.rglob("outcome.json.unreadable")
     assert aside.read_text(encoding="utf-8") == content
     assert made.conclude().complete
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from pytest_xlatune.model.result import NotRun, Outcome, State, TrialResult, Tri
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.resolved import again
 from tests.helpers.scripted import ScriptedExecutor, campaign, log, run
 
 SINGLES = (
@@ -44,7 +44,8 @@ def deriving(folder: Path, executor: ScriptedExecutor, *, session: str = "first"
     made = campaign(folder, executor, session=session, profiles=SINGLES)
     study = made.study
     assert isinstance(study, TuningStudy)
-    deeper = Campaign(made.setup, msgspec.structs.replace(study, stacks=(Stacks(slots=1),)))
+    deep = msgspec.structs.replace(study, stacks=(Stacks(slots=1),))
+    deeper = again(made, deep, session=session, executor=executor)
     deeper.open()
     return deeper
 
@@ -83,8 +84,8 @@ def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) ->
         return ()
 
     made = deriving(tmp_path, executor)
-    setup = dataclasses.replace(made.setup, compile_check=settle)
-    each = Campaign(setup, made.study)
+    each = again(made, made.study, session="first", executor=executor)
+    each.compile_step = settle
     each.open()
     run(each)
     assert [STACK in one for one in asked[:2]] == [False, True]
@@ -119,8 +120,9 @@ def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
         study = made.study
         assert isinstance(study, TuningStudy)
         singles = (Singles(slots=3, candidates=candidates, evidence=False),)
-        setup = dataclasses.replace(made.setup, compile_check=settle)
-        each = Campaign(setup, msgspec.structs.replace(study, profiles=(), singles=singles))
+        chosen = msgspec.structs.replace(study, profiles=(), singles=singles)
+        each = again(made, chosen, session=session, executor=executor)
+        each.compile_step = settle
         each.open()
         return each
 

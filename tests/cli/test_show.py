@@ -148,7 +148,7 @@ def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     made = scripted.campaign(tmp_path, scripted.ScriptedExecutor())
     scripted.run(made)
     monkeypatch.chdir(tmp_path)
-    folder = str(made.setup.folder)
+    folder = str(made.folder)
     assert main(["report", folder, "--no-files"]) == 0
     assert "FASTER" in capsys.readouterr().out
     assert not (tmp_path / "reports").exists()

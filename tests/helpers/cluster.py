@@ -7,15 +7,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign, Setup, by_digest
+from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.executors import Executor, Request, Resumed
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import LossRule, OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
+from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import CELL, Script, ordinary
 from tests.helpers.toy import ToyStudy
 
@@ -111,20 +111,16 @@ def campaign(
     limits: Limits | None = None,
     rules: RetryPolicy | None = None,
 ) -> Campaign:
-    setup = Setup(
-        sweep="toy",
-        cells=by_digest(study.cells),
-        launcher=CommandLauncher(argv=("trainer", "{steps}")),
-        executor=executor,
-        resources=Resources(nodes=nodes),
-        folder=folder / "toy",
+    made = campaign_of(
+        folder / "toy",
+        executor,
+        study,
+        name="toy",
         session=session,
-        limits=limits or Limits(),
-        policy=rules or RetryPolicy(),
-        now=lambda: executor.now_s,
-        ticks=lambda: executor.now_s,
+        limits=limits,
+        clock=Clock(now=lambda: executor.now_s, ticks=lambda: executor.now_s),
+        site={"resources": Resources(nodes=nodes), "retry_policy": rules or RetryPolicy()},
     )
-    made = Campaign(setup, study)
     made.open()
     return made
 

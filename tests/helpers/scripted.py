@@ -10,21 +10,19 @@ from types import MappingProxyType
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
+from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.executors import Executor, Request, Resumed
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger.turns import Turns
-from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, parse_flags, profile
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.groups import Limits
+from tests.helpers.resolved import campaign_of
 
 
 def make_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +135,7 @@ class ScriptedExecutor(Executor):
         return self.revival
 
 
-class Clock:
+class Ticking:
     """Ten seconds pass at each look."""
 
     def __init__(self) -> None:
@@ -159,28 +157,21 @@ def campaign(
     recover: bool | None = None,
     limits: Limits | None = None,
     study: Study | None = None,
-    files: tuple[DeployedFile, ...] = (),
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
     study = study or TuningStudy(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
         block_baselines=1,
     )  # fmt: skip
-    setup = Setup(
-        sweep="pretend",
-        cells=by_digest([cell, *study.cells]),
-        launcher=CommandLauncher(argv=("trainer", "{steps}")),
-        executor=executor,
-        resources=Resources(),
-        folder=folder / "pretend" / "cell",
+    made = campaign_of(
+        folder / "pretend" / "cell",
+        executor,
+        study,
         session=session,
-        files=files,
+        limits=limits,
         recover=None if recover is None else lambda *_: bool(recover),
-        limits=limits or Limits(),
-        now=clocks.get("now", time.time),
-        ticks=clocks.get("ticks", time.monotonic),
+        clock=Clock(now=clocks.get("now", time.time), ticks=clocks.get("ticks", time.monotonic)),
     )
-    made = Campaign(setup, study)
     made.open(fresh=fresh)
     return made
 

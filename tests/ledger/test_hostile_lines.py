@@ -120,7 +120,7 @@ def test_a_ledger_gives_no_orders_to_a_terminal_a_document_or_a_pipeline(
 ) -> None:
     each = campaign(tmp_path, ScriptedExecutor())
     run(each)
-    ledger = each.setup.folder / "ledger.jsonl"
+    ledger = each.folder / "ledger.jsonl"
     text = ledger.read_text(encoding="utf-8")
     name, _, value = said.partition(":")
     assert said in text

@@ -204,8 +204,8 @@ def test_names_and_texts_may_hold_any_character(
 def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set[str]) -> None:
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
-    workdir, reports = held.setup.folder.parents[1], tmp_path / "reports"
-    without = publish(held.setup.folder, tmp_path / "without")
+    workdir, reports = held.folder.parents[1], tmp_path / "reports"
+    without = publish(held.folder, tmp_path / "without")
     argv = ["report", "--workdir", str(workdir), "--reports", str(reports), "--export", formats]
     assert main(argv) == 0
     there = {each.name for each in (reports / "pretend").iterdir()}
@@ -265,7 +265,7 @@ def test_a_format_of_another_distribution_is_written_by_one_process_at_a_time(
 ) -> None:
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
-    folder = held.setup.folder
+    folder = held.folder
     monkeypatch.setenv("LEDGER_OF_THE_TEST", str(folder))
     assert options("board,csv").export == ("board", "csv")
     assert "their_board" not in sys.modules, "a name needs no import"

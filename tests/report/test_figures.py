@@ -274,7 +274,7 @@ def report(folder: Path, effects: Mapping[str, float], study: TuningStudy) -> Re
     made = scripted.campaign(folder, ran, cell=CELL, study=study)
     scripted.run(made)
     reports = folder / "reports"
-    publish(made.setup.folder, reports)
+    publish(made.folder, reports)
     return Report(
         ran=ran,
         board=json.loads((reports / "pretend/leaderboard.json").read_text(encoding="utf-8")),

@@ -216,7 +216,7 @@ def test_without_jinja2_no_page_is_one_message_before_anything_is_read(
 
 def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = campaign(tmp_path, ScriptedExecutor())
-    workdir = f"--workdir={made.setup.folder.parents[1]}"
+    workdir = f"--workdir={made.folder.parents[1]}"
     for more in ([], ["--cancel"]):
         assert main(["jobs", workdir, *more]) == 0
         assert capsys.readouterr().out == "no job was submitted so far\n"
@@ -302,7 +302,7 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
 ) -> None:
     good = campaign(tmp_path, ScriptedExecutor())
     run(good)
-    workdir = good.setup.folder.parents[1]
+    workdir = good.folder.parents[1]
     bad = workdir / "a-first-one" / "cell"  # before it by name
     bad.mkdir(parents=True)
     (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
@@ -313,7 +313,7 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
     assert main(["jobs", "--workdir", str(workdir)]) == 3
     said = capsys.readouterr()
     assert str(bad) in said.err
-    assert len(said.out.splitlines()) == len(read_known(good.setup.folder).history)
+    assert len(said.out.splitlines()) == len(read_known(good.folder).history)
 
 
 def test_a_ledger_of_an_unknown_study_is_named(
@@ -321,7 +321,7 @@ def test_a_ledger_of_an_unknown_study_is_named(
 ) -> None:
     made = campaign(tmp_path, ScriptedExecutor())
     run(made)
-    path = made.setup.folder / LEDGER
+    path = made.folder / LEDGER
     opened, rest = path.read_text("utf-8").split("\n", 1)
     path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
     assert main(["history", str(tmp_path)]) == 3

@@ -182,7 +182,7 @@ def test_a_phone_shows_each_row_of_a_table_as_lines_with_their_titles() -> None:
 def test_the_page_of_a_cell_says_why_the_winner_wins(tmp_path: Path) -> None:
     made = campaign(tmp_path, ScriptedExecutor())
     run(made)
-    publish(made.setup.folder, tmp_path / "reports")
+    publish(made.folder, tmp_path / "reports")
     page = read((tmp_path / "reports" / "pretend" / "leaderboard.html").read_text("utf-8"))
     assert "Why the winning flag wins" in page.text
     assert "The sweep recorded no evidence (HLO dump, trace)" in page.text
@@ -424,7 +424,7 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
     cell = replace(scripted.CELL, deployed={"HF_TOKEN": secret})
     made = campaign(tmp_path, ScriptedExecutor(_quoting(secret)), cell=cell)
     run(made)
-    written = publish(made.setup.folder, tmp_path / "reports")
+    written = publish(made.folder, tmp_path / "reports")
     pages = [each for each in written if each.suffix == ".html"]
     assert len(pages) == 3
     for each in pages:
@@ -432,7 +432,7 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         assert ("401" in text) == (each.name != "index.html")
         assert "plant-one" not in unescape(text)
     # the ledger hid it before; a page of a session that knows it does not rely on that
-    known = read_known(made.setup.folder)
+    known = read_known(made.folder)
     known = dataclasses.replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
     keep_secret([secret])
     told = tuple(
@@ -462,21 +462,21 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
 ) -> None:
     made = campaign(tmp_path, ScriptedExecutor())
     run(made)
-    with_page = publish(made.setup.folder, tmp_path / "with")
+    with_page = publish(made.folder, tmp_path / "with")
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
         lambda name, *of: None if name == "jinja2" else found(name, *of),
     )
-    without = publish(made.setup.folder, tmp_path / "without")
+    without = publish(made.folder, tmp_path / "without")
     assert [each.name for each in without] == [
         each.name for each in with_page if each.suffix != ".html"
     ]
     for each in without:
         twin = tmp_path / "with" / each.relative_to(tmp_path / "without")
         assert each.read_bytes() == twin.read_bytes()
-    workdir = made.setup.folder.parents[1]
+    workdir = made.folder.parents[1]
     argv = ["report", "--workdir", str(workdir), "--reports", str(tmp_path / "again")]
     assert main(argv) == 0
     assert capsys.readouterr().out.count(NO_PAGES) == 1
@@ -516,7 +516,7 @@ def test_a_fault_of_the_page_costs_no_report(
 
     monkeypatch.setattr("pytest_xlatune.tasks.publish.html", broken)
     with pytest.raises(ImportError):
-        publish(made.setup.folder, tmp_path / "reports")
+        publish(made.folder, tmp_path / "reports")
     left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}
     assert left >= {
         "leaderboard.md",

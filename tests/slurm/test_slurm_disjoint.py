@@ -7,13 +7,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialStatus
 from tests.helpers.cluster import CellsStudy, on
+from tests.helpers.resolved import campaign_of
 
 NODES = ("node001", "node002", "node003", "node004")
 # each waits until all four run; where one must end before another begins, none does
@@ -37,17 +36,13 @@ def test_four_trials_on_four_nodes_run_at_the_same_time(lab: object, tmp_path: P
     study = CellsStudy(cells=tuple(replace(on(node), deployed=deployed) for node in NODES))
     trainer = tmp_path / "trainer.py"
     trainer.write_text(TRAINER, encoding="utf-8")
-    campaign = Campaign(
-        Setup(
-            sweep="toy",
-            cells=by_digest(study.cells),
-            launcher=CommandLauncher(argv=(sys.executable, str(trainer))),
-            executor=SlurmExecutor(round_s=0.5),
-            resources=Resources(time_limit_s=300),
-            folder=tmp_path / "work",
-            session="first",
-        ),
+    campaign = campaign_of(
+        tmp_path / "work",
+        SlurmExecutor(round_s=0.5),
         study,
+        name="toy",
+        launcher=CommandLauncher(argv=(sys.executable, str(trainer))),
+        site={"resources": Resources(time_limit_s=300)},
     )
     campaign.open()
     history = campaign.wait(lambda view: not view.pending).history

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
+from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import CELL
 
 pytestmark = pytest.mark.part("sweeps")
@@ -55,17 +54,13 @@ def test_loads_on_disjoint_nodes_run_together_and_two_broken_models_end_a_commit
         labels=tuple(f"{each[:12]} change" for each in (GOOD, BAD)),
         asked=Commits(loads=LOADS),
     )
-    campaign = Campaign(
-        Setup(
-            sweep="models",
-            cells=by_digest(study.cells),
-            launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{trial}")),
-            executor=SlurmExecutor(round_s=0.5),
-            resources=Resources(time_limit_s=300),
-            folder=tmp_path / "work",
-            session="first",
-        ),
+    campaign = campaign_of(
+        tmp_path / "work",
+        SlurmExecutor(round_s=0.5),
         study,
+        name="models",
+        launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{trial}")),
+        site={"resources": Resources(time_limit_s=300)},
     )
     campaign.open()
     view = campaign.wait(lambda view: not view.pending)

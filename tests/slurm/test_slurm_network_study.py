@@ -18,13 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.network_check import CONCLUSION, NetworkStudy
+from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import CELL
 from tests.helpers.waiting import until
 
@@ -48,17 +48,14 @@ def campaign_in(folder: Path, session: str) -> Campaign:
     protocol = Protocol(steps=12, first_step=3, min_steps=5)
     plain = replace(CELL, deployed={"XLA_FLAGS": ""}, protocol=protocol)
     study = NetworkStudy(cell=replace(plain, nodelist=NODES))
-    return Campaign(
-        Setup(
-            sweep="network",
-            cells=by_digest(study.cells),
-            launcher=CommandLauncher(argv=(sys.executable, str(folder / "trainer.py"), "{trial}")),
-            executor=SlurmExecutor(round_s=0.5),
-            resources=Resources(time_limit_s=300),
-            folder=folder / "work",
-            session=session,
-        ),
+    return campaign_of(
+        folder / "work",
+        SlurmExecutor(round_s=0.5),
         study,
+        name="network",
+        session=session,
+        launcher=CommandLauncher(argv=(sys.executable, str(folder / "trainer.py"), "{trial}")),
+        site={"resources": Resources(time_limit_s=300)},
     )
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.studies.node_check import NodesRecord, NodeStudy
+from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import CELL
 
 pytestmark = pytest.mark.part("sweeps")
@@ -48,18 +47,13 @@ def test_the_slow_node_is_found_and_the_others_are_healthy(lab: object, tmp_path
     health = tmp_path / "health"
     health.write_text(HEALTH, encoding="utf-8")
     health.chmod(0o755)
-    campaign = Campaign(
-        Setup(
-            sweep="nodes",
-            cells=by_digest(study.cells),
-            launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{trial}")),
-            executor=SlurmExecutor(round_s=0.5),
-            resources=Resources(time_limit_s=300),
-            folder=tmp_path / "work",
-            session="first",
-            node_health=(str(health),),
-        ),
+    campaign = campaign_of(
+        tmp_path / "work",
+        SlurmExecutor(round_s=0.5),
         study,
+        name="nodes",
+        launcher=CommandLauncher(argv=(sys.executable, str(trainer), "{trial}")),
+        site={"resources": Resources(time_limit_s=300), "node_health": str(health)},
     )
     campaign.open()
     view = campaign.wait(lambda view: not view.pending)

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.rotating import read_journals
-from pytest_xlatune.campaign.setup import Setup, by_digest
 from pytest_xlatune.executors.folder import journals, with_worker
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers import Launcher
@@ -33,6 +32,7 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
 from tests.helpers import waiting
+from tests.helpers.resolved import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 
 NODES = ("node001", "node002")
@@ -63,17 +63,14 @@ class Rotating:
 
     def session(self, name: str = "one") -> Campaign:
         study = RotationsStudy(cell=self.cell, specs=(self.spec,))
-        made = Campaign(
-            Setup(
-                sweep="rotations",
-                cells=by_digest([self.cell]),
-                launcher=self.launcher,
-                executor=SlurmExecutor(),
-                resources=Resources(time_limit_s=300, patience=self.patience),
-                folder=self.folder,
-                session=name,
-            ),
+        made = campaign_of(
+            self.folder,
+            SlurmExecutor(),
             study,
+            name="rotations",
+            session=name,
+            launcher=self.launcher,
+            site={"resources": Resources(time_limit_s=300, patience=self.patience)},
         )
         made.open()
         return made

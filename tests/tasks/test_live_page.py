@@ -22,7 +22,7 @@ class Sweep:
     def __init__(self, folder: Path) -> None:
         self.at_s, self.reports = 1000.0, folder / "reports"
         self.campaign = campaign(folder, ScriptedExecutor(), clocks={"now": lambda: self.at_s})
-        at = self.campaign.setup.folder
+        at = self.campaign.folder
         self.feed = Feed(at, session_id="first", now=lambda: self.at_s)
         self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
 
@@ -73,10 +73,10 @@ def test_a_reader_sees_that_the_session_is_there_though_no_trial_lands(sweep: Sw
 
 def test_the_page_of_the_end_is_not_written_again(sweep: Sweep) -> None:
     sweep.after(11.0)
-    publish(sweep.campaign.setup.folder, sweep.reports)
+    publish(sweep.campaign.folder, sweep.reports)
     assert 'class="live"' in sweep.path.read_text(encoding="utf-8"), "it stands still"
     run(sweep.campaign)
-    publish(sweep.campaign.setup.folder, sweep.reports)
+    publish(sweep.campaign.folder, sweep.reports)
     assert 'class="live"' not in sweep.path.read_text(encoding="utf-8")
 
 
@@ -125,8 +125,8 @@ def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
 
 def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep) -> None:
     run(sweep.campaign)
-    again = campaign(sweep.campaign.setup.folder.parents[1], ScriptedExecutor(), session="again")
-    at = again.setup.folder
+    again = campaign(sweep.campaign.folder.parents[1], ScriptedExecutor(), session="again")
+    at = again.folder
     feed = Feed(at, session_id="again", now=lambda: sweep.at_s)
     live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
     assert [each.line.partition("; ")[0][-15:] for each in feed.landed()] == ["from the ledger"]

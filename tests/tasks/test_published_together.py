@@ -35,9 +35,9 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     each = campaign(tmp_path, ScriptedExecutor())
     for _ in range(3):
         each.turn()
-    early = read_known(each.setup.folder)  # a session is over, and held up before it writes
+    early = read_known(each.folder)  # a session is over, and held up before it writes
     run(each)
-    late = read_known(each.setup.folder)
+    late = read_known(each.folder)
     publish(late.folder, tmp_path / "reports", known=late)
     # what it read then is old by now
     leaderboard = publish(early.folder, tmp_path / "reports", known=early)[0]
@@ -50,14 +50,14 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
     each = campaign(tmp_path, ScriptedExecutor())
     each.turn()
     reports = tmp_path / "reports"
-    writer = threading.Thread(target=publish, args=(each.setup.folder, reports))
+    writer = threading.Thread(target=publish, args=(each.folder, reports))
     with alone(reports):
         writer.start()
         run(each)  # meanwhile the sweep comes to its end
         assert list(reports.iterdir()) == []
     writer.join(LIMIT_S)
     written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert written == markdown(document_of(read_known(each.setup.folder)))
+    assert written == markdown(document_of(read_known(each.folder)))
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])
@@ -86,7 +86,7 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
 
     def writes() -> None:
         try:
-            publish(each.setup.folder, reports)
+            publish(each.folder, reports)
         except LedgerError as error:
             said.append(error)
         said.extend(recipes_below([reports])[1])

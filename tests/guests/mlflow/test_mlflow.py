@@ -40,7 +40,7 @@ def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
     run(held)
     reports = tmp_path / "reports"
     check_exports(("mlflow",))
-    written = publish(held.setup.folder, reports, exports=("mlflow",))
+    written = publish(held.folder, reports, exports=("mlflow",))
     kept = json.loads(written[-1].read_text(encoding="utf-8"))
     assert written[-1].name == "leaderboard.mlflow.json"
     experiment = store.get_experiment_by_name("pretend")
@@ -73,13 +73,13 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
     for _ in range(4):
         held.turn()
     reports = tmp_path / "reports"
-    publish(held.setup.folder, reports, exports=("mlflow",))
+    publish(held.folder, reports, exports=("mlflow",))
     experiment = store.get_experiment_by_name("pretend").experiment_id
     begun = {each.info.run_id: each.info.status for each in store.search_runs([experiment])}
     assert set(begun.values()) == {"RUNNING"}
     run(held)
     for _ in range(2):
-        last = publish(held.setup.folder, reports, exports=("mlflow",))[-1]
+        last = publish(held.folder, reports, exports=("mlflow",))[-1]
     kept = json.loads(last.read_text(encoding="utf-8"))
     runs = {each.info.run_id: each for each in store.search_runs([experiment])}
     assert set(runs) == {kept["run_id"], *kept["arms"].values()}
@@ -95,7 +95,7 @@ def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None
     """Of values of one step and time MLflow shows the largest: two reports may share a second."""
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
-    publish(held.setup.folder, tmp_path / "reports")
+    publish(held.folder, tmp_path / "reports")
     text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
     report = exported(text, sweep="test_pretend", study="pretend")
     MlflowExport().texts(report, key="one")
@@ -129,11 +129,11 @@ def test_a_server_that_is_away_costs_no_report(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     reports = tmp_path / "reports"
     with pytest.raises(LedgerError, match="MLflow did not take the figures") as error:
-        publish(held.setup.folder, reports, exports=("csv", "mlflow"))
+        publish(held.folder, reports, exports=("csv", "mlflow"))
     assert "pass-word-1" not in str(error.value)
     assert (reports / "pretend" / "leaderboard.arms.csv").exists()
     assert (reports / "pretend-tuning.md").exists()
-    workdir = str(held.setup.folder.parents[1])
+    workdir = str(held.folder.parents[1])
     argv = ["report", "--workdir", workdir, "--reports", str(reports), "--export", "mlflow"]
     assert main(argv) == 3
     assert "reports are complete" in capsys.readouterr().err

@@ -17,7 +17,7 @@ def test_without_mlflow_nothing_begins(
     monkeypatch.setitem(sys.modules, "mlflow", None)
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
-    workdir = str(held.setup.folder.parents[1])
+    workdir = str(held.folder.parents[1])
     argv = ["report", "--workdir", workdir, "--reports", str(tmp_path / "r"), "--export", "mlflow"]
     assert main(argv) == 2
     said = capsys.readouterr()

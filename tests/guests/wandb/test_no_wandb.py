@@ -17,7 +17,7 @@ def test_the_others_are_written_and_it_is_told(
     monkeypatch.setitem(sys.modules, "wandb", None)
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
-    work, reports = str(held.setup.folder.parents[1]), tmp_path / "r"
+    work, reports = str(held.folder.parents[1]), tmp_path / "r"
     argv = ["report", "--workdir", work, "--reports", str(reports), "--export"]
     assert main([*argv, "wandb"]) == 2
     assert not reports.exists()

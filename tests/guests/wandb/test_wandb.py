@@ -66,10 +66,10 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
     held = campaign(tmp_path, ScriptedExecutor())
     run(held)
     assert check_exports(("wandb",)) == (("wandb",), ())
-    written = publish(held.setup.folder, tmp_path / "reports", exports=("csv", "wandb"))
+    written = publish(held.folder, tmp_path / "reports", exports=("csv", "wandb"))
     kept = json.loads(written[-1].read_text(encoding="utf-8"))
     assert written[-1].name == "leaderboard.wandb.json"
-    known = read_known(held.setup.folder)
+    known = read_known(held.folder)
     verdicts = {each.arm: each for each in known.conclusion.verdicts}
     assert set(kept["arms"]) == {*verdicts, "baseline-deployed"}
     for arm, verdict in verdicts.items():
@@ -92,7 +92,7 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path) -> None:
         held.turn()
     ids = []
     for _ in range(2):
-        last = publish(held.setup.folder, tmp_path / "reports", exports=("wandb",))[-1]
+        last = publish(held.folder, tmp_path / "reports", exports=("wandb",))[-1]
         arms = json.loads(last.read_text(encoding="utf-8"))["arms"]
         ids.append({arm: each["run_id"] for arm, each in arms.items()})
         run(held)

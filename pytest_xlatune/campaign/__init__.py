@@ -31,7 +31,6 @@ from pytest_xlatune.campaign.jobs import (
     end_jobs,
     lost_runs,
     refusal_of,
-    with_shown_reason,
 )
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
@@ -64,7 +63,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.profile import SLUG
-from pytest_xlatune.model.redact import hide_quoted, keep_secret
+from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -297,7 +296,6 @@ class Campaign:
                 raise refusal_of(self.folder, lost)
             again = lost[0] if lost and not fresh else None
             notes = check(self._state) if check is not None else ()
-            secrets = self._secrets(self.view().history)
             self._write(
                 CampaignOpened(
                     cells=tuple(self._run.cells.values()),
@@ -306,16 +304,13 @@ class Campaign:
                     session=self._session,
                     declared=self.study.to_json(),
                     versions=versions(),
-                    command=hide_quoted(self._command, secrets),
-                    settings={
-                        name: hide_quoted(said, secrets)
-                        for name, said in self.resolved.settings.items()
-                    },
+                    command=self._command,
+                    settings=dict(self.resolved.settings),
                     run=again.name if again is not None else "",
                 ),
                 *(Noted(about=NoteKind.SITE, why=each.note(again=not fresh)) for each in lost[:1]),
                 *(Noted(about=NoteKind.SITE, why=each) for each in left),
-                *(Noted(about=NoteKind.SITE, text=hide_quoted(each, secrets)) for each in notes),
+                *(Noted(about=NoteKind.SITE, text=each) for each in notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             is_in_use(self.study)
@@ -558,12 +553,9 @@ class Campaign:
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        """Hide in the log what no text about the campaign may show."""
-        keep_secret(self._secrets(history))
-
-    def _secrets(self, history: Sequence[TrialResult]) -> frozenset[str]:
+        """Hide at each border what no text about the campaign may show."""
         profiles, cells = profiles_in(self.study, history), self._run.cells.values()
-        return self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells))
+        keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
     def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
         """Log that the scheduler is away or back, once each; people are told of a longer time.
@@ -616,8 +608,7 @@ class Campaign:
         if not in_flight:
             self._tell_now({})
             return
-        polled = self._poll(in_flight)
-        outcomes = {job: with_shown_reason(each) for job, each in polled.items()}
+        outcomes = self._poll(in_flight)
         self._tell_now(outcomes)
         self._packing.seen(outcomes)
         for submission in in_flight:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Decision, decide
+from pytest_xlatune.campaign.playbook import Decision, Reference, decide
 from pytest_xlatune.campaign.rotating import (
     blame,
     ends_early,
@@ -28,16 +28,17 @@ from pytest_xlatune.campaign.rotating import (
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
-from pytest_xlatune.ledger import Cannot, Decided, Event, Noted
+from pytest_xlatune.ledger import Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import hidden
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
-from pytest_xlatune.model.redact import HIDDEN, hide, hide_quoted, is_secret
+from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
     Action,
@@ -67,16 +68,6 @@ from pytest_xlatune.stats.validity import (
 )
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
-# how a program ends, or stands still, where its log says nothing that a table knows
-_OWN_ENDS = frozenset(
-    {
-        *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
-        *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH, FailureClass.HANG_MID_TRAINING),
-        FailureClass.STEP_ABORTED,
-    }
-)
-_UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
-
 # decision -> the trial's final status; the others are followed by another attempt
 STATUS = {
     Next.ACCEPT: TrialStatus.MEASURED,
@@ -119,60 +110,6 @@ class Assessment:
         return self.decision.why or (self.rotation.reason if self.rotation is not None else None)
 
 
-def finding_without_secrets(found: Finding, secrets: frozenset[str]) -> Finding:
-    """Return a finding as it may be written down."""
-    return replace(
-        found,
-        text=hide_quoted(found.text, secrets),
-        detail=hide_quoted(found.detail, secrets),
-        why=_without(found.why, secrets),
-    )
-
-
-def _without(why: Message | None, secrets: frozenset[str]) -> Message | None:
-    return None if why is None else why.changed(lambda text: hide_quoted(text, secrets))
-
-
-def _rotation_without(
-    found: RotationResult | None, secrets: frozenset[str]
-) -> RotationResult | None:
-    """Return the result of a rotation as it may be written down: a compiler quotes, too."""
-    if found is None or found.read is None:
-        return found
-    said = {name: hide_quoted(words, secrets) for name, words in found.read.refused.items()}
-    trouble = hide_quoted(found.read.trouble, secrets)
-    read = replace(found.read, refused=said, trouble=trouble)
-    return replace(found, read=read, reason=_without(found.reason, secrets))
-
-
-def without_secrets(found: Assessment, secrets: frozenset[str]) -> Assessment:
-    """Return what may be written down: a log quotes whatever it likes."""
-    said, findings = found.decision, found.findings
-    return dataclasses.replace(
-        found,
-        findings=tuple(finding_without_secrets(each, secrets) for each in findings),
-        rotation=_rotation_without(found.rotation, secrets),
-        settings=tuple(
-            replace(each, asked=HIDDEN, seen="", why=None)
-            if is_secret(each.name)
-            else replace(
-                each,
-                asked=hide(each.asked, secrets),
-                seen=hide(each.seen, secrets),
-                why=_without(each.why, secrets),
-            )
-            for each in found.settings
-        ),
-        decision=replace(
-            said,
-            detail=hide_quoted(said.detail, secrets),
-            evidence=hide_quoted(said.evidence, secrets),
-            found=_without(said.found, secrets),
-            shown=_without(said.shown, secrets),
-        ),
-    )
-
-
 def assess(
     trial: Trial,
     cell: Cell,
@@ -204,25 +141,15 @@ def assess(
     line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
     was asked to; `devices` are those of its modules, by witness, and `ran_on` those of the trials
     that it is compared with, by arm; `exempt` are patterns of settings that nothing can show.
-    `earlier` are the failure classes of its earlier attempts. An attempt of the arm `reference`
-    that can never be measured stops the sweep; "" where the study compares its arms with none. Of a
-    rotation `journal` is what
-    its worker wrote, `number` that of the attempt, `blamed` what the earlier ones died of.
-    `reference_runs` is whether a
-    trial of that arm was measured: what failed for an unknown reason is then the profile's own.
+    `earlier` are the failure classes of its earlier attempts. `reference` is the arm that others
+    are compared with, "" where the study compares with none, and `reference_runs` whether a trial
+    of it was measured. Of a rotation `journal` is what its worker wrote, `number` that of the
+    attempt, `blamed` what the earlier ones died of.
     """
     is_ours = fatal is not None or stalled_s is not None
     outcome = as_told(outcome, report, is_ours=is_ours)
-    is_reference = bool(reference) and trial.arm == reference
-    is_first = is_reference and not reference_runs
-    rules = functools.partial(
-        decide,
-        outcome,
-        earlier=earlier,
-        policy=policy,
-        reference_runs=reference_runs or is_reference or not reference,
-        is_first=is_first,
-    )
+    stands = _reference(trial, reference, runs=reference_runs)
+    rules = functools.partial(decide, outcome, earlier=earlier, policy=policy, reference=stands)
     findings = diagnose(
         report,
         outcome,
@@ -232,64 +159,80 @@ def assess(
     )
     settings = _settings(trial, cell, report, options, is_asked=is_asked, exempt=exempt)
     findings = (*findings, *_setting_findings(settings))
+    steps = steps_of(report, metrics)
     if trial.rotation is not None and outcome.state is State.COMPLETED:
-        early = ends_early(journal, steps_of(report, metrics), trial.rotation)
+        early = ends_early(journal, steps, trial.rotation)
         known = {each.cls for each in findings}
         findings = (*findings, *([early] if early and early.cls not in known else []))
     cause = _same_line(fatal, findings) or primary(findings)
     decision = rules(cause)
     if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:
         decision = replace(decision, found=cause.why)  # which one, and what shows it
-    scored = None
-    turned = _Turned()
-    if trial.rotation is not None:
-        steps = steps_of(report, metrics)
-        turned = _rotation(
-            *(trial, cell, steps, decision, cause),
-            journal=journal,
-            number=number,
-            outcome=outcome,
-            blamed=blamed,
-        )
-        decision, findings = turned.decision or decision, (*findings, *turned.findings)
-        # whether its turns are told is known from the look: the journal was lost, or lines of it
-        is_lost = turned.result is not None and turned.result.score is None
-        is_first_loss = FailureClass.NO_SCORE not in earlier and not trial.rotation.is_look
-        if decision.next is Next.ACCEPT and is_lost and is_first_loss:
-            why = turned.result.reason if turned.result is not None else None
-            cause = Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=why)
-            findings, decision = (*findings, cause), replace(rules(cause), found=why)
+    turned = _rotation(
+        *(trial, cell, steps, decision, cause),
+        journal=journal,
+        number=number,
+        outcome=outcome,
+        blamed=blamed,
+    )
+    decision, findings = turned.decision or decision, (*findings, *turned.findings)
     devices = _devices(report, journal, devices or {})
-    if decision.next is Next.ACCEPT and trial.protocol.is_scored:
-        elsewhere = _elsewhere(devices, ran_on or {})
-        if elsewhere is not None:
-            cause = elsewhere
-            findings, decision = (*findings, cause), replace(rules(cause), found=cause.why)
-            turned = dataclasses.replace(turned, result=_without_score(turned.result, cause.why))
-    # profiler and dump change the time of a step: an evidence run is never scored
-    if decision.next is Next.ACCEPT and trial.protocol.is_scored and turned.is_scored_whole:
-        steps, tokens = steps_of(report, metrics), cell.tokens_per_device_step
-        found = score(steps, protocol=trial.protocol, tokens_per_device_step=tokens, logged=logged)
-        if isinstance(found, Score):
-            scored = replace(found, memory_gb=report.memory_gb)
-        else:
-            cause = Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=found.reason)
-            findings = (*findings, cause)
-            decision = replace(rules(cause), found=found.reason)
-    if is_reference and trial.protocol.is_scored and _is_of_all(decision, is_first=is_first):
-        cannot = Cannot.BE_SCORED if decision.cls in _UNSCORED else Cannot.RUN
-        other = "" if trial.is_baseline else trial.arm
-        decision = replace(decision, next=Next.STOP, cannot=cannot, arm=other)
+    scored = None
+    if decision.next is Next.ACCEPT:
+        elsewhere = _elsewhere(devices, ran_on or {}) if trial.protocol.is_scored else None
+        missing = _lost_turns(trial, turned.result, earlier) or elsewhere
+        if elsewhere is not None and missing is elsewhere:
+            turned = dataclasses.replace(turned, result=_without_score(turned.result, missing.why))
+        # profiler and dump change the time of a step: an evidence run is never scored
+        if missing is None and trial.protocol.is_scored and turned.is_scored_whole:
+            tokens, of = cell.tokens_per_device_step, trial.protocol
+            found = score(steps, protocol=of, tokens_per_device_step=tokens, logged=logged)
+            if isinstance(found, Score):
+                scored = replace(found, memory_gb=report.memory_gb)
+            else:
+                missing = _unscored(found.reason)
+        if missing is not None:
+            cause, findings = missing, (*findings, missing)
+            decision = replace(rules(cause), found=cause.why)
+    if decision.cannot is not None and not trial.is_baseline:
+        decision = replace(decision, arm=trial.arm)
     ordered = sorted(findings, key=lambda each: each != cause)
     return Assessment(
         findings=tuple(ordered),
         decision=decision,
         score=scored,
-        settings=settings,
+        settings=tuple(map(_without_value, settings)),
         rotation=turned.result,
         blamed=turned.blamed,
         devices=devices,
     )
+
+
+def _reference(trial: Trial, reference: str, *, runs: bool) -> Reference:
+    """Return where the reference stands, as a trial sees it."""
+    if not reference or not trial.protocol.is_scored:
+        return Reference.RUNS
+    if trial.arm == reference:
+        return Reference.ITSELF if runs else Reference.FIRST
+    return Reference.RUNS if runs else Reference.UNKNOWN
+
+
+def _unscored(why: Message | None) -> Finding:
+    return Finding(cls=FailureClass.NO_SCORE, action=Action.RETRY, why=why)
+
+
+def _lost_turns(
+    trial: Trial, result: RotationResult | None, earlier: Sequence[str]
+) -> Finding | None:
+    """Return that the turns of a rotation are not told, the first time.
+
+    Whether they can be told is known from the look: the journal was lost, or lines of it.
+    """
+    if trial.rotation is None or result is None or result.score is not None:
+        return None
+    if trial.rotation.is_look or FailureClass.NO_SCORE in earlier:
+        return None
+    return _unscored(result.reason)
 
 
 def _devices(
@@ -387,18 +330,6 @@ def _rotation(
     )
 
 
-def _is_of_all(decision: Decision, *, is_first: bool) -> bool:
-    """Whether what the reference ended in leaves nothing to compare with.
-
-    A program that ends or stands still again and again, for a reason that no table knows, does so
-    with every profile where the reference never ran (`is_first`).
-    """
-    if decision.next is Next.GIVE_UP and is_first and decision.cls in _OWN_ENDS:
-        return True
-    was_tried = decision.cls in (*_UNSCORED, FailureClass.NOT_STARTED)
-    return decision.next is Next.DROP or (decision.next is Next.GIVE_UP and was_tried)
-
-
 def with_log(found: Assessment, log: Path) -> Assessment:
     """Name the log where it is to be looked at: nothing in it is known, or the sweep stops.
 
@@ -443,7 +374,9 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     """
     if fatal is None:
         return None
-    found = (each for each in findings if (each.cls, each.detail) == (fatal.cls, fatal.detail))
+    # the ledger keeps the fatal line as it may be shown
+    seen = (fatal.cls, hidden(fatal.detail))
+    found = (each for each in findings if (each.cls, hidden(each.detail)) == seen)
     return next((each for each in found if each.action is not Action.NONE), None)
 
 
@@ -488,6 +421,13 @@ def _settings(
         exempt=exempt,
         defaults=history().defaults,
     )
+
+
+def _without_value(setting: TrialSetting) -> TrialSetting:
+    """Return a setting without its value where its name speaks of a secret."""
+    if not is_secret(setting.name):
+        return setting
+    return replace(setting, asked=HIDDEN, seen="", why=None)
 
 
 def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:

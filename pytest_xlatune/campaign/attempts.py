@@ -17,18 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune.campaign._follow import Follower, LogProgress, unreadable
+from pytest_xlatune.campaign._follow import Follower, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
     assess,
-    finding_without_secrets,
     said_of_settings,
     with_log,
-    without_secrets,
 )
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
-from pytest_xlatune.campaign.playbook import Decision, decide
+from pytest_xlatune.campaign.playbook import Decision, decide, of_an_earlier_session
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.evidence.hlo.dump import (
     dumped_options,
@@ -64,6 +62,7 @@ from pytest_xlatune.ledger import (
     Noted,
     NoteKind,
     TrialEnded,
+    without_secrets,
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
@@ -75,10 +74,10 @@ from pytest_xlatune.model.errors import (
     SubmissionError,
     shown,
 )
-from pytest_xlatune.model.failure import SITE_CLASSES, FailureClass
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, several
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
-from pytest_xlatune.model.redact import HIDDEN, hide_quoted
+from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -281,10 +280,9 @@ class Attempts:
         error: Exception,
     ) -> tuple[Event, ...]:
         """Return what follows where an attempt is refused for good."""
-        run, number, cell = self._run, attempt.number, self._run.cell_of(trial, state)
-        secrets = run.secrets_of(cell, trial.profile)
+        number, cell = attempt.number, self._run.cell_of(trial, state)
         forget_secrets(request.folder)
-        said = hide_quoted(str(error), secrets)
+        said = str(error)
         outcome = Outcome(state=State.FAILED, reason=said)
         told = Decided(
             trial_id=trial.id,
@@ -368,17 +366,9 @@ class Attempts:
         )
         if why is None:
             return pinned
-        if why.fatal is not None:
-            why = msgspec.structs.replace(why, fatal=self._shown(why.fatal, state, progress.trial))
         said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
         _LOG.info("job %s is to be ended: %s", submission.job_id, said)
         return (*pinned, why)
-
-    def _shown(self, finding: Finding, state: LedgerState, trial: Trial) -> Finding:
-        """Return a finding as it may be written down: a log quotes whatever it likes."""
-        whole = self._run.with_secrets(trial)
-        secrets = self._run.secrets_of(self._run.cell_of(trial, state), whole.profile)
-        return finding_without_secrets(finding, secrets)
 
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
@@ -561,7 +551,7 @@ class Attempts:
                 if each.trial.arm == self._reference
             ),
         )
-        left = self._left(state, submission, trial)
+        left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
         # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
             devices, options = seen_on(trial, attempt_folder), dumped(trial, attempt_folder)
@@ -581,11 +571,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
             _LOG.exception("what %s left cannot be assessed", attempt_folder)
             found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
-        secrets = run.secrets_of(cell, run.with_secrets(trial).profile)
         found = with_log(found, attempt_folder / log_name(0))
-        # a library quoted a token in its exception: it reached ledger, terminal, junit and reports
-        found = without_secrets(found, secrets)
-        outcome = msgspec.structs.replace(outcome, reason=hide_quoted(outcome.reason, secrets))
         end = AttemptEnded(
             trial_id=trial.id,
             attempt=number,
@@ -595,7 +581,10 @@ class Attempts:
         )
         if progress.ended is not None:  # a torn ledger lost no more than the end
             return (end,)
-        decision, events = self._prepared(self._of_now(found.decision, outcome), nodes)
+        decision = found.decision
+        if outcome.end_s is not None and outcome.end_s < self._began_s:
+            decision = of_an_earlier_session(decision)
+        decision, events = self._prepared(decision, nodes)
         is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
         if is_verdict and decision.next is Next.STOP and decision.is_of_node:
             failed = decision.nodes or nodes
@@ -641,16 +630,6 @@ class Attempts:
         # last: as long as its end is missing an attempt is looked after, and assessed again
         return (*events, end)
 
-    def _left(self, state: LedgerState, submission: Submission, trial: Trial) -> LogProgress:
-        """Return what an ended attempt left, with findings as they may be written down.
-
-        So is the one for which it was ended: it is found among them again.
-        """
-        cut = state.trials[submission.trial_id].attempts[submission.attempt].cut_short
-        left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
-        found = tuple(self._shown(each, state, trial) for each in left.report.findings)
-        return dataclasses.replace(left, report=dataclasses.replace(left.report, findings=found))
-
     def _proved(
         self,
         decision: Decision,
@@ -671,17 +650,6 @@ class Attempts:
         shown = several([_last_step(report, trial), *filter(None, behind)])
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
-    def _of_now(self, decision: Decision, outcome: Outcome) -> Decision:
-        """Return a decision that trouble of the site does not stop which an earlier session had.
-
-        A full disk ended its ledger before it could read the job's end.
-        """
-        is_past = outcome.end_s is not None and outcome.end_s < self._began_s
-        is_of_site = decision.cls in SITE_CLASSES and decision.cannot is None
-        if decision.next is Next.STOP and is_past and is_of_site:
-            return msgspec.structs.replace(decision, next=Next.RETRY)
-        return decision
-
     def _prepared(
         self, decision: Decision, nodes: tuple[str, ...]
     ) -> tuple[Decision, tuple[Event, ...]]:
@@ -697,7 +665,8 @@ class Attempts:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
-        if self._recover is not None and self._recover(decision, nodes):
+        said = Decision.from_json(without_secrets(decision.to_json()))
+        if self._recover is not None and self._recover(said, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,
                 cls=decision.cls,

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from pytest_xlatune import owned
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import read_outcomes
@@ -29,7 +27,7 @@ from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.ledger.turns import Turns
-from pytest_xlatune.model.errors import ConfigError, LedgerError, shown
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -102,17 +100,12 @@ def _state_of(folder: Path) -> LedgerState:
     return replay(Ledger(folder / LEDGER).refresh())
 
 
-def with_shown_reason(outcome: Outcome) -> Outcome:
-    """Return where a job stands as people may see it: a scheduler quotes what it was given."""
-    return replace(outcome, reason=shown(outcome.reason)) if outcome.reason else outcome
-
-
 def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
     """Return the events of an attempt that was ended because no session waited for it."""
     trial_id, attempt = submission.trial_id, submission.attempt
     return (
         Decided(trial_id=trial_id, attempt=attempt, next=Next.INTERRUPTED),
-        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=with_shown_reason(outcome)),
+        AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome),
     )
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_xlatune import owned
-from pytest_xlatune.model.redact import hide, kept_secrets
-from pytest_xlatune.model.text import printable
+from pytest_xlatune.model.errors import shown
 from pytest_xlatune.sweep.groups import LogLevel
 
 LOG = "xlatune.log"
@@ -44,7 +43,7 @@ class _Hiding(logging.Formatter):
     """A line without the values that no text may show, a traceback included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(hide(super().format(record), kept_secrets()))
+        return shown(super().format(record))
 
 
 class _LogFile(logging.FileHandler):

@@ -1,17 +1,27 @@
 """The failure playbook: what follows from how an attempt ended.
 
-A decision depends on the status of the attempts of a trial and on their findings, never on a
-measured value: re-running what came out slow would make winners of noise. Nodes are never swapped.
-This module decides; it starts, cancels and sends nothing.
+One table: where the scheduler says that the attempt ended (`STATE_CLASSES`), what its log says
+(`CLASS_RULES`, `ACTION_RULES`), and how often it was tried. `decide` reads it. A decision depends
+on the status of the attempts of a trial and on their findings, never on a measured value:
+re-running what came out slow would make winners of noise. Nodes are never swapped. This module
+decides; it starts, cancels and sends nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from itertools import takewhile
 
-from pytest_xlatune.ledger import Decided
-from pytest_xlatune.model.failure import NODE_CLASSES, UNKNOWN_CLASSES, FailureClass
+from msgspec.structs import replace
+
+from pytest_xlatune.ledger import Cannot, Decided
+from pytest_xlatune.model.failure import (
+    NODE_CLASSES,
+    SITE_CLASSES,
+    UNKNOWN_CLASSES,
+    FailureClass,
+)
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -83,6 +93,26 @@ STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
 }
 
 
+# how a program ends, or stands still, where its log says nothing that a table knows
+_OWN_ENDS = frozenset(
+    {
+        *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
+        *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH, FailureClass.HANG_MID_TRAINING),
+        FailureClass.STEP_ABORTED,
+    }
+)
+_UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
+
+
+class Reference(StrEnum):
+    """Where the arm stands that the others are compared with, as an attempt sees it."""
+
+    RUNS = "runs"  # one of its trials was measured, or arms are compared with none
+    UNKNOWN = "unknown"  # none of its trials was measured yet
+    ITSELF = "itself"  # the attempt is of this arm, which ran before
+    FIRST = "first"  # the attempt is of this arm, which never ran
+
+
 class Decision(Decided, frozen=True, kw_only=True):
     """What was decided after an attempt; `told` is the event that keeps it.
 
@@ -124,14 +154,13 @@ def decide(
     *,
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
-    reference_runs: bool = True,
-    is_first: bool = False,
+    reference: Reference = Reference.RUNS,
 ) -> Decision:
     """Decide what follows from an attempt, given the root cause in its log, if any.
 
     `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
     site's. An unknown failure that comes again is the profile's only where the reference runs; else
-    the trial could not be measured. `is_first` is of the reference itself as long as it never ran.
+    the trial could not be measured. A reference that can never be measured stops the sweep.
     """
     policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
@@ -147,17 +176,19 @@ def decide(
             return Decision(next=Next.ACCEPT)
         cause = _from_state(outcome, cause)
     rule, cls = rule_for(policy, cause), cause.cls
-    if is_first and cls not in policy.rules:
+    if reference is Reference.FIRST and cls not in policy.rules:
         rule = FIRST_RULES.get(cls, rule)
     # by status alone: where an arm that came out below the baseline was run again and the better
     # run kept, 18 % of simulated sweeps without an effect had a winner, not 5 %
     tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
     again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
     # with other trouble in between it did not come again
-    is_doubtful = cls in UNKNOWN_CLASSES and not (reference_runs and tried)
+    is_doubtful = cls in UNKNOWN_CLASSES and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
+    cannot = None if again else _cannot(cls, then, reference)
     return Decision(
-        next=Next.RETRY if again else then,
+        next=Next.RETRY if again else then if cannot is None else Next.STOP,
+        cannot=cannot,
         cls=cause.cls,
         detail=cause.detail,
         tried=tried,
@@ -166,6 +197,34 @@ def decide(
         backoff_s=rule.backoff_s if again else 0.0,
         before=rule.before if again else Action.NONE,
         is_of_node=cause.cls in NODE_CLASSES or cause.action in (Action.RESUME_NODE, Action.HOOK),
+    )
+
+
+def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
+    """Return what the reference cannot do, where its end leaves nothing to compare with.
+
+    A program that ends or stands still again and again, for a reason that no table knows, does so
+    with every profile where the reference never ran.
+    """
+    if reference not in (Reference.ITSELF, Reference.FIRST):
+        return None
+    never = cls in _OWN_ENDS and reference is Reference.FIRST
+    was_tried = cls in (*_UNSCORED, FailureClass.NOT_STARTED)
+    if then is Next.DROP or (then is Next.GIVE_UP and (never or was_tried)):
+        return Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN
+    return None
+
+
+def of_an_earlier_session(decision: Decision) -> Decision:
+    """Return a decision that trouble of the site does not stop which is over.
+
+    A full disk ended the earlier session's ledger before it could read the job's end.
+    """
+    is_of_site = decision.cls in SITE_CLASSES and decision.cannot is None
+    return (
+        replace(decision, next=Next.RETRY)
+        if decision.next is Next.STOP and is_of_site
+        else decision
     )
 
 

@@ -17,9 +17,8 @@ from pytest_xlatune.executors import Executor, Request, request_for
 from pytest_xlatune.executors.named import executor_in
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger.state import LedgerState
-from pytest_xlatune.model.cell import Cell, secrets_in
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import SiteSettings
@@ -103,10 +102,6 @@ class SweepRun:
             LedgerError: it is not installed here.
         """
         return self.executor if name == self.executor.name else executor_in(self.folder, name)
-
-    def secrets_of(self, cell: Cell, profile: Profile) -> frozenset[str]:
-        """Return the values that no text about a trial may show."""
-        return secrets_in(cell, [profile]) | self.hidden
 
     def with_secrets(self, trial: Trial) -> Trial:
         """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""

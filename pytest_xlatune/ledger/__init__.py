@@ -32,7 +32,7 @@ from filelock import FileLock
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError, hidden
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.message import Message, say, verbatim
 from pytest_xlatune.model.record import (
@@ -700,8 +700,45 @@ class Ledger:
             ) from error
 
 
+# fields by which code finds things again, and records that hide their own secrets: a value that
+# was changed in them would be another trial, another cell or another environment
+_NAMES = frozenset(
+    {
+        *("allocation", "arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
+        *("comment", "declared", "devices", "dump", "field", "files", "flags", "job_ids", "key"),
+        *("kinds", "later", "limit", "name", "nodes", "pgle", "profile", "program", "resumed"),
+        *("run", "same_as", "session", "source", "study", "submission", "suspects", "sweep"),
+        *("trial", "trial_id", "versions", "were"),
+    }
+)
+_OF_MESSAGE = frozenset({"text", "values", "code"})
+
+
+def without_secrets(data: Json) -> Json:
+    """Return JSON of ours without what no text may show: logs and schedulers quote what they like.
+
+    The texts of messages are ours, their values may be quoted.
+    """
+    if isinstance(data, str):
+        return hidden(data)
+    if isinstance(data, list):
+        return [without_secrets(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    if "text" in data and data.keys() <= _OF_MESSAGE:
+        values = data.get("values")
+        if not isinstance(values, dict):
+            return data
+        return data | {"values": {name: without_secrets(each) for name, each in values.items()}}
+    return {name: each if name in _NAMES else without_secrets(each) for name, each in data.items()}
+
+
 def _line(event: Event, at_s: float) -> bytes:
-    data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **event.to_json()}
+    told = {
+        name: each if name in _NAMES else without_secrets(each)
+        for name, each in event.to_json().items()
+    }
+    data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **told}
     try:
         return msgspec.json.encode(data) + b"\n"
     except UnicodeEncodeError:  # the name of a file that is no UTF-8

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune import owned
+from pytest_xlatune.ledger import without_secrets
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.record import Record, Time, read_json
 from pytest_xlatune.model.result import Outcome
@@ -44,4 +45,4 @@ def read_now(folder: Path) -> Now:
 def write_now(folder: Path, now: Now) -> None:
     """Replace the file. One that cannot be written is left as it is: no figure is in it."""
     with contextlib.suppress(OSError):
-        owned.write_json(folder / NOW, now.to_json())
+        owned.write_json(folder / NOW, without_secrets(now.to_json()))

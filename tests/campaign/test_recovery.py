@@ -129,7 +129,7 @@ def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
 
 def test_no_decision_can_see_a_measured_value() -> None:
     seen = set(inspect.signature(decide).parameters)
-    assert seen == {"outcome", "cause", "earlier", "policy", "reference_runs", "is_first"}
+    assert seen == {"outcome", "cause", "earlier", "policy", "reference"}
     fields = {*Outcome.__struct_fields__}
     assert not fields & {"score", "tgs", "steps"}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.assess import Assessment, without_secrets
-from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.ledger import AttemptEnded, Decided, Ledger, Noted, NoteKind
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import diagnose
 from pytest_xlatune.model import redact
@@ -31,12 +31,9 @@ from pytest_xlatune.model.redact import (
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
-    Effect,
     Finding,
     Outcome,
-    SettingKind,
     State,
-    TrialSetting,
 )
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
@@ -171,27 +168,38 @@ def test_the_plan_shows_commands_without_secrets() -> None:
     assert text.count(HIDDEN) >= 3
 
 
-def test_what_a_log_quotes_is_hidden_before_it_is_written_down() -> None:
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_kept", {SECRET, "trainer-7"})
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_a_log_quotes_is_hidden_in_the_line_of_the_ledger(tmp_path: Path) -> None:
     said = f"401 for token {SECRET}"
-    finding = Finding(cls="other", action=Action.DROP, text=said, detail=SECRET)
     why = say(
         "{why}; its log: {log}", why=say("{said}: {line}", said="exit 2", line=said), log="log"
     )
-    decision = Decision(
-        next=Next.DROP, cls="other", detail=said, evidence=said, found=why, shown=verbatim(said)
+    findings = (
+        Finding(cls="other", action=Action.DROP, text=said, detail=SECRET),
+        Finding(cls="other", action=Action.DROP, why=why),
     )
-    cut = say("{seen}, for XLA stops reading at '{at}'", seen=None, at=said)
-    setting = TrialSetting(
-        name="xla_a", kind=SettingKind.FLAG, asked="1", effect=Effect.CONTRADICTED, why=cut
+    outcome = Outcome(state=State.FAILED, reason=said)
+    arm = "trainer-7"  # a name may be a secret's value by chance, and is looked up
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    of = {"trial_id": f"{arm}-wave2-0123456789", "attempt": 1}
+    ledger.append(
+        AttemptEnded(outcome=outcome, findings=findings, **of),
+        Decided(next=Next.DROP, cls="other", detail=said, found=why, shown=verbatim(said), **of),
+        Noted(about=NoteKind.SITE, text=said),
+        at_s=1.0,
     )
-    findings = (finding, replace(finding, text="", why=why))
-    found = without_secrets(
-        Assessment(findings=findings, decision=decision, settings=(setting,)), frozenset({SECRET})
-    )
-    assert found.findings[0].text == f"401 for token {HIDDEN}"
-    assert sentence(found.findings[1].said) == f"exit 2: 401 for token {HIDDEN}; its log: log"
-    assert found.findings[0].detail == HIDDEN
-    assert "hush" not in f"{found}"
+    text = ledger.path.read_text(encoding="utf-8")
+    assert "hush" not in text
+    assert text.count(arm) == 2
+    ended = ledger.refresh()[0].event
+    assert isinstance(ended, AttemptEnded)
+    assert ended.findings[0].text == f"401 for token {HIDDEN}"
+    assert sentence(ended.findings[1].said) == f"exit 2: 401 for token {HIDDEN}; its log: log"
 
 
 PROXY = "http://ada:hunter2hunter2@proxy.example:3128"

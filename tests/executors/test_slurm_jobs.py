@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ import pytest
 from pytest_xlatune.executors import Executor, Request, SchedulerDown, slurm
 from pytest_xlatune.executors.slurm import SlurmExecutor, _script
 from pytest_xlatune.executors.slurm._commands import run_command
-from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -29,7 +25,7 @@ from tests.helpers.played import ARGUMENTS
 from tests.helpers.waiting import until
 
 FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
-COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 
 @pytest.fixture
@@ -132,47 +128,6 @@ def test_the_log_says_what_was_done_and_asked(
     assert any("'scontrol show job -o' in" in each for each in asked)
     assert re.search(r"; scontrol has run [1-9]\d* times$", asked[-1])
     assert "hush-hush" not in caplog.text
-
-
-def test_a_failing_trial_and_a_cancelled_one(fake: Path, root: Path) -> None:
-    executor = SlurmExecutor(round_s=0)
-    failing = submit(executor, root, "bash", "-c", "exit 5", name="failing")
-    outcome = end(executor, root, failing)
-    logs = sorted((root / failing.folder).rglob("*log*"))
-    said = "\n".join(f"{each}: {each.read_text()}" for each in logs if each.is_file())
-    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5), f"{outcome}\n{said}"
-    running = submit(executor, root, "sleep", "300", name="running")
-    until((root / running.folder / "started.1.json").exists)
-    executor.cancel([running], root=root)
-    assert end(executor, root, running).state is State.CANCELLED
-    assert (root / running.folder / "cancel").exists()
-
-
-def test_a_job_that_slurm_has_forgotten(fake: Path, root: Path) -> None:
-    executor = SlurmExecutor(round_s=0)
-    done = submit(executor, root, "true")
-    end(executor, root, done)
-    (fake / f"{done.job_id}.json").unlink()
-    outcome = end(SlurmExecutor(), root, done)
-    assert (outcome.state, outcome.exit_code) == (State.COMPLETED, 0)
-
-
-def test_a_refusal_for_good_is_told_at_once(fake: Path, root: Path) -> None:
-    executor = SlurmExecutor(sleep=lambda _: pytest.fail("it was tried again"))
-    with pytest.raises(SubmissionError, match=r"node9.*Invalid node name specified; the script is"):
-        submit(executor, root, "true", nodelist=("node9",), resources=Resources())
-    assert calls(fake, "sbatch") == 1
-
-
-def test_a_controller_that_comes_back_takes_the_job_once(fake: Path, root: Path) -> None:
-    (fake / "away").touch()
-    executor = SlurmExecutor(sleep=lambda _: None, round_s=0)
-    with pytest.raises(SchedulerDown):
-        submit(executor, root, "true")
-    (fake / "away").unlink()
-    done = submit(executor, root, "true")
-    assert end(executor, root, done).state is State.COMPLETED
-    assert len(list(fake.glob("*.json"))) == 1
 
 
 # what an sbatch does that is a site's own: {real} is the one that it calls
@@ -286,27 +241,6 @@ def test_a_queue_that_cannot_be_read_submits_nothing_again(
     assert scripts.is_dir()
 
 
-@pytest.mark.parametrize("keeps_comments", [True, False], ids=["with comments", "without comments"])
-def test_accounting_finds_what_the_controller_has_forgotten(
-    fake: Path, root: Path, *, keeps_comments: bool
-) -> None:
-    executor = SlurmExecutor()
-    attempt = Request(
-        folder=root / "t1" / "1", job_name="xl-t1", comment="xlatune:t1:1", resources=Resources()
-    )
-    job = {"JobId": "77", "JobState": "COMPLETED", "NodeList": "node001", "StartTime": "1",
-           "EndTime": "2", "Reason": "None", "JobName": "xl-t1", "ExitCode": "0:0",
-           "WorkDir": str(attempt.folder),
-           "Comment": attempt.comment if keeps_comments else ""}  # fmt: skip
-    other = job | {"JobId": "70", "WorkDir": "/elsewhere", "Comment": ""}
-    (fake / "accounting").write_text("".join(f"{json.dumps(each)}\n" for each in (other, job)))
-    assert executor.find(attempt) == "77"
-    new = dataclasses.replace(attempt, folder=root / "t1" / "2", comment="new")
-    assert executor.find(new) == ""
-    (fake / "accounting").write_text(json.dumps(job | {"Comment": "project 7"}))
-    assert executor.find(attempt) == "77", "a site may write comments of its own"
-
-
 def test_submission_without_slurm_says_so(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,18 +261,3 @@ def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
     found = dict(line.partition("=")[::2] for line in run_command(["env"]).out.splitlines())
     assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
     assert {name for name, value in found.items() if value == "ours"} == {*kept}
-
-
-def test_the_fake_nodes_are_checked(fake: Path) -> None:
-    assert check_nodes(("node001", "node004")) == ("node004 is drained, expected idle: bad nic",)
-
-
-def test_a_rank_that_is_killed_ends_the_job(fake: Path, root: Path) -> None:
-    executor = SlurmExecutor(round_s=0)
-    running = submit(executor, root, "sleep", "300")
-    started = root / running.folder / "started.1.json"
-    until(started.exists)
-    until(started.with_name("started.json").exists)
-    os.kill(json.loads(started.read_text())["pid"], signal.SIGKILL)
-    outcome = end(executor, root, running)
-    assert (outcome.state, outcome.signal) == (State.FAILED, 9)

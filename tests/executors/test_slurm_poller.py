@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Request, SchedulerDown, payload, standing
+from pytest_xlatune.executors import Request, SchedulerDown, payload
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.result import Outcome, State
 from tests.helpers.played import (
     ARGUMENTS,
     AWAY,
@@ -88,13 +88,6 @@ def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: P
     seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
     assert [each.state for each in seen] == [State.RUNNING, State.NODE_FAIL]
     assert not slurm.count("sacct")
-
-
-def test_accounting_knows_what_the_controller_has_forgotten(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=UNKNOWN, sacct=Reply(code=0, out=row("CANCELLED by 0")))
-    (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
-    assert outcome.state is State.CANCELLED
-    assert outcome.reason == "CANCELLED by 0"
 
 
 def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -> None:
@@ -260,17 +253,6 @@ def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: 
     assert [each.state for each in seen] == [*[State.PENDING] * 19, State.LOST]
 
 
-def test_a_number_that_is_given_away_again_is_another_job(clock: Clock, tmp_path: Path) -> None:
-    first, second = (tmp_path / "pp8" / "cell" / each / "1" for each in ("t1", "t2"))
-    slurm = Scripted(
-        scontrol=[Reply(code=0, out=scontrol("FAILED", "3:0").replace("my sweeps/", "w/")),
-                  Reply(code=0, out=scontrol("RUNNING").replace("t1/1", "t2/1"))]
-    )  # fmt: skip
-    poller = Poller(run=slurm, clock=clock, round_s=0)
-    assert poller.poll({"31": first})["31"].state is State.FAILED
-    assert poller.poll({"31": second})["31"].state is State.RUNNING
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -364,28 +346,6 @@ def test_what_a_turn_asks_for_does_not_grow_with_the_jobs_of_others(
     assert answered[1500] == answered[0] > 0
 
 
-@pytest.mark.parametrize("has_ended", [True, False])
-def test_a_number_that_a_later_job_of_ours_got_is_the_later_ones(
-    tmp_path: Path, *, has_ended: bool
-) -> None:
-    """Else the profile of the first, which left no step, would be dropped for the second's end."""
-    both = [
-        Submission(trial_id=each, attempt=1, executor="slurm", job_id="31",
-                   folder=f"pp8/cell/{each}/1") for each in ("t1", "t2")
-    ]  # fmt: skip
-    (tmp_path / both[0].folder).mkdir(parents=True)
-    if has_ended:
-        (tmp_path / both[0].folder / "outcome.json").write_text(json.dumps(OK.to_json()))
-    said = scontrol("RUNNING").replace("t1/1", "t2/1")
-    executor = SlurmExecutor(run=Scripted(scontrol=Reply(code=0, out=said)), round_s=0)
-    found = executor.poll(both, root=tmp_path)
-    first, second = (standing(found, each) for each in both)
-    assert second is not None
-    assert second.state is State.RUNNING
-    assert first is not None
-    assert first.state is (State.COMPLETED if has_ended else State.LOST)
-
-
 @pytest.mark.parametrize("in_books", ["PENDING", "RUNNING"])
 def test_what_the_controller_lost_is_lost_whatever_stays_open_in_the_books(
     clock: Clock, folder: Path, in_books: str
@@ -430,31 +390,6 @@ def claims(folder: Path, *, at_s: int, ranks: int = 2) -> None:
         claim = folder / payload.name_of("claimed", each)
         claim.write_text("{}")
         os.utime(claim, (at_s, at_s))
-
-
-def test_a_job_that_is_put_back_into_the_queue_is_told_and_its_second_start_is_requeued(
-    clock: Clock, folder: Path
-) -> None:
-    answers = [
-        scontrol("RUNNING"),
-        scontrol("PENDING", reason="BeginTime"),
-        scontrol("RUNNING"),
-        scontrol("COMPLETED"),
-    ]
-    slurm = Scripted(scontrol=[Reply(code=0, out=each) for each in answers])
-    poller = Poller(run=slurm, clock=clock)
-    begins(folder, at_s=100)
-    claims(folder, at_s=101)
-    first, waits = rounds(poller, clock, folder, 2)
-    assert (first.state, first.is_requeued) == (State.RUNNING, False)
-    assert (waits.state, waits.is_requeued) == (State.PENDING, True)
-    assert waits.reason == "PENDING (BeginTime), put back into the queue after it had begun"
-    (folder / "outcome.json").write_text(json.dumps(TOLD_TO_END.to_json()))
-    begins(folder, at_s=240)
-    again, ended = rounds(poller, clock, folder, 2)
-    assert (again.state, again.is_requeued) == (State.RUNNING, True)
-    assert ended.state is State.REQUEUED
-    assert "put back into the queue" in ended.reason
 
 
 def test_the_end_of_the_first_start_that_slurm_takes_for_the_second_s_is_requeued(

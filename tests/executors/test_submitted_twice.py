@@ -164,7 +164,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     real, front, state = (tmp_path / name for name in ("real", "front", "slurm"))
     for folder in (real, front, state):
         folder.mkdir()
-    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo"):
+    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel"):
         text = FAKE.read_text(encoding="utf-8")
         (real / name).write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
         (real / name).chmod(0o755)

@@ -1,9 +1,8 @@
 """A Slurm of one file for machines without one: linked as sbatch, srun, squeue and so on.
 
-Its state is a folder, `slurm` beside the folder of the links: `<id>.json` per job, `accounting`
-where it has slurmdbd, `away` while its controller does not answer, `calls`, one line per command
-that was run, and `given`, the names in the environment of the last sbatch. It runs the batch script
-it is given, with one srun task per node, and forgets a job when its file is deleted.
+Its state is a folder, `slurm` beside the folder of the links: `<id>.json` per job, `calls`, one
+line per command that was run, and `given`, the names in the environment of the last sbatch. It runs
+the batch script it is given, with one srun task per node. It keeps no accounting.
 """
 
 from __future__ import annotations
@@ -154,15 +153,8 @@ def squeue(argv: list[str]) -> int:
     return 0
 
 
-def sacct(argv: list[str]) -> int:
-    if not (HERE / "accounting").exists():
-        return fail("Slurm accounting storage is disabled")
-    keys = {"JobID": "JobId", "State": "JobState", "Start": "StartTime", "End": "EndTime"}
-    form = argv[argv.index("-o") + 1].split(",")
-    for line in (HERE / "accounting").read_text().splitlines():
-        job = json.loads(line)
-        sys.stdout.write("\x1f".join(job.get(keys.get(key, key), "") for key in form) + "\n")
-    return 0
+def sacct(_: list[str]) -> int:
+    return fail("Slurm accounting storage is disabled")
 
 
 def scancel(argv: list[str]) -> int:
@@ -176,22 +168,12 @@ def scancel(argv: list[str]) -> int:
     return 0
 
 
-def sinfo(_: list[str]) -> int:
-    for node in NODES:
-        state = "drained" if node == NODES[3] else "idle"
-        reason = "bad nic" if node == NODES[3] else "none"
-        sys.stdout.write(f"{node}\x1f{state}\x1flab\x1f2\x1f4000\x1f(null)\x1f{reason}\n")
-    return 0
-
-
 def main() -> int:
     name, argv = Path(sys.argv[0]).stem, sys.argv[1:]
     if argv[:1] == ["watch"]:
         return watch(*argv[1:])
     with (HERE / "calls").open("a") as calls:
         calls.write(f"{name}\n")
-    if (HERE / "away").exists() and name not in ("srun", "sacct"):
-        return fail(f"{name}: error: Unable to contact slurm controller (connect failure)")
     return int(globals()[name](argv))
 
 

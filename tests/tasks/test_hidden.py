@@ -7,6 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,10 +187,11 @@ def test_what_a_log_quotes_is_hidden_in_the_line_of_the_ledger(tmp_path: Path) -
     outcome = Outcome(state=State.FAILED, reason=said)
     arm = "trainer-7"  # a name may be a secret's value by chance, and is looked up
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    of = {"trial_id": f"{arm}-wave2-0123456789", "attempt": 1}
+    of = f"{arm}-wave2-0123456789"
+    told = Decided(trial_id=of, attempt=1, next=Next.DROP, detail=said, found=why)
     ledger.append(
-        AttemptEnded(outcome=outcome, findings=findings, **of),
-        Decided(next=Next.DROP, cls="other", detail=said, found=why, shown=verbatim(said), **of),
+        AttemptEnded(trial_id=of, attempt=1, outcome=outcome, findings=findings),
+        msgspec.structs.replace(told, shown=verbatim(said)),
         Noted(about=NoteKind.SITE, text=said),
         at_s=1.0,
     )

@@ -48,9 +48,9 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
     versions,
 )
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
     ConfigError,
@@ -236,7 +236,7 @@ class Campaign:
         self._attempts = Attempts(
             self._run, policy=study.policy, reference=study.reference, recover=recover
         )
-        self._turns = Turns(self.folder)
+        self._driver = DriverLock(self.folder)
         self._compiled: frozenset[str] = frozenset()
         self._packing = Packing(self._run)
         self._scheduler_away_since_s: float | None = None
@@ -272,10 +272,10 @@ class Campaign:
         """
         # another process may be reading a trace, or compiling a profile, in the turn before ours;
         # a study beside a sweep, such as an evidence run, compiles nothing itself
-        is_compiling = self.compile_step is not None or self._turns.is_long
+        is_compiling = self.compile_step is not None or self._driver.is_long
         wait_s = _COMPILE_S if is_compiling else _OPEN_S
         self._keep_secrets(())
-        with lines_about(self.folder), self._turns.mine(wait_s=wait_s):
+        with lines_about(self.folder), self._driver.mine(wait_s=wait_s):
             left = self._start_over() if fresh and self._is_of_another_session() else ()
             opened = self.view().state.opened
             self._keep_secrets(self.view().history)
@@ -317,7 +317,7 @@ class Campaign:
 
     def attending(self) -> AbstractContextManager[None]:
         """Count as one that waits, between two waits too; what runs is not ended meanwhile."""
-        return self._turns.attending()
+        return self._driver.attending()
 
     def _is_of_another_session(self) -> bool:
         """Whether other sessions began all that the ledger holds, be it readable or not."""
@@ -330,7 +330,7 @@ class Campaign:
     def _start_over(self) -> tuple[Message, ...]:
         """End what still runs of the ledger and move it aside; return what a reader should know."""
         left = tuple[Message, ...]()
-        with self._turns.none_waits() as alone:
+        with self._driver.none_waits() as alone:
             if not alone:
                 raise LedgerError(
                     f"another session is measuring in {self.folder}: end it, or let it come "
@@ -488,7 +488,7 @@ class Campaign:
             CampaignStopped: the playbook stopped the sweep.
             SubmissionError, LedgerError: a trial cannot be submitted or journalled.
         """
-        with self._turns.waiting():
+        with self._driver.waiting():
             while True:
                 try:
                     view = self.view()
@@ -517,7 +517,7 @@ class Campaign:
             LedgerError: so has the file system, or it is full.
         """
         try:
-            with lines_about(self.folder), self._turns.next() as is_mine:
+            with lines_about(self.folder), self._driver.next() as is_mine:
                 if is_mine:
                     self._take_turn()
         except (LedgerError, OSError) as error:
@@ -653,7 +653,7 @@ class Campaign:
         is_done = asked <= self._compiled or view.stopped is not None
         if step is None or is_done or self._packing.is_full(view.state):
             return False
-        with self._turns.taking_long():
+        with self._driver.taking_long():
             whole = self.study.whole().propose(view.history)
             events = step(view.state, view.pending, whole)
         if not events:

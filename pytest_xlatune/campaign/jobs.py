@@ -25,8 +25,8 @@ from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.named import executor_in
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.resources import Next
@@ -51,13 +51,13 @@ def cancel_unwaited(
         LedgerError: the ledger cannot be read or written; or an executor that has jobs in flight is
             not installed here, and the jobs of all others are ended.
     """
-    turns = Turns(folder)
+    driver = DriverLock(folder)
     if not _state_of(folder).in_flight():
         return ()
-    with turns.none_waits() as alone:
+    with driver.none_waits() as alone:
         if not alone:
             return ()
-        with turns.mine(wait_s=10.0):
+        with driver.mine(wait_s=10.0):
             return end_jobs(folder, executors=executors)
 
 

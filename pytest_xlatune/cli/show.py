@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pytest_xlatune.model.errors import ConfigError, Exit, of_command, shown
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import Document, Table
 from pytest_xlatune.report.render import csv_text, terminal
@@ -117,7 +118,7 @@ def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
 
 
 def _say(line: str, *, is_error: bool = False) -> None:
-    print(printable(line), file=sys.stderr if is_error else sys.stdout, flush=True)
+    print(printable(hide_kept(line)), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
 def refused(error: OSError) -> int:

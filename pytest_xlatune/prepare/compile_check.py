@@ -14,7 +14,6 @@ Nothing here knows pytest.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,24 +29,12 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.prepare import compilers
 from pytest_xlatune.prepare.compilers import Compiler, compiler_for
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-
-_VERSIONS_TIMEOUT_S = 60.0
-_VERSIONS = """
-from importlib import metadata
-for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "maxtext"):
-    try:
-        print(name, metadata.version(name))
-    except metadata.PackageNotFoundError:
-        pass
-"""
-
 
 # given the state, the pending trials and those of the whole study: one step's events, () when done
 CompileStep = Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]]
@@ -66,38 +53,6 @@ def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep
     compiler = compiler_for(resolved, check, resolved.cell)
     step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
     return partial(step.next, folder=folder)
-
-
-def compiled_by(compiler: Compiler) -> str:
-    """Return the versions that compile.
-
-    Raises:
-        ConfigError: the interpreter cannot be run.
-    """
-    found = ", ".join(_versions(compiler.python))
-    return f"{found or 'an unknown jaxlib'} on this machine"
-
-
-def _versions(python: str) -> tuple[str, ...]:
-    """Return what an interpreter compiles with; () where it cannot say."""
-    if not python:
-        return ()
-    try:
-        done = subprocess.run(
-            [python, "-c", _VERSIONS],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSIONS_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(
-            f"compile check: {python} cannot be run ({error}); name an interpreter that has the "
-            "JAX to compile with"
-        ) from None
-    return tuple(done.stdout.splitlines())
 
 
 _CANNOT = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
@@ -119,7 +74,6 @@ class Step:
         compiler: how they are compiled.
         profiles: all declared ones, in declared order.
         controls: so many that are identical to the baseline are measured all the same.
-        lock: of the machine; None is the one that local trials take.
     """
 
     def __init__(
@@ -128,14 +82,11 @@ class Step:
         profiles: Sequence[Profile],
         *,
         controls: int = 1,
-        lock: Path | None = None,
     ) -> None:
         self._compiler = compiler
         self._profiles = tuple(each for each in profiles if not each.is_baseline)
         self._controls = controls
-        self._lock = lock
         self._keys: dict[str, str] = {}
-        self._by = ""
         self._baseline: Program | ConfigError | None = None
         self._skipped: set[str] = set()
 
@@ -214,8 +165,7 @@ class Step:
     @property
     def by(self) -> str:
         """What compiles."""
-        self._by = self._by or compiled_by(self._compiler)
-        return self._by
+        return self._compiler.by
 
     def _identical(self, said: ProfileCompiled, number: int) -> Need:
         if number <= self._controls:
@@ -243,7 +193,7 @@ class Step:
                 baseline, memory_limit_bytes=self._compiler.memory_limit_bytes
             )
             spec = self._compiler.way(profile)
-            found = compilers.compiled(profile, spec, Path(scratch), lock=self._lock)
+            found = compilers.compiled(profile, spec, Path(scratch))
         if found.is_interrupted:
             self._skipped.add(profile.id)
             text = f"{profile.id}: compiling it was cut short, so it is measured: {found.said}"
@@ -266,9 +216,7 @@ class Step:
         """Return the baseline's program, compiled once by a process that needs it."""
         if self._baseline is None:
             try:
-                self._baseline = compilers.compiled_baseline(
-                    self._compiler.way, scratch, lock=self._lock
-                )
+                self._baseline = compilers.compiled_baseline(self._compiler.way, scratch)
             except ConfigError as error:
                 self._baseline = error
         if isinstance(self._baseline, ConfigError):
@@ -277,8 +225,7 @@ class Step:
 
     def _key(self, profile: Profile) -> str:
         if profile.id not in self._keys:
-            own = {"profile": self._compiler.way(profile).to_json()}
-            self._keys[profile.id] = digest({**_rests_on(self._compiler, self.by), **own})
+            self._keys[profile.id] = self._compiler.key_of(profile)
         return self._keys[profile.id]
 
 
@@ -289,7 +236,6 @@ class CellStep:
         compiler: how a cell is compiled; raises ConfigError where none can.
         cells: by digest.
         stage: of the trials that are answered and never submitted.
-        lock: of the machine; None is the one that local trials take.
     """
 
     def __init__(
@@ -298,13 +244,10 @@ class CellStep:
         cells: Mapping[str, Cell],
         *,
         stage: str,
-        lock: Path | None = None,
     ) -> None:
         self._compiler = compiler
         self._cells = cells
         self._stage = stage
-        self._lock = lock
-        self._by: dict[str, str] = {}
 
     def next(
         self,
@@ -324,20 +267,19 @@ class CellStep:
             return ()
         try:
             compiler = self._compiler(self._cells[trial.cell_digest])
-            by = self._by_of(compiler)
+            by, key = compiler.by, compiler.key_of(BASELINE)
         except ConfigError as error:
             return _answered(trial, CompiledMemory(said=str(error)))
         limit = compiler.memory_limit_bytes
         if limit is None:
             said = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
             return _answered(trial, CompiledMemory(said=said, by=by))
-        key = digest([_rests_on(compiler, by), trial.cell_digest])
         known = state.compiled.get(trial.arm)
         if known is not None and known.key == key and known.memory is not None:
             return _answered(trial, known.memory)
         with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
             spec = compiler.way(BASELINE)
-            found = compilers.compiled(BASELINE, spec, Path(scratch), lock=self._lock)
+            found = compilers.compiled(BASELINE, spec, Path(scratch))
         memory = _memory_of(found, limit, by)
         if found.is_interrupted:
             return _answered(trial, memory)  # another time it may have its answer
@@ -351,12 +293,6 @@ class CellStep:
             memory=memory,
         )
         return (told, *_answered(trial, memory))
-
-    def _by_of(self, compiler: Compiler) -> str:
-        named = compiler.python
-        if named not in self._by:
-            self._by[named] = compiled_by(compiler)
-        return self._by[named]
 
 
 _MEMORY_CLASSES = {
@@ -401,16 +337,6 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
         memory=memory,
     )
     return (TrialPlanned(trial=trial), TrialEnded(result=result))
-
-
-def _rests_on(compiler: Compiler, by: str) -> dict[str, Json]:
-    """Return all that the result of a compiler rests on beside the program and its settings."""
-    return {
-        "baseline": compiler.way(BASELINE).to_json(),
-        "sources": [digest(path.read_bytes().hex()) for path in compiler.sources],
-        "memory_limit_bytes": compiler.memory_limit_bytes,
-        "by": by,
-    }
 
 
 def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:

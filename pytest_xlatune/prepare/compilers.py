@@ -7,9 +7,9 @@ that no trial is disturbed. `evidence.hlo.difference` judges the program.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -45,7 +45,7 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
-from pytest_xlatune.model.redact import hide_quoted, secrets_of, secrets_of_command
+from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.stats.validity import pgle_refused
@@ -56,6 +56,44 @@ Way = Callable[[Profile], LaunchSpec]
 
 DEADLINE_S = 900
 _MAX_SOURCE = 1 << 20  # bytes of a file that holds a program
+
+
+_VERSIONS_TIMEOUT_S = 60.0
+_VERSIONS = """
+from importlib import metadata
+for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "maxtext"):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+@functools.cache
+def _versions(python: str) -> tuple[str, ...]:
+    """Return what an interpreter compiles with; () where it is not known which one does.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
+    if not python:
+        return ()
+    try:
+        done = subprocess.run(
+            [python, "-c", _VERSIONS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSIONS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"compile check: {python} cannot be run ({error}); name an interpreter that has the "
+            "JAX to compile with"
+        ) from None
+    return tuple(done.stdout.splitlines())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +111,27 @@ class Compiler:
     python: str
     sources: tuple[Path, ...] = ()
     memory_limit_bytes: int | None = None
+
+    @property
+    def by(self) -> str:
+        """The versions that compile.
+
+        Raises:
+            ConfigError: the interpreter cannot be run.
+        """
+        return f"{', '.join(_versions(self.python)) or 'an unknown jaxlib'} on this machine"
+
+    def key_of(self, profile: Profile) -> str:
+        """Return the digest of all that the result of compiling a profile rests on."""
+        return digest(
+            {
+                "baseline": self.way(BASELINE).to_json(),
+                "profile": self.way(profile).to_json(),
+                "sources": [digest(path.read_bytes().hex()) for path in self.sources],
+                "memory_limit_bytes": self.memory_limit_bytes,
+                "by": self.by,
+            }
+        )
 
 
 def check_sweep(resolved: ResolvedSweep) -> None:
@@ -178,33 +237,29 @@ def shape_of(program: Program) -> Shape:
     )
 
 
-def compiled_baseline(way: Way, root: Path, *, lock: Path | None = None) -> Program:
+def compiled_baseline(way: Way, root: Path) -> Program:
     """Compile the cell as deployed and return its program.
 
     Raises:
         ConfigError: it gives none, or its folder is used already.
     """
-    found = compiled(BASELINE, way(BASELINE), root, lock=lock)
+    found = compiled(BASELINE, way(BASELINE), root)
     if found.program is None:
         raise ConfigError(f"the cell as deployed gives no program to compare: {found.said}")
     return found.program
 
 
-def compiled(
-    profile: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None = None
-) -> Compiled:
+def compiled(profile: Profile, spec: LaunchSpec, root: Path) -> Compiled:
     """Run a spec to its end in a folder below `root` and read what it dumped.
 
     Raises:
         ConfigError: the folder is used already.
     """
     folder = root.absolute() / profile.id
-    outcome = run_in(folder, spec, lock=lock)
+    outcome = run_in(folder, spec)
     said, cause = _said(folder, outcome)
     unused = _unused_pgle(folder, profile)
     said = said or sentence(unused)
-    of_profile = secrets_of(spec.env, profile.env, profile.overrides)
-    said = hide_quoted(said, of_profile | secrets_of_command(shlex.join(spec.argv)))
     refused, no_memory = cause in _REFUSALS or unused is not None, cause in _OUT_OF_MEMORY
     took_s = (outcome.end_s or 0) - (outcome.start_s or 0)
     try:
@@ -239,7 +294,7 @@ def _unused_pgle(folder: Path, profile: Profile) -> Message | None:
     return pgle_refused(file, report.pgle_found, report.pgle_unread)
 
 
-def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outcome:
+def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
     """Run a spec to its end below the payload that trials have.
 
     Raises:
@@ -247,12 +302,11 @@ def run_in(folder: Path, spec: LaunchSpec, *, lock: Path | None = None) -> Outco
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a new folder for each compile check")
-    held = lock or machine_lock()
-    digest = write_spec(folder, spec)
+    submitted = write_spec(folder, spec)
     # inside an allocation of Slurm the payload would take itself for one of its ranks
     own = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
-        [sys.executable, "-c", _RUN, str(folder), str(held), digest],
+        [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],
         env=own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -40,7 +40,7 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
     versions,
 )
-from pytest_xlatune.ledger.turns import Turns
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import say
@@ -229,7 +229,7 @@ def import_table(
         versions=versions(),
     )
     events = [opened, *_events(rows, cell, tokens)]
-    with Turns(folder).mine(wait_s=_TURN_S):
+    with DriverLock(folder).mine(wait_s=_TURN_S):
         if (folder / LEDGER).exists():
             raise ConfigError(
                 f"{folder} holds this table already; `xlatune report {sweep}` shows it, and "

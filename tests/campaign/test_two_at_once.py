@@ -16,8 +16,8 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.executors import Request
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State, Submission, TrialStatus
@@ -185,13 +185,13 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
     first = campaign(tmp_path, ScriptedExecutor())
 
     @contextmanager
-    def watched(self: Turns, *, wait_s: float) -> Iterator[None]:
+    def watched(self: DriverLock, *, wait_s: float) -> Iterator[None]:
         waits.append(wait_s)
         yield  # the turn is the first one's, and it is not over
 
     def come(*_: object) -> tuple[Event, ...]:
         with monkeypatch.context() as patched:
-            patched.setattr(Turns, "mine", watched)
+            patched.setattr(DriverLock, "mine", watched)
             campaign(tmp_path, ScriptedExecutor())
         return ()
 
@@ -202,7 +202,7 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
         come()
     (wait_s,) = waits
     assert at_least_s <= wait_s < 3 * at_least_s
-    assert not Turns(first.folder).is_long
+    assert not DriverLock(first.folder).is_long
 
 
 class Shared(Cluster):

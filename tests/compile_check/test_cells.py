@@ -62,9 +62,7 @@ class Machine:
         self.answers: dict[str, Compiled] = {}
         monkeypatch.setattr(compiling, "compiled", self._compiled)
 
-    def _compiled(
-        self, each: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None
-    ) -> Compiled:
+    def _compiled(self, each: Profile, spec: LaunchSpec, root: Path) -> Compiled:
         (size,) = spec.argv
         self.made.append(size)
         program = msgspec.structs.replace(PROGRAM, memory_bytes=int(float(size) * GIB))

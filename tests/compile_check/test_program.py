@@ -45,6 +45,11 @@ assert sys.argv[2] == "1", "one step is enough"
 """
 
 
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+
+
 def stand_in(folder: Path, deployed: str = "") -> Way:
     (folder / "trainer.py").write_text(TRAINER, encoding="utf-8")
     launcher = CommandLauncher(
@@ -57,15 +62,15 @@ def stand_in(folder: Path, deployed: str = "") -> Way:
 
 
 def test_each_profile_is_compiled_and_judged(tmp_path: Path) -> None:
-    way, root, lock = stand_in(tmp_path), tmp_path / "kept", tmp_path / "lock"
-    judge = judge_of(compiled_baseline(way, root, lock=lock), memory_limit_bytes=None)
+    way, root = stand_in(tmp_path), tmp_path / "kept"
+    judge = judge_of(compiled_baseline(way, root), memory_limit_bytes=None)
     profiles = (
         profile("ag", "--xla_gpu_all_gather_combine_threshold_bytes=1"),
         profile("rs", "--xla_gpu_reduce_scatter_combine_threshold_bytes=1"),
         profile("warp", "--xla_warp=1"),
         profile("hopeless", "--xla_hopeless=1"),
     )
-    found = {each.id: judge.judge(compiled(each, way(each), root, lock=lock)) for each in profiles}
+    found = {each.id: judge.judge(compiled(each, way(each), root)) for each in profiles}
     assert {name: each.cls for name, each in found.items()} == {
         "ag": CompileClass.PROGRAM,
         "rs": CompileClass.IDENTICAL,
@@ -76,13 +81,13 @@ def test_each_profile_is_compiled_and_judged(tmp_path: Path) -> None:
     assert found["hopeless"].sentence == "no luck"
     assert found["rs"].took_s > 0
     with pytest.raises(ConfigError, match="name a new folder"):
-        compiled(profiles[0], way(profiles[0]), root, lock=lock)
+        compiled(profiles[0], way(profiles[0]), root)
 
 
 def test_a_baseline_that_does_not_compile_ends_the_check(tmp_path: Path) -> None:
     way = stand_in(tmp_path, "--xla_hopeless=1")
     with pytest.raises(ConfigError, match="as deployed gives no program to compare: no luck"):
-        compiled_baseline(way, tmp_path / "kept", lock=tmp_path / "lock")
+        compiled_baseline(way, tmp_path / "kept")
 
 
 # the text of what makes the state is ten times that of the step
@@ -107,10 +112,10 @@ def test_the_step_of_an_own_trainer_is_compared_whatever_its_name(tmp_path: Path
     (tmp_path / "train.py").write_text(OWN_TRAINER, encoding="utf-8")
     launcher = CommandLauncher(argv=(sys.executable, str(tmp_path / "train.py"), "{steps}"))
     way = by_trainer(launcher, Cell(model_tag="m", parallelism=Parallelism.parse("DP=1")))
-    root, lock = tmp_path / "kept", tmp_path / "lock"
-    judge = judge_of(compiled_baseline(way, root, lock=lock), memory_limit_bytes=None)
+    root = tmp_path / "kept"
+    judge = judge_of(compiled_baseline(way, root), memory_limit_bytes=None)
     off = profile("fusion-off", "--xla_disable_hlo_passes=fusion")
-    assert judge.judge(compiled(off, way(off), root, lock=lock)).cls is CompileClass.PROGRAM
+    assert judge.judge(compiled(off, way(off), root)).cls is CompileClass.PROGRAM
     assert read_program(root / "baseline-deployed").module == "jit_step"
     made = [*root.glob("baseline-deployed/xla_dump/*.jit_make.cpu_after_optimizations.txt")]
     assert len(made) == 1
@@ -120,7 +125,7 @@ def test_a_trainer_that_compiles_no_program_of_jax_is_not_said_to_fail(tmp_path:
     launcher = CommandLauncher(argv=(sys.executable, "-c", "print('done')", "{steps}"))
     way = by_trainer(launcher, Cell(model_tag="m", parallelism=Parallelism.parse("DP=1")))
     with pytest.raises(ConfigError, match=r"gives no program to compare: .*xla_dump"):
-        compiled_baseline(way, tmp_path / "kept", lock=tmp_path / "lock")
+        compiled_baseline(way, tmp_path / "kept")
 
 
 def test_a_number_of_controls_is_refused_below_none() -> None:
@@ -146,7 +151,6 @@ SWEEP = msgspec.structs.replace(
 def test_the_quickstart_is_compiled_through_its_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
     sweep = tmp_path / "test_few.py"
     path = str(ROOT / "sweeps" / "test_quickstart.py")
     sweep.write_text(QUICKSTART.format(path=path), encoding="utf-8")
@@ -178,7 +182,6 @@ SWEEP = Sweep(
 def test_a_plan_compiles_when_it_is_asked_to_and_keeps_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
     monkeypatch.setenv("COLUMNS", "200")
     trainer, sweep = tmp_path / "trainer.py", tmp_path / "test_few.py"
     trainer.write_text(TRAINER, encoding="utf-8")

@@ -88,12 +88,12 @@ def outcome(each: Profile) -> Compiled:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
 
-    def compiled(each: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None) -> Compiled:
+    def compiled(each: Profile, spec: LaunchSpec, root: Path) -> Compiled:
         made.append(each.id)
         return Compiled(profile=each, program=PROGRAM) if each.is_baseline else outcome(each)
 
     monkeypatch.setattr(compiling, "compiled", compiled)
-    monkeypatch.setattr("pytest_xlatune.prepare.compile_check._versions", lambda _: ("jaxlib 1",))
+    monkeypatch.setattr("pytest_xlatune.prepare.compilers._versions", lambda _: ("jaxlib 1",))
     return made
 
 
@@ -243,9 +243,7 @@ def test_what_a_program_rests_on_makes_it_compiled_again(
     if change == "source":
         (tmp_path / "step.py").write_text("def step(): return 1\n", encoding="utf-8")
     elif change == "versions":
-        monkeypatch.setattr(
-            "pytest_xlatune.prepare.compile_check._versions", lambda _: ("jaxlib 9",)
-        )
+        monkeypatch.setattr("pytest_xlatune.prepare.compilers._versions", lambda _: ("jaxlib 9",))
     elif change == "memory":
         said["memory_limit_bytes"] = 1 << 36
     else:
@@ -305,7 +303,7 @@ def test_a_baseline_that_does_not_compile_is_tried_once(
 ) -> None:
     made = []
 
-    def compiled(each: Profile, spec: LaunchSpec, root: Path, *, lock: Path | None) -> Compiled:
+    def compiled(each: Profile, spec: LaunchSpec, root: Path) -> Compiled:
         made.append(each.id)
         return Compiled(profile=each, program=None, said="no luck")
 

@@ -22,8 +22,8 @@ from pytest_xlatune import owned
 from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.now import Now, write_now
-from pytest_xlatune.ledger.turns import Turns
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
@@ -552,7 +552,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
     people.ann.does(lambda: Ledger(cell / LEDGER).append(note, at_s=1.0), umask=0o077)
 
     def takes_a_turn() -> None:
-        turns = Turns(cell)
+        turns = DriverLock(cell)
         with turns.attending(), turns.mine(wait_s=1.0), turns.taking_long():
             write_now(cell, Now(at_s=1.0))
         with turns.next() as is_mine:
@@ -604,13 +604,13 @@ def test_a_ledger_that_was_begun_without_the_word_stays_closed_and_that_is_said(
 ) -> None:
     project = people.project(mode=0o2755)
     cell = people.ann.does(opened(project))
-    people.ann.does(lambda: Turns(cell).attending().__enter__())
+    people.ann.does(lambda: DriverLock(cell).attending().__enter__())
     assert people.ann.does(opened(project, "group")) == cell
     assert (modes(cell), cell.stat().st_gid) == ("2770", people.team)
 
     def goes_on() -> None:
         owned.trust_group(project / ".xlatune")
-        Turns(cell).attending().__enter__()
+        DriverLock(cell).attending().__enter__()
 
     said = people.ben.does(goes_on)
     assert f"{cell / 'waiters.lock'} is closed to you: user {people.ann.name} made it" in said

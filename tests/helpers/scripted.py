@@ -12,7 +12,7 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.executors import Executor, Request, Resumed
-from pytest_xlatune.ledger.turns import Turns
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
@@ -27,7 +27,7 @@ from tests.helpers.resolved import campaign_of
 
 def make_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look but shortly whether another session waits."""
-    looks = Turns.none_waits.__wrapped__  # type: ignore[attr-defined]
+    looks = DriverLock.none_waits.__wrapped__  # type: ignore[attr-defined]
     monkeypatch.setitem(looks.__kwdefaults__, "patience_s", 0.1)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.ledger import Ledger, word_of
-from pytest_xlatune.ledger.turns import Turns
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.plugin.controller import Controller
@@ -150,18 +150,18 @@ def test_a_table_that_is_imported_at_the_same_time_is_imported_once(
         "tokens": 512.0,
     }
     rows = importing.read_table(TABLE, where="table.csv")
-    mine = Turns.mine
+    mine = DriverLock.mine
     others: list[Path] = []
 
     @contextmanager
-    def later(self: Turns, *, wait_s: float) -> Iterator[None]:
+    def later(self: DriverLock, *, wait_s: float) -> Iterator[None]:
         """Give the turn when another process has had it, and imported the table."""
-        monkeypatch.setattr(Turns, "mine", mine)
+        monkeypatch.setattr(DriverLock, "mine", mine)
         others.append(importing.import_table(rows, **said))
         with mine(self, wait_s=wait_s):
             yield
 
-    monkeypatch.setattr(Turns, "mine", later)
+    monkeypatch.setattr(DriverLock, "mine", later)
     with pytest.raises(ConfigError, match="holds this table already"):
         importing.import_table(rows, **said)
     (folder,) = others

@@ -28,8 +28,8 @@ _NONE = 0  # no process drives
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
-class Turns:
-    """The turns of one folder."""
+class DriverLock:
+    """Which process drives the campaign of one folder, a turn at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

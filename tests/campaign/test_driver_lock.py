@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.ledger.turns import Turns
+from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.model.errors import LedgerError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pytest_xlatune.ledger.turns import Turns
-turns = Turns(Path(sys.argv[1]))
+from pytest_xlatune.ledger.driver_lock import DriverLock
+turns = DriverLock(Path(sys.argv[1]))
 with getattr(turns, sys.argv[2])(**({"wait_s": 60} if sys.argv[2] == "mine" else {})) as given:
     print("holding", given, flush=True)
     time.sleep(600)
@@ -40,7 +40,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def test_the_only_process_always_has_the_next_turn(tmp_path: Path) -> None:
-    turns = Turns(tmp_path)
+    turns = DriverLock(tmp_path)
     for _ in range(3):
         with turns.next() as is_mine:
             assert is_mine
@@ -49,7 +49,7 @@ def test_the_only_process_always_has_the_next_turn(tmp_path: Path) -> None:
 def test_a_turn_that_is_being_taken_is_not_given_twice(tmp_path: Path) -> None:
     process = other(tmp_path, "next")
     try:
-        with Turns(tmp_path).next() as is_mine:
+        with DriverLock(tmp_path).next() as is_mine:
             assert not is_mine
     finally:
         end(process)
@@ -59,10 +59,10 @@ def test_a_killed_driver_is_silent_and_then_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence_s = 3600.0  # however long this machine takes to get here, it was a moment
-    monkeypatch.setattr("pytest_xlatune.ledger.turns.SILENCE_S", silence_s)
+    monkeypatch.setattr("pytest_xlatune.ledger.driver_lock.SILENCE_S", silence_s)
     process = other(tmp_path, "next")
     end(process)
-    turns = Turns(tmp_path)
+    turns = DriverLock(tmp_path)
     with turns.next() as is_mine:
         assert not is_mine
     old_s = time.time() - silence_s - 1
@@ -75,12 +75,12 @@ def test_a_clock_that_jumps_back_stops_no_process(tmp_path: Path) -> None:
     (tmp_path / "turn.beat").write_text("1\n", encoding="utf-8")
     future_s = time.time() + 3600
     os.utime(tmp_path / "turn.beat", (future_s, future_s))
-    with Turns(tmp_path).next() as is_mine:
+    with DriverLock(tmp_path).next() as is_mine:
         assert is_mine
 
 
 def test_who_stops_waiting_hands_over_at_once(tmp_path: Path) -> None:
-    turns = Turns(tmp_path)
+    turns = DriverLock(tmp_path)
     with turns.waiting(), turns.next() as is_mine:
         assert is_mine
     assert (tmp_path / "turn.beat").read_text(encoding="utf-8") == "0\n"
@@ -91,11 +91,11 @@ def test_mine_waits_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
     try:
         with (
             pytest.raises(LedgerError, match="in use by another process"),
-            Turns(tmp_path).mine(wait_s=0.2),
+            DriverLock(tmp_path).mine(wait_s=0.2),
         ):
             pass
         process.send_signal(signal.SIGKILL)
-        with Turns(tmp_path).mine(wait_s=60):
+        with DriverLock(tmp_path).mine(wait_s=60):
             pass
     finally:
         end(process)
@@ -105,13 +105,13 @@ def test_an_unwritable_folder_is_one_clear_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with (
         pytest.raises(LedgerError, match="choose a work directory"),
-        Turns(tmp_path / "file" / "below").mine(wait_s=0.1),
+        DriverLock(tmp_path / "file" / "below").mine(wait_s=0.1),
     ):
         pass
 
 
 def test_a_process_waits(tmp_path: Path) -> None:
-    turns = Turns(tmp_path)
+    turns = DriverLock(tmp_path)
     process = other(tmp_path, "waiting")
     try:
         with turns.none_waits(patience_s=0.2) as alone:

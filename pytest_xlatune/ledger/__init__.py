@@ -704,7 +704,7 @@ class Ledger:
 # was changed in them would be another trial, another cell or another environment
 _NAMES = frozenset(
     {
-        *("allocation", "arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
+        *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
         *("comment", "declared", "devices", "dump", "field", "files", "flags", "job_ids", "key"),
         *("kinds", "later", "limit", "name", "nodes", "pgle", "profile", "program", "resumed"),
         *("run", "same_as", "session", "source", "study", "submission", "suspects", "sweep"),

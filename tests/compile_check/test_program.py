@@ -149,7 +149,7 @@ SWEEP = msgspec.structs.replace(
 @pytest.mark.jax
 @pytest.mark.part("programs")
 def test_the_quickstart_is_compiled_through_its_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = tmp_path / "test_few.py"
     path = str(ROOT / "sweeps" / "test_quickstart.py")

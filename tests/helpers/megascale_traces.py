@@ -43,8 +43,6 @@ class Made:
     copies: list[tuple[int, int, str]] = field(default_factory=list)
     ops: list[tuple[int, str, str, int, int]] = field(default_factory=list)
     module_ns: int = 5 * MS
-    others: int = 0  # events of another line of the host
-    among: int = 0  # other events on the lines of workers
     is_text: bool = False  # labels in full, not by reference
 
     def data(self) -> bytes:
@@ -87,12 +85,7 @@ class Made:
         for start, dur, size in self.copies:
             copied = event("MegaScale: Memory Copy", start, dur, stat("size", size))
             lines[workers[0]].append(copied)
-        for at in range(self.among):
-            other = event(f"MegaScale: Send Finished {at % 9}", at * 40, 30)
-            lines[workers[at % 4]].append(other)
-        for at in range(self.others):
-            lines["python"].append(event(f"$call {at % 50}", at * 40, 30))
-        stamps = {name: EPOCH_NS + 13 * at for at, name in enumerate(("python", *workers))}
+        stamps = {name: EPOCH_NS + 13 * at for at, name in enumerate(workers, 1)}
         body = msg(2, b"/host:CPU")
         for name, events in lines.items():
             shift = stamps.get(name, EPOCH_NS) - EPOCH_NS

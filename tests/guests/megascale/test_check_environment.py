@@ -72,3 +72,8 @@ def test_this_host_is_read_and_wrong_input_is_one_message(
     assert main(["megascale", "--check-env", str(out)]) == 2
     assert main(["megascale", "--check-env", str(tmp_path / "no")]) == 2
     assert main(["megascale"]) == 2
+
+
+def test_a_number_of_thousands_of_digits_is_no_value() -> None:
+    names = ("jax", "tcp_rmem", "mtu.eth0", "hystart_detect")
+    assert not any(each.is_good for each in check(dict.fromkeys(names, "9" * 5000)))

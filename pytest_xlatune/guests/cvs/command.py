@@ -18,7 +18,7 @@ from pytest_xlatune.cli import (
     show_json,
     write_files,
 )
-from pytest_xlatune.cli.running import jobs_of
+from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.guests.cvs.files import (
     asked_of,
     given_values,
@@ -34,9 +34,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.prepare.compilers import check_sweep
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.tasks import new_session_id
-from pytest_xlatune.tasks.live import Feed
-from pytest_xlatune.tasks.runs import Runs, calibrate
+from pytest_xlatune.tasks.runs import calibrate
 
 _WIDTH = 100
 _LINES = {
@@ -136,22 +134,15 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     }
     file = read_cvs_file(path, **given, needs_digest=asked.needs_digest)
     file.refuse_open()
-    session, found, written = new_session_id(), {}, ""
+    found, written = {}, ""
     for cell in file.cells:
         sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
         resolved = sweep.resolve(options.said)
         study = resolved.calibration(arguments.jobs)
         check_sweep(resolved)
-        folder = options.workdir / resolved.folder
-        feed = Feed(folder, session_id=session)
-        with jobs_of(folder), Runs(options, session=session) as runs:
+        with trials_of(resolved, options) as (runs, tick):
             campaign = runs.open(resolved, study)
-            written = calibrate(
-                campaign,
-                lambda feed=feed: show(  # type: ignore[misc]
-                    landed.line for landed in feed.landed() if landed.line
-                ),
-            ).written
+            written = calibrate(campaign, tick).written
         found[cell.name] = least_values(campaign)
         show(f"{cell.name}: {each.words}" for each in found[cell.name])
     beside = path if file.generation == "1" else threshold_file(path, file.threshold_name)

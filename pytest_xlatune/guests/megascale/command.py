@@ -6,10 +6,8 @@ Logs are read without a ledger: files, folders of them, gzipped ones.
 from __future__ import annotations
 
 import argparse
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,6 +19,7 @@ from pytest_xlatune.guests.megascale.environment import check, of_this_host, par
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.tasks.files import STDIN, chunks_of
 
 _ROWS = 12  # of a table of states
@@ -50,28 +49,30 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         return _check_environment(arguments.check_env)
     if not arguments.logs:
         raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
-    read: list[MegascaleLog] = []
+    read: dict[Path, MegascaleReport] = {}
     exit_code = 0
     for path in files_of(arguments.logs):
         try:
-            read.append(read_megascale(path))
+            read[path] = read_megascale(path)
         except ConfigError as error:
             exit_code = complain([str(error)])
+    digests = [each for report in read.values() for each in report.digests]
     if arguments.json:
-        show_json(megascale_json(read))
+        # one document for the logs of a job: all digests, and the first trigger
+        triggers = (report.trigger for report in read.values() if report.trigger)
+        trigger = msgspec.to_builtins(next(triggers, None))
+        found = [each.to_json() for each in digests]
+        show_json({"schema": SCHEMA, "digests": found, "trigger": trigger})
         return exit_code
-    told = False
-    for each in read:
-        lines = list(report_lines(str(each.path), each.report))
-        told = told or bool(lines)
-        show(lines)
-    chips = accused_chips(read)
+    told = [line for path, report in read.items() for line in report_lines(str(path), report)]
+    show(told)
+    chips = accused_chips(digests)
     # one digest proves no bad chip: XLA or a Pallas kernel may be at fault
-    if chips and sum(len(each.report.digests) for each in read) > 1:
+    if chips and len(digests) > 1:
         show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
-        show([f"  {host}: {count} digest{'s' if count != 1 else ''}" for host, count in chips])
+        show([f"  {host}: {counted(count, 'digest')}" for host, count in chips])
     if not told:
-        show([f"no Megascale digest in {len(read)} file{'s' if len(read) != 1 else ''}"])
+        show([f"no Megascale digest in {counted(len(read), 'file')}"])
     return exit_code
 
 
@@ -163,17 +164,9 @@ def _state(each: TpuState) -> str:
     launch = "" if each.launch_id is None else f"launch {each.launch_id}, "
     computation = f" in {each.computation}" if each.computation else ""
     hosts = ", ".join(each.hosts[:_HOSTS]) + (", ..." if len(each.hosts) > _HOSTS else "")
-    cores = f"{each.cores} core{'s' if each.cores != 1 else ''}"
+    cores = counted(each.cores, "core")
     where = f"{place} {each.hlo or ''}{computation}".rstrip()
     return f"{cores} at {launch}{where}: {hosts}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegascaleLog:
-    """A log and what it tells of Megascale."""
-
-    path: Path
-    report: MegascaleReport
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -184,55 +177,40 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     """
     for path in paths:
         if path.is_dir():
-            for folder, names, files in os.walk(path):
-                names.sort()
-                below = (Path(folder, each) for each in sorted(files))
-                yield from (each for each in below if each.is_file())
+            yield from (each for each in sorted(path.rglob("*")) if each.is_file())
         elif path == STDIN or path.exists():
             yield path
         else:
             raise ConfigError(f"{path}: no such file; name the log of a job, or a folder of logs")
 
 
-def read_megascale(path: Path) -> MegascaleLog:
+def read_megascale(path: Path) -> MegascaleReport:
     """Read one log in constant memory; gzip is known by its first bytes, `-` is the standard input.
 
     Raises:
         ConfigError: it cannot be read.
     """
     reader = MegascaleReader()
-    notes: list[str] = []
     try:
-        for chunk in chunks_of(path, notes):
+        for chunk in chunks_of(path, []):
             reader.feed(chunk)
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(f"{path} cannot be read: {why}; name the log of a job") from None
     reader.close()
-    return MegascaleLog(path=path, report=reader.report())
+    return reader.report()
 
 
-def accused_chips(logs: Iterable[MegascaleLog]) -> list[tuple[str, int]]:
+def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
     """Return each host that digests accuse of a bad chip, with how many do; the most first.
 
     Copies of one digest in several logs count once.
     """
     counts: Counter[str] = Counter()
     seen: list[Json] = []
-    for digest in (each for log in logs for each in log.report.digests):
+    for digest in digests:
         said = {name: value for name, value in digest.to_json().items() if name != "line"}
         if digest.cls is FailureClass.TPU_CHIP and said not in seen:
             seen.append(said)
             counts.update({str(each) for each in digest.culprits})
     return counts.most_common()
-
-
-def megascale_json(logs: Iterable[MegascaleLog]) -> Json:
-    """Return one document for the logs of a job: all digests, and the first trigger."""
-    found = list(logs)
-    triggers = [each.report.trigger for each in found if each.report.trigger]
-    return {
-        "schema": SCHEMA,
-        "digests": [digest.to_json() for each in found for digest in each.report.digests],
-        "trigger": msgspec.to_builtins(triggers[0]) if triggers else None,
-    }

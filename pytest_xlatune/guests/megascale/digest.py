@@ -260,14 +260,6 @@ class MegascaleReport:
     trigger: Trigger | None = None
     sightings: tuple[SeenLine, ...] = ()
 
-    def to_json(self) -> Json:
-        """Return the JSON document of `xlatune megascale`."""
-        return {
-            "schema": SCHEMA,
-            "digests": [each.to_json() for each in self.digests],
-            "trigger": msgspec.to_builtins(self.trigger),
-        }
-
 
 def cause_of_word(word: str) -> Cause | None:
     """Return the cause that libtpu calls so, in any of its versions."""

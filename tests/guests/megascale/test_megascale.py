@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_xlatune.guests import megascale as package
@@ -146,17 +147,14 @@ def test_a_decoy_names_nothing(text: str) -> None:
 
 def test_a_trigger_and_consequences_are_told() -> None:
     report = read(f"{TRIGGER}\n7: {INDUCED}\n{PREFIX}{INDUCED}\n")
-    assert report.to_json() == {
-        "schema": 1,
-        "digests": [],
-        "trigger": {
-            "launch_id": 13650,
-            "graphs": 4,
-            "completed": 100,
-            "step_globally_in_progress": True,
-            "timeout": "1m",
-            "line": 1,
-        },
+    assert report.digests == ()
+    assert msgspec.to_builtins(report.trigger) == {
+        "launch_id": 13650,
+        "graphs": 4,
+        "completed": 100,
+        "step_globally_in_progress": True,
+        "timeout": "1m",
+        "line": 1,
     }
     [sighting] = report.sightings
     assert (sighting.known.kind, sighting.count) == ("induced", 2)

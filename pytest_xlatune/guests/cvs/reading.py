@@ -219,7 +219,8 @@ def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
 
 
 _IMAGES = (("config", "container_image"), ("container", "image"))
-_PINNED = re.compile(r".*@sha256:[0-9a-f]{64}")
+# rocm/jax:26.4@sha256:0f...   sha256:0f...
+_PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 
 
 def _open_items(

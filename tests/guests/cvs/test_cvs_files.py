@@ -70,6 +70,8 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["config.nccl_socket_ifname", "sample: eno0", "nccl_ib_hca"]),
     ("an image of a tag alone", "1", {"config/nnodes": "1"}, "", 2,
      ["config.container_image: the image with its digest, NAME@sha256:HEX"]),
+    ("an image by its digest alone", "1",
+     {**ONE_NODE, "config/container_image": IMAGE.partition("@")[2]}, "", 0, ["image sha256:0"]),
     ("an image of a tag alone in 4", "4", {**DISTRIBUTED, "container/image": "example/i:1"}, "", 2,
      ["container.image: the image with its digest"]),
     ("four of generation 4", "4", {}, "", 2, ["container.image", "NCCL_IB_HCA", "threshold_json"]),

@@ -33,12 +33,12 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import hidden
+from pytest_xlatune.model.errors import known_secrets
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
-from pytest_xlatune.model.redact import HIDDEN, is_secret
+from pytest_xlatune.model.redact import HIDDEN, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import (
     Action,
@@ -375,8 +375,9 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     if fatal is None:
         return None
     # the ledger keeps the fatal line as it may be shown
-    seen = (fatal.cls, hidden(fatal.detail))
-    found = (each for each in findings if (each.cls, hidden(each.detail)) == seen)
+    secrets = known_secrets()
+    seen = (fatal.cls, hide_quoted(fatal.detail, secrets))
+    found = (each for each in findings if (each.cls, hide_quoted(each.detail, secrets)) == seen)
     return next((each for each in found if each.action is not Action.NONE), None)
 
 

@@ -32,7 +32,12 @@ from filelock import FileLock
 from pytest_xlatune import owned
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError, hidden
+from pytest_xlatune.model.errors import (
+    LedgerError,
+    UnreadableLedgerError,
+    XlatuneError,
+    known_secrets,
+)
 from pytest_xlatune.model.failure import CompileClass, FailureClass
 from pytest_xlatune.model.message import Message, say, verbatim
 from pytest_xlatune.model.record import (
@@ -45,6 +50,7 @@ from pytest_xlatune.model.record import (
     explained,
     read_json,
 )
+from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -714,28 +720,36 @@ _NAMES = frozenset(
 _OF_MESSAGE = frozenset({"text", "values", "code"})
 
 
-def without_secrets(data: Json) -> Json:
+def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
     """Return JSON of ours without what no text may show: logs and schedulers quote what they like.
 
-    The texts of messages are ours, their values may be quoted.
+    The texts of messages are ours, their values may be quoted. `secrets` are those that this
+    process knows.
     """
+    secrets = known_secrets() if secrets is None else secrets
     if isinstance(data, str):
-        return hidden(data)
+        return hide_quoted(data, secrets)
     if isinstance(data, list):
-        return [without_secrets(each) for each in data]
+        return [without_secrets(each, secrets) for each in data]
     if not isinstance(data, dict):
         return data
     if "text" in data and data.keys() <= _OF_MESSAGE:
         values = data.get("values")
         if not isinstance(values, dict):
             return data
-        return data | {"values": {name: without_secrets(each) for name, each in values.items()}}
-    return {name: each if name in _NAMES else without_secrets(each) for name, each in data.items()}
+        return data | {
+            "values": {name: without_secrets(each, secrets) for name, each in values.items()}
+        }
+    return {
+        name: each if name in _NAMES else without_secrets(each, secrets)
+        for name, each in data.items()
+    }
 
 
 def _line(event: Event, at_s: float) -> bytes:
+    secrets = known_secrets()
     told = {
-        name: each if name in _NAMES else without_secrets(each)
+        name: each if name in _NAMES else without_secrets(each, secrets)
         for name, each in event.to_json().items()
     }
     data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **told}

@@ -97,15 +97,15 @@ def hide_secrets_of(environ: Mapping[str, str]) -> None:
     _environs[:] = [environ]
 
 
-def hidden(text: str) -> str:
-    """Return a text without the secrets that this process knows from its sweeps, or sees."""
+def known_secrets() -> frozenset[str]:
+    """Return the values that no text may show, as far as this process knows or sees them."""
     environs = (_secrets_of(frozenset(each.items())) for each in _environs)
-    return redact.hide_quoted(text, redact.kept_secrets().union(*environs))
+    return redact.kept_secrets().union(*environs)
 
 
 def shown(text: str) -> str:
     """Return a text as a person may see it: without secrets, and without what steers a terminal."""
-    return texts.printable(hidden(text))
+    return texts.printable(redact.hide_quoted(text, known_secrets()))
 
 
 @functools.lru_cache(maxsize=4)

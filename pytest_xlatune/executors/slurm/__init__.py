@@ -104,6 +104,11 @@ class OnSlurm(Executor):
         self._run = run
         self._sleep = sleep
 
+    @property
+    def _own(self) -> str:
+        """The id of the allocation around this session; "" where trials are jobs of their own."""
+        return ""
+
     def resume(self, nodes: Sequence[str]) -> Resumed:
         """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
         return resume_nodes(nodes, run=self._run, sleep=self._sleep)
@@ -132,8 +137,15 @@ class OnSlurm(Executor):
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> Sight:
-        """Ask the nodes by one short srun; see `look`."""
-        return look(paths, checks=checks, nodelist=nodelist, options=options, run=self._run)
+        """Ask the nodes by one short srun, a step of the allocation inside one; see `look`."""
+        return look(
+            paths,
+            checks=checks,
+            nodelist=nodelist,
+            options=options,
+            allocation=self._own,
+            run=self._run,
+        )
 
 
 class SlurmExecutor(OnSlurm):

@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune import owned
-from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, Sight, payload
+from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
     read_claim,
@@ -42,7 +42,6 @@ from pytest_xlatune.executors.slurm import (
     SHOWN_DIGEST,
     OnSlurm,
     arguments_of,
-    look,
     site_options,
 )
 from pytest_xlatune.executors.slurm._commands import (
@@ -324,24 +323,6 @@ class AllocationExecutor(OnSlurm):
         """Say nothing: in one's own allocation other jobs are no trouble."""
         del nodelist
         return ""
-
-    def look(
-        self,
-        paths: Sequence[str],
-        *,
-        checks: Sequence[tuple[str, str]],
-        nodelist: Sequence[str],
-        options: Mapping[str, str],
-    ) -> Sight:
-        """Ask the nodes by a step of the allocation."""
-        return look(
-            paths,
-            checks=checks,
-            nodelist=nodelist,
-            options=options,
-            allocation=self._own,
-            run=self._run,
-        )
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the words of the step."""

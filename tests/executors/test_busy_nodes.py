@@ -40,7 +40,7 @@ def test_a_look_during_which_another_process_begins_is_taken_again(
     campaign = SimpleNamespace(
         view=lambda: view,
         conclude=lambda: SimpleNamespace(verdicts=()),
-        setup=SimpleNamespace(folder=None),
+        folder=None,
     )
     monkeypatch.setattr(session, "campaign", lambda _: campaign)
     monkeypatch.setattr(preflight, "look", look)
@@ -85,7 +85,7 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
     campaign = SimpleNamespace(
         view=lambda: view,
         conclude=lambda: SimpleNamespace(verdicts=verdicts),
-        setup=SimpleNamespace(folder=None),
+        folder=None,
     )
 
     def look_at_flags(these: list[Profile], *_: object, taken: set[str], **__: Any) -> Preflight:

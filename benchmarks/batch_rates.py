@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import pages
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.failure import FailureClass
@@ -53,7 +54,7 @@ class World:
 
     sigma: float = 0.006
     bad_jobs: float = 0.0
-    # "exact", "compiled": exact, and no larger size is tried, "asked": by the study, of a compiler
+    # "asked": by the study, of a compiler
     estimate: str = "rough"
     calibrated: bool = True  # whether the study is told the noise
     budget: int = 60
@@ -72,8 +73,6 @@ WORLDS = (
     World(sigma=0.006),
     World(sigma=0.010, bad_jobs=0.03),
     World(estimate="exact"),
-    World(estimate="compiled"),
-    World(sigma=0.010, bad_jobs=0.03, estimate="compiled"),
     World(estimate="asked"),
     World(sigma=0.010, bad_jobs=0.03, estimate="asked"),
     World(calibrated=False),
@@ -109,13 +108,11 @@ def curve(random: np.random.Generator) -> Curve:
 def study_of(world: World, found: Curve) -> BatchStudy:
     """Return the study as a user declares it for that curve."""
     sigma = world.sigma if world.calibrated else None
-    if world.estimate in ("rough", "asked"):
-        asked = BatchSize(ceiling=found.estimate, sigma=sigma, largest=160)
-    elif world.estimate == "exact":
-        asked = BatchSize(ceiling=found.ceiling, sigma=sigma, largest=160)
-    else:
-        asked = BatchSize(compiled_ceiling=found.ceiling, sigma=sigma)
-    handed = asked_of(CELL, world.budget)
+    ceiling = found.ceiling if world.estimate == "exact" else found.estimate
+    start = None if world.estimate == "asked" else max(0.75 * ceiling, 1.0)
+    asked = BatchSize(start=start, sigma=sigma, largest=160)
+    own = max(0.75 * ceiling, 1.0)  # the size of the sweep, which compiled memory may do without
+    handed = asked_of(replace(CELL, per_device_batch_size=own), world.budget)
     return asked.study(dataclasses.replace(handed, asks_compiler=world.estimate == "asked"))
 
 
@@ -221,7 +218,7 @@ def run_one(world: World, number: int) -> Counter[str]:
         seen=random.uniform(0.95, 1.0) if world.estimate == "asked" else 1.0,
     )
     found, record = run_to_end(world, study, truth, random)
-    if record.largest and record.unfit and world.estimate not in ("compiled", "asked"):
+    if record.largest and record.unfit and world.estimate != "asked":
         low, high = float(record.largest), float(record.unfit)
         found["ceilings"] = 1
         found["ceiling held"] = int(low <= curved.ceiling < high)
@@ -236,25 +233,9 @@ class Pairs(World):
     """Pairs of a size and a remat policy."""
 
     steps: tuple[float, float] = (0.02, 0.12)  # log TGS that a later policy gains at a size
-    every: bool = False  # whether each pair that fits is run
-    what: str = "faster"
-
-    @property
-    def how(self) -> str:
-        """What the study does, as the table says it."""
-        return "every pair" if self.every else "search"
 
 
-_ANY = {"steps": (-0.06, 0.08), "what": "in any order"}
-_WRONG = {"steps": (-0.04, -0.01), "what": "slower"}
-_NOISY = {"sigma": 0.010, "bad_jobs": 0.03}
-PAIRS = (
-    Pairs(every=True),
-    Pairs(),
-    Pairs(**_NOISY),
-    Pairs(**_ANY),
-    Pairs(**_WRONG),
-)
+PAIRS = (Pairs(), Pairs(sigma=0.010, bad_jobs=0.03))
 
 
 def run_pairs(world: Pairs, number: int) -> Counter[str]:
@@ -269,9 +250,7 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
     odd = random.uniform(0, 0.02) if random.random() < 0.5 else 0.0
     asked = BatchSize(
         sigma=world.sigma if world.calibrated else None,
-        sizes=tuple(range(1, math.floor(most) + 2)) if world.every else (),
-        start=None if world.every else max(1.0, float(round(most * random.uniform(0.2, 0.8)))),
-        largest=None if world.every else 48,
+        sizes=tuple(range(1, math.floor(most) + 2)),
         by="remat_policy",
         by_values=POLICIES,
     )
@@ -326,7 +305,7 @@ def pair_row(world: Pairs, studies: int) -> str:
     means = [f"{total[name] / studies:.1f}" for name in ("fitting", "compiled", "jobs", "oom")]
     shares = [f"{100 * total[name] / studies:.1f}" for name in ("above 1", "above 3", "held")]
     lost = f"{total['loss millionths'] / studies / 1e4:.2f}"
-    cells = (world.words, world.what, world.how, *means, lost, *shares)
+    cells = (world.words, *means, lost, *shares)
     return f"| {' | '.join(cells)} |"
 
 
@@ -335,8 +314,6 @@ def pair_table(studies: int) -> str:
     heads = (
         *(
             "noise of one job",
-            "later policies are",
-            "runs",
             "pairs that fit, mean",
             "compilations, mean",
         ),

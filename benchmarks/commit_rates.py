@@ -20,13 +20,12 @@ import pages
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.commit_check import (
     Commits,
     CommitsRecord,
     CommitStudy,
-    CommitWord,
     Load,
 )
 
@@ -109,15 +108,15 @@ def table(world: World, seed: int, study: CommitStudy, loss: float) -> Counter[s
         for trial in trials:
             at = study.places[trial.cell_digest]
             history.append(run(trial, math.log1p(-loss) if at == 1 else 0.0, world, random))
-    said = {each.arm: each.word for each in study.conclude(history).verdicts}
-    slow = {arm for arm, word in said.items() if word == CommitWord.SLOWER}
+    said = {each.arm: each.kind for each in study.conclude(history).verdicts}
+    slow = {arm for arm, kind in said.items() if kind is VerdictKind.SLOWER}
     truth = {study.ids[1]} if loss else set()
     return Counter(
         {
             "jobs": len(history),
             "found": len(slow & truth),
             "false": int(bool(slow - truth)),
-            "faster": int(CommitWord.FASTER in said.values()),
+            "faster": int(VerdictKind.FASTER in said.values()),
         }
     )
 

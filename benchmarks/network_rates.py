@@ -24,8 +24,9 @@ import pages
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.cell_arms import LEVEL
 from pytest_xlatune.studies.network_check import CONCLUSION, Network, NetworkRecord, NetworkStudy
 
 MANY = 16  # nodes, above which a row may have fewer checks
@@ -123,10 +124,10 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
     found = Counter(
         jobs=len(history),
         waves=len(waves),
-        right=int(right and (bool(truth) or whole.word.startswith("NO FAULT"))),
+        right=int(right and (bool(truth) or whole.kind in LEVEL)),
         accusing=int(innocent),
-        open=int(whole.word.startswith("CANNOT")),
-        healthy=int(bool(truth) and whole.word.startswith("NO FAULT")),
+        open=int(whole.kind is VerdictKind.INCONCLUSIVE),
+        healthy=int(bool(truth) and whole.kind in LEVEL),
     )
     if whole.ci95 is not None and right:
         found["intervals"] += 1

@@ -22,12 +22,12 @@ import pages
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.node_check import Nodes, NodeStudy, Word
+from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 
 ROUNDS = Nodes().rounds
-ACCUSED = (Word.MARGINAL, Word.DEGRADED, Word.UNHEALTHY)
+ACCUSED = (VerdictKind.SLOWER, VerdictKind.INVALID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
     middle = float(np.median(level))
     for verdict in study.conclude(history).verdicts:
         is_slow = verdict.arm in slow
-        found[f"{'slow' if is_slow else 'healthy'} {verdict.word}"] += 1
-        found["found"] += is_slow and verdict.word in ACCUSED
-        found["false"] += not is_slow and verdict.word in ACCUSED
+        found[f"{'slow' if is_slow else 'healthy'} {verdict.kind}"] += 1
+        found["found"] += is_slow and verdict.kind in ACCUSED
+        found["false"] += not is_slow and verdict.kind in ACCUSED
         if verdict.ci95 is not None:
             number = int(verdict.arm[4:])
             truth = math.expm1(level[number] - middle)
@@ -94,7 +94,7 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
             found[f"{kind} intervals"] += 1
             found[f"{kind} held"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
     found["accusing"] = int(found["false"] > 0)
-    found["doubting"] = int(found[f"healthy {Word.CANNOT_TELL}"] > 0)
+    found["doubting"] = int(found[f"healthy {VerdictKind.INCONCLUSIVE}"] > 0)
     return found
 
 

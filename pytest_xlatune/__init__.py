@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from pytest_xlatune.studies import Candidate
     from pytest_xlatune.studies.batch_size import (
         BatchSize,
-        ceiling_by_compiled_memory,
-        ceiling_by_formula,
-        ceiling_by_log,
     )
     from pytest_xlatune.studies.commit_check import Commits, Load
     from pytest_xlatune.studies.derived import (
@@ -70,12 +67,7 @@ _NAMES_IN = {
     "plugin.standard": ("standard_tests",),
     "prepare.preflight": ("Preflight",),
     "studies": ("Candidate",),
-    "studies.batch_size": (
-        "BatchSize",
-        "ceiling_by_compiled_memory",
-        "ceiling_by_formula",
-        "ceiling_by_log",
-    ),
+    "studies.batch_size": ("BatchSize",),
     "studies.commit_check": ("Commits", "Load"),
     "studies.gate": ("Gate", "candidate"),
     "studies.network_check": ("Network",),
@@ -140,9 +132,6 @@ __all__ = [
     "VerdictKind",
     "XlatuneError",
     "candidate",
-    "ceiling_by_compiled_memory",
-    "ceiling_by_formula",
-    "ceiling_by_log",
     "deployed_env",
     "doubled",
     "ladders_of",

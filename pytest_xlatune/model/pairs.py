@@ -23,6 +23,16 @@ class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
     kind: ClassVar[str] = "cells"
     peak_tflops: Real | None = None
 
+    @property
+    def pairs(self) -> tuple[PairFound, ...]:
+        """The pairs of nodes that ran; () of studies whose arms are no nodes in pairs."""
+        return ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The nodes that the answer names, which a plot of pairs shows first."""
+        return ()
+
     def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the arm of a trial."""
         del nodes
@@ -87,6 +97,11 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
         """Return both nodes of a pair."""
         del trial
         return tuple(name.lower() for name in nodes)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The accused nodes, and those of the link."""
+        return (*self.accused, *self.link)
 
     def shown_name(self, arm: str) -> str:
         """Return the link that the verdict on the whole accuses, or that it is on the whole."""

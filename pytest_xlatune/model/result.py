@@ -415,7 +415,7 @@ class Verdict(Record, frozen=True, kw_only=True):
         unproved: the settings, as people write them, of which no witness says that they were in
             effect, and which the sweep does not declare unseen.
         is_likely_slower: it was measured once, more than three standard deviations below.
-        word: what the study itself calls the verdict, e.g. `DEGRADED`; "" is the kind's own word.
+        word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" is the kind's own word.
         against: what `delta` is against, where that is not the reference.
         up_to: the last wave that its figures rest on, where the study has later runs; "" is all.
         likely: of one that is FASTER, what `delta` is likely to be and its 95 % interval: `delta`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 BLOCKS = "{blocks:+block}"
-COUNTED = "{number} {word}"
 FEW_DF = "{df} degrees of freedom are left, {needed} needed: too few trials"
 IN_BRACKETS = " ({text})"
 ITS_FIRST_RUN = "its first run"
@@ -18,4 +17,3 @@ SHARE_OF_STEP = "{parts: and }, {share:size} of a step"
 SHARE_OF_STEP_ALONE = "{parts: and } alone, {share:size} of a step"
 THE_REFERENCE = "the reference"
 WITH_DETAIL = "{why} ({detail})"
-WORD_FOR = "{word}: {why}"

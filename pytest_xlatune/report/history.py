@@ -27,9 +27,9 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import plainly
-from pytest_xlatune.report.lines import figure, tally, words
+from pytest_xlatune.report.lines import figure, tally, words_beside
 from pytest_xlatune.report.page_plots import PathPlot
-from pytest_xlatune.report.study_plots import RunsPlot, cells_plot, course_plot
+from pytest_xlatune.report.study_plots import CoursePlot, cells_plot, course_plot
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -239,7 +239,7 @@ def course(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
     )
 
 
-def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> RunsPlot | None:
+def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> CoursePlot | None:
     figures = [
         (each.sweep, _when(each), value)
         for each in ordered
@@ -280,7 +280,7 @@ class LoadRow:
             "sweep": self.past.sweep,
             "ended_s": self.past.ended_s,
             "commit": self.cell.code,
-            "verdict": words(self.verdict),
+            "verdict": words_beside(self.verdict),
             "tgs": self.verdict.tgs,
             "n": self.verdict.n,
             "delta": self.delta,
@@ -336,7 +336,7 @@ def by_load(past: Sequence[PastStudy]) -> Document:
                         _when(each.past),
                         plain(each.past.sweep),
                         literal(each.cell.code[:_SHORT_HASH]),
-                        words(each.verdict),
+                        words_beside(each.verdict),
                         rate(each.verdict.tgs),
                         points(each.delta),
                         str(each.verdict.n),

@@ -205,10 +205,13 @@ def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
     return (said,)
 
 
-def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[str, ...]:
+def header(
+    subject: Subject, *, digest: str = "", load: str = "", say: Say = ENGLISH
+) -> tuple[str, ...]:
     """Return the bullets that tell the cell, the nodes, the load and the time.
 
-    `digest` is the cell's identity where secrets are hidden in the cell.
+    `digest` is the cell's identity where secrets are hidden in the cell, `load` the batch sizes
+    that were measured where there are several.
     """
     cell, conclusion = subject.cell, subject.conclusion
     history = [each for each in subject.history if each.memory is None]  # nothing ran
@@ -237,8 +240,8 @@ def header(subject: Subject, *, digest: str = "", say: Say = ENGLISH) -> tuple[s
         *(say(msgid, text=text) for msgid, text in texts.items() if text),
         say(
             "Load: {batch}{length}, {dataset} data",
-            batch=say("the model's own batch size")
-            if batch is None
+            batch=load or say("the model's own batch size")
+            if load or batch is None
             else say("1 sequence per device and step")
             if batch == 1
             else say("{number} sequences per device and step", number=f"{batch:g}"),

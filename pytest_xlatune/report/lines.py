@@ -50,12 +50,14 @@ def is_pending(verdict: Verdict) -> bool:
 
 def words(verdict: Verdict) -> str:
     """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
+    if verdict.kind is VerdictKind.SCREENED and not verdict.n:
+        return "not run"
     return (verdict.word or _kind(verdict)) + _lost(verdict)
 
 
 def words_beside(verdict: Verdict) -> str:
     """Say a verdict where its change and its n stand in columns beside it."""
-    if verdict.word or verdict.kind is not VerdictKind.SCREENED:
+    if verdict.word or verdict.kind is not VerdictKind.SCREENED or not verdict.n:
         return words(verdict)
     by = f" up to {verdict.up_to}" if verdict.up_to else ""
     likely = ", very likely slower" if verdict.is_likely_slower else ""
@@ -136,7 +138,7 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     jobs: the message of a failed test, and the profile's paragraph in a report.
     """
     is_deployed = verdict.arm == BASELINE_ID
-    against = sentence(verdict.against) or ("the median" if verdict.word else reference)
+    against = sentence(verdict.against) or reference
     kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
     if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"

@@ -336,7 +336,7 @@ def forest(
         record = conclusion.record
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
         own = held[verdict.arm]
-        return name if own == usual else f"{name} against {own}"
+        return name if own in ("", usual) else f"{name} against {own}"
 
     best = conclusion.winner
     decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]

@@ -312,6 +312,7 @@ class Asked:
             raises ConfigError where it is no report of this very cell.
         read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
             raises likewise, but for the nodes.
+        configured: the trainer's configuration file, key -> value, where it can be read here.
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
         asks_compiler: whether the sweep asks for a compile check.
@@ -327,6 +328,7 @@ class Asked:
     loss_tolerance: float
     read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
     read_reference: Callable[[str], float]
+    configured: Mapping[str, str] = field(default_factory=dict)
     commits: str = ""
     asks_compiler: bool = False
 

@@ -14,12 +14,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import Conclusion, State, TrialResult
+from pytest_xlatune.model.result import Conclusion, State, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.studies import (
     NEVER,
@@ -35,7 +38,7 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.staged import StagedStudy, W, Walk
 from pytest_xlatune.studies.trials import is_ours
-from pytest_xlatune.studies.verdicts import named, told
+from pytest_xlatune.studies.verdicts import level_kind, named, told
 
 C = TypeVar("C", bound="CellArms[Any]")
 
@@ -64,9 +67,9 @@ class CellWalk(Walk[C]):
         """Return the arms that a trial tells of."""
         return (trial.arm,)
 
-    @property
+    @cached_property
     def by_arm(self) -> dict[str, list[TrialResult]]:
-        """The results of all stages so far by arm, in the order of the stages."""
+        """The results of all stages by arm, in the order of the stages; once the walk has ended."""
         found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.arms(())}
         for each in self.of(self.planned):
             for arm in self.arms_of(each.trial):
@@ -155,6 +158,68 @@ class RankedCells(CellArms[W], frozen=True, kw_only=True):
         if question.about in (Ask.BEST, Ask.PROVEN):
             return named(self.best(found), self.arms(history))
         return told(found.verdict(question.name))
+
+
+def decided(verdict: Verdict, kind: VerdictKind, *reasons: Message) -> Verdict:
+    """Return a verdict of a kind, why in front of what was known of it."""
+    return replace(verdict, kind=kind, reasons=(*reasons, *verdict.reasons))
+
+
+def undecided(verdict: Verdict, *reasons: Message) -> Verdict:
+    """Return the verdict on an arm of which nothing is shown, and nothing excluded."""
+    return decided(verdict, VerdictKind.INCONCLUSIVE, *reasons)
+
+
+def not_accused(verdict: Verdict, *reasons: Message) -> Verdict:
+    """Return the verdict on an arm that is not low: EQUIVALENT where its interval shows that."""
+    return decided(verdict, level_kind(verdict), *reasons)
+
+
+def dropped(verdict: Verdict, *reasons: Message) -> Verdict:
+    """Return the verdict on an arm that cannot run: its test fails."""
+    return replace(decided(verdict, VerdictKind.INVALID, *reasons), can_run=False)
+
+
+# verdicts on arms that are not accused
+LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)
+_WORST_FIRST = (VerdictKind.INVALID, VerdictKind.SLOWER, VerdictKind.INCONCLUSIVE)
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return verdicts in the order of a report: the worst kind first, then the greatest loss."""
+
+    def rank(each: Verdict) -> tuple[int, float]:
+        order = _WORST_FIRST.index(each.kind) if each.kind in _WORST_FIRST else len(_WORST_FIRST)
+        return order, each.delta or 0.0
+
+    return sorted(verdicts, key=rank)
+
+
+_NAMED = {
+    VerdictKind.INVALID: "not measured: {arms}",
+    VerdictKind.SLOWER: "slower: {arms}",
+    VerdictKind.INCONCLUSIVE: "neither shown nor excluded: {arms}",
+    VerdictKind.FASTER: "faster: {arms}",
+}
+_MOST_NAMED = 8
+
+
+def in_a_sentence(verdicts: Sequence[Verdict]) -> Message:
+    """Return which arms are slower, and by how much, which have no figure, and which are open."""
+    parts = []
+    for kind, text in _NAMED.items():
+        arms = [_with_change(each) for each in verdicts if each.kind is kind]
+        if arms:
+            parts.append(say(text, arms=at_most(_MOST_NAMED, arms)))
+    return say("{parts:; }", parts=parts) if parts else say("none is shown to be slow")
+
+
+def _with_change(verdict: Verdict) -> Message:
+    if verdict.delta is None or verdict.ci95 is None or verdict.kind is VerdictKind.INVALID:
+        return say("{arm}", arm=verdict.arm)
+    low, high = verdict.ci95
+    text = "{arm} {change:percent} ({low:percent} to {high:percent})"
+    return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
 
 
 def refuse_unless_positive(what: str, **values: float | None) -> None:

@@ -9,8 +9,7 @@ of executors or logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import ClassVar
@@ -21,23 +20,23 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, MessageCode, at_most, say, verbatim
-from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
+    Finding,
     TrialResult,
     Verdict,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.sentences import COUNTED, ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
+from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
-from pytest_xlatune.stats.compare import NoComparison, above, compare
+from pytest_xlatune.stats.compare import NoComparison, compare
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
@@ -51,13 +50,20 @@ from pytest_xlatune.studies import (
     Traits,
 )
 from pytest_xlatune.studies.cell_arms import (
+    LEVEL,
     CellArms,
     CellWalk,
+    decided,
+    dropped,
+    in_a_sentence,
     is_excused,
+    not_accused,
     refuse_nodes,
     refuse_unless_positive,
+    undecided,
+    worst_first,
 )
-from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import name_of, refuse_budget
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
 from pytest_xlatune.studies.verdicts import (
     NOT_FINITE,
@@ -79,8 +85,8 @@ KIND = "nodes"
 HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
 MEDIAN = "the median node"
 
-MARGINAL_AT = math.log1p(-0.02)  # a loss that counts
-DEGRADED_AT = math.log1p(-0.05)
+LOSS_AT = math.log1p(-0.02)  # a loss that counts
+LARGE_LOSS_AT = math.log1p(-0.05)
 # these only choose who runs again: by one run and -2 %, 63 % of simulated checks of 32 healthy
 # nodes accused one, where 3 % of the jobs are bad
 SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # below the median by both
@@ -91,19 +97,8 @@ ALPHA = 0.05
 SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
 SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
 _OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
-_OF_LOG = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
 _MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
-
-
-class Word(Words):
-    """What the study calls its verdicts; HEALTHY is no loss that counts."""
-
-    UNHEALTHY = "UNHEALTHY", VerdictKind.INVALID, FAILS
-    DEGRADED = "DEGRADED", VerdictKind.SLOWER
-    MARGINAL = "MARGINAL", VerdictKind.SLOWER
-    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
-    HEALTHY = "HEALTHY"
 
 
 class NodesRecord(CellsRecord, frozen=True, kw_only=True):
@@ -115,6 +110,7 @@ class NodesRecord(CellsRecord, frozen=True, kw_only=True):
         suspects, controls: those that were run again, and those beside them.
         rounds: how often.
         shift: of the median node against the reference, a relative change; None without one.
+        told: which nodes are slower, cannot run, or cannot be told.
     """
 
     kind: ClassVar[str] = KIND
@@ -124,26 +120,25 @@ class NodesRecord(CellsRecord, frozen=True, kw_only=True):
     controls: tuple[str, ...] = ()
     rounds: int = 0
     shift: Real | None = None
-    words: tuple[tuple[str, int], ...] = ()
+    told: Message | None = None
 
     @property
     def summary(self) -> tuple[Message, ...]:
-        """How many nodes are what, and which ones can be recommended."""
-        counts = [say(COUNTED, number=number, word=word) for word, number in self.words]
-        nodes = {"nodes": len(self.nodes)}
+        """Which nodes are slow, and which ones can be recommended."""
+        good = say("{nodes:,}", nodes=self.healthy) if self.healthy else say("none")
         return (
-            say("{nodes:+node}: {counts}", counts=counts, **nodes)
-            if counts
-            else say("{nodes:+node}: no verdict", **nodes),
-            say("recommended: {nodes:,}", nodes=self.healthy)
-            if self.healthy
-            else say("recommended: none"),
+            say(
+                "{nodes:+node}: {told}",
+                nodes=len(self.nodes),
+                told=self.told or say("no verdict yet"),
+            ),
+            say("recommended: {nodes}", nodes=good),
         )
 
     @property
     def objection(self) -> tuple[Message, ...]:
         """That no node can be recommended, once all were run."""
-        if self.healthy or not self.words:
+        if self.healthy or self.told is None:
             return ()
         return (say("no node of {nodes} can be recommended", nodes=len(self.nodes)), *self.summary)
 
@@ -152,7 +147,8 @@ class NodesRecord(CellsRecord, frozen=True, kw_only=True):
         """The recommended nodes, as `--xlatune-nodelist=@healthy` reads them."""
         if not self.healthy:
             return {}
-        head = f"# {len(self.healthy)} of {counted(len(self.nodes), 'node')}\n"
+        count = f"{len(self.healthy)} of {counted(len(self.nodes), 'node')}"
+        head = f"# {count}; a sweep takes them with --xlatune-nodelist=@healthy\n"
         return {HEALTHY_FILE: f"{head}{','.join(self.healthy)}\n"}
 
 
@@ -166,7 +162,7 @@ class Nodes(DeclaredStudy, frozen=True, kw_only=True):
             without it the median of these nodes is all that they are held against.
         reference: the path of an earlier check's `nodes.json`, in the place of `reference_tgs`: its
             median node, if its cell is this one on whatever nodes.
-        floor_tgs: Tokens/s/device that every node must exceed; None demands nothing.
+        floor_tgs: Tokens/s/device of which the report says which nodes are below; None is none.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
@@ -242,11 +238,6 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         refuse_nodes(found, least=MIN_NODES, study="node")
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
-        if self.asked.floor_tgs is not None and self.cells[0].protocol.scored_by is not TGS:
-            raise ConfigError(
-                f"a node study has a floor of {self.asked.floor_tgs:g} TGS, but its protocol "
-                f"scores {self.cells[0].protocol.metric!r}; leave the floor out, or score 'tgs'"
-            )
 
     @cached_property
     def name(self) -> str:
@@ -340,7 +331,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             self.rounds += 1
             trials = study.round_of(self.rounds, names)
             ended = self.run(trials, later=(self.affordable - self.rounds) * len(trials))
-            lost = {e.trial.arm for e in ended if usable(e) is None or _own_log(e).hard}
+            lost = {e.trial.arm for e in ended if usable(e) is None or hard_errors(e)}
             names = [name for name in names if name not in lost]
 
     def _nearest_the_median(self) -> tuple[str, ...]:
@@ -379,15 +370,12 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def faulty(self) -> frozenset[str]:
         """The nodes whose own log named a hard error by the end of their first run."""
-        return frozenset(each.trial.arm for each in self.first if _own_log(each).hard)
+        return frozenset(each.trial.arm for each in self.first if hard_errors(each))
 
     @cached_property
     def low(self) -> tuple[str, ...]:
         """The nodes whose first run is low, the lowest first; not those whose fault is known."""
-        floor = self.study.asked.floor_tgs
         limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
-        if floor is not None:
-            limit = max(limit, math.log(floor))
         low = (n for n, v in self.values.items() if v < limit and n not in self.faulty)
         return tuple(sorted(low, key=lambda name: (self.values[name], name)))
 
@@ -399,20 +387,15 @@ class NodeWalk(CellWalk[NodeStudy]):
             return None
         return self.level - math.log(reference)
 
-    # -- what all runs show, once the walk is at its end
-
-    @cached_property
-    def runs(self) -> Mapping[str, list[TrialResult]]:
-        """Node -> its runs."""
-        return self.by_arm
+    # -- what all runs show
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
         """The scores of the rounds."""
-        last = {name: max(each.epoch for each in own) for name, own in self.runs.items() if own}
+        last = {name: max(each.epoch for each in own) for name, own in self.by_arm.items() if own}
         return tuple(
             BlockScore(block=each.trial.block, arm=each.trial.arm, value=score.value)
-            for own in self.runs.values()
+            for own in self.by_arm.values()
             for each in own
             # a node that was brought back is another one than before
             if each.trial.block and (score := usable(each))
@@ -424,28 +407,10 @@ class NodeWalk(CellWalk[NodeStudy]):
         """Least squares of the rounds: nodes and rounds."""
         return fit_group(self.fresh, controls=self.controls)
 
-    def scatter(self, name: str) -> tuple[float, float] | None:
-        """Return the spread of a node's fresh runs, and that of all others in the same rounds.
-
-        Both as standard deviations of one job, nodes and rounds apart; None with less than three
-        runs, or with too few others.
-        """
-        others = [each for each in self.fresh if each.arm != name]
-        level = {
-            block: fmean(each.value for each in others if each.block == block)
-            for block in {each.block for each in others}
-        }
-        own = [x.value - level[x.block] for x in self.fresh if x.arm == name and x.block in level]
-        rest = _spread_in(others) if len(own) >= _OWN_RUNS else None
-        if rest is None:
-            return None
-        width = len({each.arm for each in others})
-        return stdev(own) / math.sqrt(1 + 1 / width), rest
-
     @cached_property
     def usual_loss(self) -> float | None:
-        """The median loss of all runs; None where none was printed, or of too few nodes."""
-        every = [each for own in self.runs.values() for each in own]
+        """The median of all losses; None where too few nodes ran to say what is usual."""
+        every = [each for own in self.by_arm.values() for each in own]
         return median_loss(every) if len(self.values) >= MIN_NODES else None
 
     # -- verdicts
@@ -454,22 +419,21 @@ class NodeWalk(CellWalk[NodeStudy]):
         """Return a verdict on every node, and the nodes that can be recommended."""
         asked, shift = self.study.asked, self.shift
         reference = self._median_line()
-        told = [self._with_log(beside(self._verdict(name), reference)) for name in self.runs]
-        verdicts = Word.ordered(told)
+        verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
         names = [each.nodelist[0] for each in self.study.cells]
-        good = {each.arm for each in verdicts if each.word == Word.HEALTHY}
+        good = {each.arm for each in verdicts if each.kind in LEVEL}
         sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
         record = NodesRecord(
             peak_tflops=asked.peak_tflops,
             sigma=self.sigma if sigma is None and self.values else sigma,
-            mde80=next((each.mde80 for each in told if each.mde80), None),
+            mde80=next((each.mde80 for each in verdicts if each.mde80), None),
             nodes=tuple(names),
             healthy=tuple(each for each in names if each.lower() in good) if self.is_over else (),
             suspects=self.suspects,
             controls=self.controls,
             rounds=self.rounds,
             shift=None if shift is None else relative(shift),
-            words=Word.counted(verdicts),
+            told=in_a_sentence(verdicts) if self.is_screened else None,
         )
         return Conclusion(
             reference=reference,
@@ -477,7 +441,7 @@ class NodeWalk(CellWalk[NodeStudy]):
             record=record,
             alpha=ALPHA if self.rounds else 0.0,
             complete=self.is_over,
-            notes=tuple(self._notes()),
+            notes=tuple(self._notes(verdicts)),
         )
 
     def _median_line(self) -> Verdict | None:
@@ -489,64 +453,64 @@ class NodeWalk(CellWalk[NodeStudy]):
         return replace(line, job_ids=(), step_s=None, method=say("the median of the first runs"))
 
     def _verdict(self, name: str) -> Verdict:
-        own = [each for each in self.runs[name] if each.status.is_final]
-        base = so_far(name, self.runs[name])
-        if not own:
-            return base
-        if name in self.values:
-            base = changed(base, self.values[name] - self.level)
-        if lost := [each for each in own if usable(each) is None]:
-            return self._lost(base, lost)
-        if wrong := self._wrong_loss(own):
-            return Word.UNHEALTHY.say(base, wrong)
-        if not self.is_screened:
-            return screened(base, say(ITS_FIRST_RUN))
-        if self.is_common:
-            return Word.CANNOT_TELL.say(base, say(_ALL_NODES_FAIL))
-        if name in self.suspects:
-            return self._beside_reference(self._suspect(base, own))
-        return self._beside_reference(self._of_first_run(base))
-
-    def _with_log(self, verdict: Verdict) -> Verdict:
-        """Add what the node's own log says; a hard error makes it UNHEALTHY, however fast it is."""
-        told = _own_log(*self.runs[verdict.arm])
-        if told.hard:
-            why = say("its own log: {lines: | }", lines=at_most(3, told.hard))
-            known = verdict.reasons
-            verdict = Word.UNHEALTHY.say(replace(verdict, reasons=()), why, *known)
-        if told.said:
-            own = say("its own log says: {lines: | }", lines=at_most(3, told.said))
-            verdict = replace(verdict, reasons=(*verdict.reasons, own))
-        found = self.scatter(verdict.arm) if self.is_over else None
-        if found is not None and found[0] > max(SCATTER * found[1], SCATTER_AT):
-            own = say(
-                "its own runs scatter: {own:.2%} (one standard deviation of its fresh "
-                "runs), all others {others:.2%}",
-                own=found[0],
-                others=found[1],
-            )
+        """Return the verdict on a node: its runs, then what its own log says."""
+        runs = self.by_arm[name]
+        verdict = self._of_runs(replace(so_far(name, runs), against=say("the median node")), runs)
+        if hard := hard_errors(*runs):
+            why = say("its own log: {lines: | }", lines=at_most(3, hard))
+            verdict = dropped(verdict, why)
+        if said := _findings(runs, FailureClass.NODE_SAID):
+            own = say("its own log says: {lines: | }", lines=at_most(3, said))
             verdict = replace(verdict, reasons=(*verdict.reasons, own))
         return verdict
 
-    def _lost(self, base: Verdict, lost: Sequence[TrialResult]) -> Verdict:
+    def _of_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
+        over, name = [each for each in runs if each.status.is_final], base.arm
+        if not over:
+            return base
+        if name in self.values:
+            base = changed(base, self.values[name] - self.level)
+        if lost := [each for each in over if usable(each) is None]:
+            return self._lost(base, lost, runs=len(runs))
+        if wrong := self._wrong_loss(over):
+            return dropped(base, wrong)
+        if not self.is_screened:
+            return screened(base, say(ITS_FIRST_RUN))
+        if self.is_common:
+            return undecided(base, say(_ALL_NODES_FAIL))
+        found = self._suspect(base, n=len(over)) if name in self.suspects else self._of_first(base)
+        if found.kind in LEVEL and self.is_over and self.shift is not None and (
+            self.shift <= LOSS_AT
+        ):  # fmt: skip
+            return undecided(
+                found,
+                say(
+                    "like the other nodes, but their median is {shift:percent} from the "
+                    "reference of {reference:g} TGS: all are slow, or the load has changed",
+                    shift=relative(self.shift),
+                    reference=self.study.asked.reference_tgs,
+                ),
+            )
+        return found
+
+    def _lost(self, base: Verdict, lost: Sequence[TrialResult], *, runs: int) -> Verdict:
         """Return what follows from runs of a node that are over and have no score."""
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
-            both = say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL)))
-            return Word.CANNOT_TELL.say(base, both)
+            return undecided(base, say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL))))
         blamed = [each for each in lost if not is_excused(each)]
         if not blamed:
-            return Word.CANNOT_TELL.say(base, say(RUN_AGAIN, why=why))
-        counts = {"failed": len(lost), "runs": len(self.runs[base.arm])}
+            return undecided(base, say(RUN_AGAIN, why=why))
+        counts = {"failed": len(lost), "runs": runs}
         failed = say("{failed} of {runs:+run} failed: {why}", why=blamed[0].reason or why, **counts)
-        return Word.UNHEALTHY.say(base, failed)
+        return dropped(base, failed)
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
         usual, tolerance = self.usual_loss, self.study.loss_tolerance
         if usual is None:
             return None
-        began = first_loss([each for own in self.runs.values() for each in own])
+        began = first_loss([each for own in self.by_arm.values() for each in own])
         for loss in losses_of(scored):
             if different_loss(loss, usual, tolerance=tolerance, first=began):
                 both = {"loss": loss, "median": usual}
@@ -558,7 +522,7 @@ class NodeWalk(CellWalk[NodeStudy]):
                 )
         return None
 
-    def _of_first_run(self, base: Verdict) -> Verdict:
+    def _of_first(self, base: Verdict) -> Verdict:
         """Return the verdict on a node that is not run again."""
         if base.arm in self.low:
             low = {"low": len(self.low), "nodes": len(self.values)}
@@ -568,18 +532,18 @@ class NodeWalk(CellWalk[NodeStudy]):
                 most=self.study.most_suspects,
                 **low,
             )
-            return Word.CANNOT_TELL.say(base, why)
+            return undecided(base, why)
         df = max(_MAD_DF * (len(self.values) - 1), 1.0)
         reach = t_quantile(0.975, df) * self.sigma
         at = self.values[base.arm] - self.level
         base = changed(base, at, (at - reach, at + reach))
         base = replace(base, method=say("first runs of all nodes, noise from their spread"))
-        return Word.HEALTHY.say(base, say("not low in its first run"))
+        return not_accused(base, say("not low in its first run"))
 
-    def _suspect(self, base: Verdict, scored: Sequence[TrialResult]) -> Verdict:
+    def _suspect(self, base: Verdict, *, n: int) -> Verdict:
         if not self.rounds:
             asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return Word.CANNOT_TELL.say(
+            return undecided(
                 base,
                 say(
                     "low in its first run; the budget of {budget} jobs leaves none to run it "
@@ -590,72 +554,25 @@ class NodeWalk(CellWalk[NodeStudy]):
         if not self.is_over:
             return screened(base, say(ITS_FIRST_RUN_AGAIN))
         fit = self.fit
-        found: Comparison | NoComparison = NoComparison(
-            reason=say("no control beside it has a score: more nodes are low than are not")
-        )
-        if fit is not None:
-            found = compare(fit, base.arm, family=len(self.suspects), alpha=ALPHA)
+        if fit is None:
+            why = say("no control beside it has a score: more nodes are low than are not")
+            return undecided(base, why)
+        found = compare(fit, base.arm, family=len(self.suspects), alpha=ALPHA)
         if isinstance(found, NoComparison):
-            word, why = Word.CANNOT_TELL, found.reason
-        else:
-            word, why = _told(found)
-            base = with_comparison(base, found, kind=base.kind, reasons=())
-            is_dunnett = found.method.code is MessageCode.DUNNETT
-            method = say(
-                "{rounds} rounds beside {controls:+control}, {rule}",
-                rounds=fit.n_blocks if fit else 0,
-                controls=len(self.controls),
-                rule=say("Dunnett" if is_dunnett else "Bonferroni"),
-            )
-            base = replace(base, n=len(scored), method=method)
-        return self._above_floor(word.say(base, why), scored)
-
-    def _above_floor(self, verdict: Verdict, scored: Sequence[TrialResult]) -> Verdict:
-        """Hold a suspect against the absolute floor too, where there is one."""
-        floor = self.study.asked.floor_tgs
-        if floor is None or verdict.word in (Word.DEGRADED, Word.UNHEALTHY):
-            return verdict
-        fresh = [score.value for each in scored if each.trial.block and (score := usable(each))]
-        kind = above(fresh, math.log(floor))
-        if kind is VerdictKind.EQUIVALENT:
-            return verdict
-        mean = math.exp(fmean(fresh)) if fresh else math.nan
-        told = {"tgs": mean, "runs": len(fresh), "floor": floor}
-        if kind is VerdictKind.SLOWER:
-            return Word.MARGINAL.say(
-                verdict,
-                say(
-                    "below the floor: {tgs:.1f} TGS in {runs:+fresh run}, the floor is {floor:g}",
-                    **told,
-                ),
-            )
-        if verdict.word == Word.MARGINAL:
-            return verdict
-        return Word.CANNOT_TELL.say(
-            verdict,
-            say(
-                "cannot tell whether it is above the floor: {tgs:.1f} TGS in {runs:+fresh run}, "
-                "the floor is {floor:g}",
-                **told,
-            ),
+            return undecided(base, found.reason)
+        is_dunnett = found.method.code is MessageCode.DUNNETT
+        method = say(
+            "{rounds} rounds beside {controls:+control}, {rule}",
+            rounds=fit.n_blocks,
+            controls=len(self.controls),
+            rule=say("Dunnett" if is_dunnett else "Bonferroni"),
         )
+        base = with_comparison(base, found, kind=base.kind, reasons=())
+        return _held_against_controls(replace(base, n=n, method=method), found)
 
-    def _beside_reference(self, verdict: Verdict) -> Verdict:
-        """Withhold HEALTHY where the median itself is far below what a healthy node can do."""
-        shift = self.shift
-        if shift is None or shift > MARGINAL_AT or verdict.word != Word.HEALTHY:
-            return verdict
-        known = {"shift": relative(shift), "reference": self.study.asked.reference_tgs}
-        return Word.CANNOT_TELL.say(
-            verdict,
-            say(
-                "like the other nodes, but their median is {shift:percent} from the reference "
-                "of {reference:g} TGS: all are slow, or the load has changed",
-                **known,
-            ),
-        )
+    # -- notes
 
-    def _notes(self) -> list[Message]:
+    def _notes(self, verdicts: Sequence[Verdict]) -> list[Message]:
         study, notes = self.study, self._unasked()
         if not self.is_screened:
             return notes
@@ -689,27 +606,62 @@ class NodeWalk(CellWalk[NodeStudy]):
                 )
             )
         if self.shift is None:
-            return [
-                *notes,
-                say(
-                    "nodes are held against their own median: where most of them are slow "
-                    "alike, only a reference shows it"
-                ),
-            ]
-        known = {"shift": relative(self.shift), "reference": study.asked.reference_tgs}
+            text = (
+                "nodes are held against their own median: where most of them are slow alike, only "
+                "a reference shows it"
+            )
+            notes.append(say(text))
+        else:
+            known = {"shift": relative(self.shift), "reference": study.asked.reference_tgs}
+            text = "the median node is {shift:percent} from the reference of {reference:g} TGS"
+            notes.append(say(text, **known))
         return [
             *notes,
-            say(
-                "the median node is {shift:percent} from the reference of {reference:g} TGS",
-                **known,
-            ),
+            *self._below_the_floor(verdicts),
+            *(self._scatter() if self.is_over else ()),
         ]
+
+    def _below_the_floor(self, verdicts: Sequence[Verdict]) -> list[Message]:
+        floor = self.study.asked.floor_tgs or 0.0
+        below = [each for each in verdicts if each.tgs is not None and each.tgs < floor]
+        return [
+            say("{node} is below the floor of {floor:g} TGS: {tgs:.1f} TGS in {runs:+run}",
+                node=each.arm, floor=floor, tgs=each.tgs, runs=each.n)
+            for each in below
+        ]  # fmt: skip
+
+    def _scatter(self) -> list[Message]:
+        """Return of which nodes the fresh runs spread far more than those of all others.
+
+        Both are standard deviations of one job, nodes and rounds apart.
+        """
+        notes = []
+        for name in self.suspects:
+            others = [each for each in self.fresh if each.arm != name]
+            rounds: dict[Hashable, list[float]] = {}
+            for each in others:
+                rounds.setdefault(each.block, []).append(each.value)
+            own = [
+                each.value - fmean(rounds[each.block])
+                for each in self.fresh
+                if each.arm == name and each.block in rounds
+            ]
+            rest = fit_group(others, controls={each.arm for each in others[:1]})
+            if len(own) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
+                continue
+            if stdev(own) > max(SCATTER * rest.sigma, SCATTER_AT):
+                text = (
+                    "the runs of {node} scatter: {own:.2%} (one standard deviation of its fresh "
+                    "runs), all others {others:.2%}"
+                )
+                notes.append(say(text, node=name, own=stdev(own), others=rest.sigma))
+        return notes
 
     def _unasked(self) -> list[Message]:
         """Return of which nodes the own log is not known, and why."""
         nodes: dict[Message, list[str]] = {}
-        for name, own in self.runs.items():
-            for why in _own_log(*own).unasked:
+        for name, runs in self.by_arm.items():
+            for why in dict.fromkeys(_not_asked(runs)):
                 nodes.setdefault(why, []).append(name)
         return [
             say(
@@ -721,61 +673,54 @@ class NodeWalk(CellWalk[NodeStudy]):
         ]
 
 
-def _spread_in(scores: Sequence[BlockScore]) -> float | None:
-    """Return the standard deviation of one job, arms and blocks apart; None with too few."""
-    fit = fit_group(scores, controls={each.arm for each in scores[:1]})
-    return fit.sigma if fit is not None and fit.df >= _REST_DF and fit.sigma > 0 else None
-
-
-def _told(found: Comparison) -> tuple[Word, Message]:
-    """Return the word for a comparison with the controls, and why."""
+def _held_against_controls(base: Verdict, found: Comparison) -> Verdict:
+    """Return the verdict by a comparison with the controls."""
     # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
     upper = 2 * found.estimate - found.lower
     low, high = found.ci95
-    limit, worse = -relative(MARGINAL_AT), -relative(DEGRADED_AT)
-    if upper < MARGINAL_AT:
-        word = Word.DEGRADED if found.estimate <= DEGRADED_AT else Word.MARGINAL
-        return word, say(
-            "a loss of {loss:size} or more, 95 % over all suspects", loss=-relative(upper)
+    limit, worse = -relative(LOSS_AT), -relative(LARGE_LOSS_AT)
+    if upper < LOSS_AT:
+        why = say("a loss of {loss:size} or more, 95 % over all suspects", loss=-relative(upper))
+        return decided(base, VerdictKind.SLOWER, why)
+    if low < LARGE_LOSS_AT and high > LOSS_AT:
+        both = {"loss": limit, "worse": worse}
+        return undecided(
+            base, say("its interval holds losses of {loss:size} and of {worse:size}", **both)
         )
-    if low < DEGRADED_AT and high > MARGINAL_AT:
-        return Word.CANNOT_TELL, say(
-            "its interval holds losses of {loss:size} and of {worse:size}", loss=limit, worse=worse
+    if found.estimate < LOSS_AT:
+        return undecided(
+            base, say("a loss of {loss:size} is neither shown nor excluded", loss=limit)
         )
-    if found.estimate < MARGINAL_AT:
-        return Word.CANNOT_TELL, say(
-            "a loss of {loss:size} is neither shown nor excluded", loss=limit
-        )
-    return Word.HEALTHY, say("low in its first run, not when run again beside controls")
+    return not_accused(base, say("low in its first run, not when run again beside controls"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLog:
-    """What a node's own log says, as the site's command tells it: see docs/how-to/nodes.md.
-
-    Attributes:
-        hard: hard errors.
-        said: anything else.
-        unasked: why it is not known.
-    """
-
-    hard: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
-    unasked: tuple[Message, ...] = ()
+def hard_errors(*results: TrialResult) -> tuple[str, ...]:
+    """Return the hard errors in the own log of the node of these runs: see docs/how-to/nodes.md."""
+    return _findings(results, FailureClass.NODE_FAULT)
 
 
-def _own_log(*results: TrialResult) -> OwnLog:
-    """Return what the node of these runs says, each line once."""
-    found: dict[str, dict[str, None]] = {}
-    unasked: dict[Message, None] = {}
+def _findings(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
+    """Return what the site's command told of a node on that node itself, each line once."""
+    found = (
+        each.text
+        for result in results
+        for each in result.findings
+        if each.cls == cls and not _is_elsewhere(each, result)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _is_elsewhere(finding: Finding, result: TrialResult) -> bool:
+    return bool(finding.source) and finding.source.lower() != result.trial.arm
+
+
+def _not_asked(results: Sequence[TrialResult]) -> Iterator[Message]:
+    """Yield why the own log of a node is not known."""
     for result in results:
-        name = result.trial.arm
         for each in result.findings:
-            if each.cls in _OF_LOG and each.source and each.source.lower() != name:
-                unasked[say("the command ran on {node}", node=each.source)] = None
-            elif each.cls == FailureClass.NODE_UNASKED:
-                unasked[verbatim(each.text)] = None
-            else:
-                found.setdefault(each.cls, {})[each.text] = None
-    hard, said = (tuple(found.get(each, ())) for each in _OF_LOG[:2])
-    return OwnLog(hard=hard, said=said, unasked=tuple(unasked))
+            if each.cls == FailureClass.NODE_UNASKED:
+                yield verbatim(each.text)
+            elif each.cls in (FailureClass.NODE_FAULT, FailureClass.NODE_SAID) and (
+                _is_elsewhere(each, result)
+            ):
+                yield say("the command ran on {node}", node=each.source)

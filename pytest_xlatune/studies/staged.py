@@ -9,21 +9,16 @@ This module must not know of any question.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
-from msgspec.structs import replace
-
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Json, digest
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History, Study, remembered
 from pytest_xlatune.studies.trials import Past, usable
-from pytest_xlatune.studies.verdicts import level_kind
 
 
 class _StageOpenError(Exception):
@@ -157,56 +152,6 @@ class StagedStudy(Study, Generic[W], frozen=True, kw_only=True):
     def conclude(self, history: History) -> Conclusion:
         """Return what follows from the walk."""
         return self.walked(history).conclusion()
-
-
-FAILS = "fails"  # of a word: its arm cannot run, and the test of it fails
-
-
-class Words(StrEnum):
-    """What a study calls its verdicts, the worst first, which is the order of reports.
-
-    A member is its word and its kind of verdict: without one it is level, and whether it is
-    EQUIVALENT its interval says. `FAILS` may follow.
-    """
-
-    kind: VerdictKind | None
-    can_run: bool
-
-    def __new__(cls, word: str, kind: VerdictKind | None = None, test: str = "") -> Self:
-        """Build a member of its word, its kind, and whether its test fails."""
-        member = str.__new__(cls, word)
-        member._value_ = word
-        member.kind, member.can_run = kind, test != FAILS
-        return member
-
-    def say(self, verdict: Verdict, *reasons: Message) -> Verdict:
-        """Return a verdict with this word, why in front of what was known of it."""
-        return replace(
-            verdict,
-            kind=self.kind or level_kind(verdict),
-            word=str(self),
-            reasons=(*reasons, *verdict.reasons),
-            can_run=self.can_run,
-        )
-
-    @classmethod
-    def ordered(
-        cls, verdicts: Sequence[Verdict], inside: Callable[[Verdict], float] | None = None
-    ) -> list[Verdict]:
-        """Return verdicts by their words, inside a word as told: the greatest loss first."""
-        order = {str(word): at for at, word in enumerate(cls)}
-
-        def rank(each: Verdict) -> tuple[int, float]:
-            second = inside(each) if inside else each.delta or 0.0
-            return order.get(each.word, len(order)), second
-
-        return sorted(verdicts, key=rank)
-
-    @classmethod
-    def counted(cls, verdicts: Sequence[Verdict]) -> tuple[tuple[str, int], ...]:
-        """Return how many verdicts have which word, in order."""
-        counts = ((str(word), sum(each.word == word for each in verdicts)) for word in cls)
-        return tuple((word, count) for word, count in counts if count)
 
 
 def name_of(kind: str, *parts: Json) -> str:

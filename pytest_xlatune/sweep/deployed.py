@@ -146,6 +146,20 @@ def deployed_files(
     return tuple(each for each in read if each is not None)
 
 
+# a line of a configuration:  per_device_batch_size: 8.0  # sequences
+_SETTING = re.compile(r"^(\w+):[ \t]+([^\s#]+)", re.MULTILINE)
+
+
+def configured(launcher: Launcher, cell: Cell) -> dict[str, str]:
+    """Return the plain settings of the trainer's configuration; {} where it is not here."""
+    if of_commits(launcher) is not None:
+        return {}  # each commit has its own
+    files = (Path(each) for each in launcher.files(cell))
+    config = next((each for each in files if each.suffix in _CONFIG and each.exists()), None)
+    read = _read(config, Path.cwd(), is_shell=False) if config is not None else None
+    return dict(_SETTING.findall(read.text)) if read is not None else {}
+
+
 def refuse_changed(
     before: Iterable[DeployedFile],
     now: Iterable[DeployedFile],

@@ -103,7 +103,7 @@ class _Kinds(dict[str, StudyKind]):
 
 
 _DOCUMENTS = "pytest_xlatune.report.study_documents"
-_CELL_DOCUMENTS = "pytest_xlatune.report.cell_documents"
+_CELL_DOCUMENT = "pytest_xlatune.report.cell_documents:cell_document"
 _OURS: dict[str, StudyKind] = {
     "tuning": StudyKind(
         "pytest_xlatune.studies.tuning:TuningStudy",
@@ -132,28 +132,28 @@ _OURS: dict[str, StudyKind] = {
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
-        f"{_CELL_DOCUMENTS}:network",
+        _CELL_DOCUMENT,
         "network",
         {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
         asked_by_file=True,
     ),
     "nodes": StudyKind(
         "pytest_xlatune.studies.node_check:NodeStudy",
-        f"{_CELL_DOCUMENTS}:nodes",
+        _CELL_DOCUMENT,
         "nodes",
         {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
         asked_by_file=True,
     ),
     "batch": StudyKind(
         "pytest_xlatune.studies.batch_size:BatchStudy",
-        f"{_CELL_DOCUMENTS}:batch",
+        _CELL_DOCUMENT,
         "batch",
         {"batch": "which batch size is fastest, and how large a one fits"},
         asked_by_file=True,
     ),
     "commits": StudyKind(
         "pytest_xlatune.studies.commit_check:CommitStudy",
-        f"{_CELL_DOCUMENTS}:commits",
+        _CELL_DOCUMENT,
         "commits",
         {"commits": "which commit made it slower, or which models a commit breaks or slows"},
         asked_by_file=True,

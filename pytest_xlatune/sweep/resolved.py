@@ -35,7 +35,7 @@ from pytest_xlatune.studies.derived import Singles, by_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
-from pytest_xlatune.sweep.deployed import with_sourced
+from pytest_xlatune.sweep.deployed import configured, with_sourced
 from pytest_xlatune.sweep.earlier import read_baselines, read_reference
 from pytest_xlatune.sweep.registry import kind_of
 
@@ -140,6 +140,7 @@ class ResolvedSweep:
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
+                configured=configured(self.sweep.launcher, self.cell),
             )
         )
 

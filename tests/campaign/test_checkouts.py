@@ -114,7 +114,7 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
     assert record.last == short[6]
     broken = conclusion.verdict(record.skipped[0])
     assert broken is not None
-    assert (broken.kind, broken.word) == ("INVALID", "BROKEN")
+    assert (broken.kind, broken.can_run) == ("INVALID", False)
     assert f"the checkout of {record.skipped[0]} cannot be made: git worktree" in sentence(
         broken.reasons[0]
     )
@@ -159,4 +159,4 @@ def test_a_full_disk_is_no_commit_s_fault(
     campaign = searching(repository, hashes, ScriptedExecutor(), tmp_path)
     run(campaign)
     assert "No space left on device" in sentence(campaign.view().stopped)
-    assert all(each.word != "BROKEN" for each in campaign.conclude().verdicts)
+    assert all(each.can_run for each in campaign.conclude().verdicts)

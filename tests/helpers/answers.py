@@ -20,6 +20,7 @@ from pytest_xlatune.model.result import (
     TrialResult,
     TrialStatus,
     Verdict,
+    VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Study
@@ -32,8 +33,14 @@ CELL = Cell(
     max_target_length=4096,
     deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
 )
+NOT_ACCUSED = "not accused"  # of an arm that is EQUIVALENT, or SCREENED and not low
 Effects = Mapping[str, float]
 Answer = Callable[[Trial], TrialResult]
+
+
+def kinds(conclusion: Conclusion) -> dict[str, str]:
+    level = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)
+    return {e.arm: NOT_ACCUSED if e.kind in level else str(e.kind) for e in conclusion.verdicts}
 
 
 def knobs(count: int, *, wave: str = "wave2") -> tuple[Profile, ...]:

@@ -32,7 +32,7 @@ def batch() -> Subject:
 
 
 def pairs_of_sizes() -> Subject:
-    study = sizes.asking_study(start=8, sigma=0.002, **sizes.PAIRED)
+    study = sizes.asking_study(sigma=0.002, **sizes.PAIRED)
     found, history = sizes.drive(study, sizes.paired(study, gains=sizes.LATER, c=0.8))
     return subject(study, history, found)
 

@@ -125,10 +125,10 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(project: Any) -> None:
     record = _record(project)
     assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
     report = project.read("reports/pretend/batch.md")
-    assert "| `pdbs-6` | BEST | " in report
+    assert "| `pdbs-6` | " in report
     assert BATCH_RATES in report
     assert "* Software of the trainer: " in report, "by a size that ran: 1 did not"
-    assert "| `pdbs-10` | DOES NOT FIT | " in report
+    assert "| `pdbs-10` | dropped | " in report
     assert "5.00 GiB" in report
     assert "compiled memory (GB)" in report
     assert "ceiling: 9 ran, 10 did not fit" in report
@@ -169,8 +169,8 @@ def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> Non
     study = study_of(sizes=(1.0, 2.0, 4.0), sigma=None, blocks=3)
     concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
     said = {each.arm: each for each in concluded.verdicts}
-    assert {arm: each.word for arm, each in said.items()} == {
-        "pdbs-4": "BEST", "pdbs-2": "CANNOT TELL", "pdbs-1": "WORSE"
+    assert {arm: each.kind for arm, each in said.items()} == {
+        "pdbs-4": "INCONCLUSIVE", "pdbs-2": "INCONCLUSIVE", "pdbs-1": "SCREENED"
     }  # fmt: skip
     second = said["pdbs-2"]
     assert second.delta == pytest.approx(math.expm1(-0.08 / 3)), "of the blocks, not of first runs"
@@ -190,7 +190,7 @@ def test_a_first_run_beside_too_few_blocks_is_not_called_worse_by_a_rough_noise(
     concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
     first = concluded.verdict("pdbs-1")
     assert first is not None
-    assert (first.word, first.ci95) == ("CANNOT TELL", None)
+    assert (first.kind, first.ci95) == ("INCONCLUSIVE", None)
     assert "1 degrees of freedom are left, 3 needed" in sentence(first.reasons[-1])
 
 
@@ -262,7 +262,7 @@ def test_real_xla_says_where_memory_ends(folder: Any) -> None:
     report = folder.read("reports/pretend/batch.md")
     assert "ceiling: 1 ran, 128 did not fit" in report
     (row,) = (each for each in report.splitlines() if each.startswith("| `pdbs-128`"))
-    assert "DOES NOT FIT" in row
+    assert "dropped" in row
     assert "bytes" in row, "with what XLA could not allocate"
     runs = [each for each in folder.submitted if "pdbs-128" in each]
     assert len(runs) == 1, "a size that does not fit is not tried again"

@@ -34,12 +34,12 @@ def slow(folder: Any, condition: str) -> None:
 def test_a_slow_link_fails_the_conclusion_and_no_node(project: Any) -> None:
     slow(project, '"node002+node003" in sys.argv[2]')
     done = project.run("-m", "network", "-v", *NODES)
-    done.stdout.fnmatch_lines(["*LINK node002-node003*"])
+    done.stdout.fnmatch_lines(["*the link node002-node003 is slower*"])
     assert done.parseoutcomes()["passed"] == 4, "no node is accused"
     assert done.parseoutcomes()["failed"] == 1
-    done.stdout.fnmatch_lines(["FAILED*test_conclusion*LINK node002-node003*"])
+    done.stdout.fnmatch_lines(["FAILED*test_conclusion*the link node002-node*"])
     report = project.read("reports/pretend/network.md")
-    assert "LINK node002-node003" in report
+    assert "the link node002-node003 is slower than both" in report
     assert NETWORK_RATES in report
     conclusion = json.loads(project.read("reports/pretend/network.json"))["conclusion"]
     assert conclusion["record"]["link"] == ["node002", "node003"]
@@ -49,7 +49,7 @@ def test_a_slow_link_fails_the_conclusion_and_no_node(project: Any) -> None:
 def test_a_slow_node_fails_its_test(project: Any) -> None:
     slow(project, '"node002" in sys.argv[2]')
     done = project.run("-m", "network", "-v", *NODES)
-    done.stdout.fnmatch_lines(["*test_arm?node002?*NODE*"])
+    done.stdout.fnmatch_lines(["*test_arm?node002?*SLOWER*"])
     assert done.parseoutcomes()["passed"] == 3
     assert len(project.submitted) == 6 + 8
 

@@ -40,6 +40,6 @@ def test_the_commit_that_computes_a_second_gradient_is_named(
     else:
         assert record["found"] == "FIRST", ran.stdout.str()
         named = [record["first"]]
-        ran.stdout.fnmatch_lines([f"*FIRST BAD {planted} *"])
+        ran.stdout.fnmatch_lines([f"*the first slower commit is {planted} *"])
     assert planted in named
     assert ran.ret == pytest.ExitCode.TESTS_FAILED

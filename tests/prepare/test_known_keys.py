@@ -197,8 +197,10 @@ def test_a_release_that_cannot_be_asked_is_a_note(
 @pytest.mark.parametrize(
     "study",
     [
-        pytest.param(BatchSize(key="remat_polcy", values=("full", "none")), id="one key"),
-        pytest.param(BatchSize(by="remat_polcy", by_values=("full", "none")), id="a second key"),
+        pytest.param(BatchSize(key="remat_polcy", sizes=("full", "none")), id="one key"),
+        pytest.param(
+            BatchSize(sizes=(4, 8), by="remat_polcy", by_values=("full", "none")), id="a second key"
+        ),
     ],
 )
 def test_a_key_that_a_study_varies_is_held_against_the_release_too(

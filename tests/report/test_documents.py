@@ -15,9 +15,8 @@ from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report import cell_documents as cells
+from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.covered import Covered
-from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
@@ -193,29 +192,27 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
 
 
 @pytest.mark.parametrize(
-    ("document", "subject", "arm"),
+    ("subject", "arm"),
     [
-        pytest.param(cells.nodes, of_studies.nodes, "node003", id="nodes"),
-        pytest.param(cells.network, of_studies.network, "node004", id="network"),
-        pytest.param(cells.batch, of_studies.batch, "pdbs-12", id="batch size"),
-        pytest.param(
-            cells.batch, of_studies.pairs_of_sizes, "pdbs-9-remat-policy-minimal", id="pairs"
-        ),
-        pytest.param(cells.commits, lambda: of_studies.commit(5, 3), None, id="commits"),
+        pytest.param(of_studies.nodes, "node003", id="nodes"),
+        pytest.param(of_studies.network, "node004", id="network"),
+        pytest.param(of_studies.batch, "pdbs-12", id="batch size"),
+        pytest.param(of_studies.pairs_of_sizes, "pdbs-9-remat-policy-minimal", id="pairs"),
+        pytest.param(lambda: of_studies.commit(5, 3), None, id="commits"),
     ],
 )
 def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_them(
-    document: Callable[[Subject], Document], subject: Callable[[], Subject], arm: str | None
+    subject: Callable[[], Subject], arm: str | None
 ) -> None:
     bare = _used(subject(), peak=None, memory_gb=None, tflops=None)
-    text = markdown(document(bare))
+    text = markdown(cell_document(bare))
     assert not any(each in text for each in ("MFU", "TFLOP/s", "compiled memory (GB)"))
     assert "uses" not in json.loads(leaderboard_json(bare))
 
     arm = arm or bare.conclusion.verdicts[0].arm
     told = _used(bare, peak=500.0, tflops=200.0, mfu=13.0, memory_gb=71.3)
-    row = next(line for line in markdown(document(told)).splitlines() if f"| `{arm}`" in line)
-    head = next(line for line in markdown(document(told)).splitlines() if "| MFU % |" in line)
+    row = next(line for line in markdown(cell_document(told)).splitlines() if f"| `{arm}`" in line)
+    head = next(line for line in markdown(cell_document(told)).splitlines() if "| MFU % |" in line)
     columns = dict(zip(head.split(" | "), row.split(" | "), strict=True))
     assert (columns["TFLOP/s"], columns["MFU %"]) == ("200.0", "40.00"), "of the stated peak"
     assert columns["compiled memory (GB)"] == "71.30"
@@ -226,24 +223,29 @@ def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_the
     assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
 
 
-def test_pairs_have_a_grid_with_what_is_too_large_and_what_was_not_run() -> None:
-    subject = of_studies.pairs_of_sizes()
-    text = markdown(cells.batch(subject))
-    assert text.startswith("# llama2-70b FSDP=8: batch size and remat_policy\n")
-    head, _, *rows = text.partition("## Pairs\n\n")[2].partition("\n\n")[0].splitlines()
-    assert [each.strip() for each in head.strip("|").split("|")] == [
-        "per_device_batch_size", "full", "minimal", "none"
-    ]  # fmt: skip
-    grid = {cells_[0]: cells_[1:] for row in rows for cells_ in [row.strip("| ").split(" | ")]}
-    assert [*grid] == sorted(grid, key=float)
-    shown = {word for row in grid.values() for word in row}
-    best = next(each for each in subject.conclusion.verdicts if each.word == "BEST")
-    assert grid["9"][1] == f"{best.tgs:.1f} BEST"
-    assert grid["9"][2] == grid["20"][1] == "too large", "by compiled memory"
-    assert "not run" in shown
-    assert "error_rates.md, Pairs" in text, "and not the rates of sizes alone"
-    tried = sum(word not in ("too large", "not run") for row in grid.values() for word in row)
-    assert tried == len(subject.conclusion.verdicts)
+@pytest.mark.parametrize(
+    "subject",
+    [
+        of_studies.nodes,
+        of_studies.network,
+        of_studies.batch,
+        of_studies.pairs_of_sizes,
+        of_studies.commit,
+    ],
+)
+def test_every_study_of_cells_has_the_same_parts_in_the_same_order(
+    subject: Callable[[], Subject],
+) -> None:
+    parts = ("Answer", "Arms", "Pairs", "To deploy", "What this study can tell", "Jobs")
+    titles = [each.title for each in cell_document(subject()).sections]
+    assert titles == [each for each in parts if each in titles]
+    assert {*titles} >= {*parts} - {"Pairs", "To deploy"}
+
+
+def test_the_header_of_a_batch_study_names_the_sizes_that_were_measured() -> None:
+    assert "Load: 8 to 18 sequences per device and step" in markdown(
+        cell_document(of_studies.batch())
+    )
 
 
 @pytest.mark.parametrize("declared", [BatchSize, Nodes, Network, Commits])

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.report.cell_documents import batch, commits, network, nodes
+from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.covered import read_cells
 from pytest_xlatune.report.history import PastStudy, course, history
 from pytest_xlatune.report.leaderboard import leaderboard
@@ -160,17 +160,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
         "several": tuning_page_of(tuning(several), several),
-        "nodes": page_of(nodes(FINISHED), FINISHED),
+        "nodes": page_of(cell_document(of_studies.nodes()), of_studies.nodes()),
         "hostile": page_of(leaderboard(planted), planted, remarks={PLANTED: PLANTED}),
     }
     studies = {
-        "batch": (batch, of_studies.batch()),
-        "strip": (nodes, of_studies.nodes()),
-        "far": (nodes, of_studies.nodes(name="gpu-a100-{:03}.cluster")),
-        "matrix": (network, of_studies.network()),
-        "commits": (commits, of_studies.commit()),
+        "batch": of_studies.batch(),
+        "strip": of_studies.nodes(),
+        "far": of_studies.nodes(name="gpu-a100-{:03}.cluster"),
+        "matrix": of_studies.network(),
+        "commits": of_studies.commit(),
     }
-    made |= {name: page_of(of(subject), subject) for name, (of, subject) in studies.items()}
+    made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
     drilled = drill_document(Drilled(drills=(before, after)), is_page=True)
     made["course"] = document_page(
@@ -217,7 +217,7 @@ NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "
 DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill", "history")
 LED = ("live", "index")
 FORESTS = ("example", "several")
-ROWS = ("batch", "strip", "far", "commits")  # of names, below a plot
+ROWS = ("course",)  # of names, below a plot
 
 
 def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
@@ -246,7 +246,7 @@ def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
         if name in FORESTS:  # the texts of an axis stand below its lines
             assert 0 <= shown.ask(TICKS) < 1.5, place
         if name in ROWS:
-            assert shown.ask("document.querySelectorAll('.drift .below').length") > 3, place
+            assert shown.ask("document.querySelectorAll('.drift .below').length") >= 3, place
             assert shown.ask(OVERLAP) == [], place
             assert shown.ask(LOWEST) <= shown.ask(AFTER) + 26, "they end above what follows"
         if name in DRAWN and place == "phone":  # no row fills the window

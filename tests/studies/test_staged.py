@@ -6,10 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,
@@ -20,12 +21,18 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
-from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
+from pytest_xlatune.studies.cell_arms import (
+    CellArms,
+    CellWalk,
+    dropped,
+    in_a_sentence,
+    not_accused,
+    undecided,
+    worst_first,
+)
 from pytest_xlatune.studies.staged import (
-    FAILS,
     StagedStudy,
     Stages,
-    Words,
     name_of,
     refuse_budget,
 )
@@ -173,46 +180,41 @@ def test_a_part_is_walked_by_itself_while_a_stage_before_it_is_open() -> None:
     assert (part.left, study.left(done)) == (1 + 3, 3 + 2)
 
 
-class Said(Words):
-    BROKEN = "BROKEN", VerdictKind.INVALID, FAILS
-    SLOW = "SLOW", VerdictKind.SLOWER
-    FINE = "FINE"
-
-
-BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),))
+BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),), n=9)
 
 
 @pytest.mark.parametrize(
-    ("ci95", "word", "kind", "can_run"),
+    ("found", "kind", "can_run"),
     [
-        pytest.param(None, Said.BROKEN, VerdictKind.INVALID, False, id="it cannot run"),
-        pytest.param(None, Said.SLOW, VerdictKind.SLOWER, True, id="the kind of its word"),
-        pytest.param(None, Said.FINE, VerdictKind.SCREENED, True, id="level, and not shown"),
+        pytest.param(dropped(BASE), VerdictKind.INVALID, False, id="it cannot run"),
+        pytest.param(undecided(BASE), VerdictKind.INCONCLUSIVE, True, id="nothing is shown"),
+        pytest.param(not_accused(BASE), VerdictKind.SCREENED, True, id="level, and not shown"),
         pytest.param(
-            (-0.005, 0.004), Said.FINE, VerdictKind.EQUIVALENT, True, id="its interval shows it"
+            not_accused(replace(BASE, ci95=(-0.005, 0.004))),
+            VerdictKind.EQUIVALENT,
+            True,
+            id="its interval shows it",
         ),
     ],
 )
-def test_a_word_has_a_kind(
-    ci95: tuple[float, float] | None, word: Said, kind: VerdictKind, *, can_run: bool
+def test_what_follows_of_an_arm_is_a_kind(
+    found: Verdict, kind: VerdictKind, *, can_run: bool
 ) -> None:
-    base = Verdict(arm="a", kind=BASE.kind, reasons=BASE.reasons, n=9, ci95=ci95)
-    found = word.say(base, verbatim("why"))
-    assert (found.word, found.kind, found.can_run) == (word, kind, can_run)
-    assert found.reasons == (verbatim("why"), verbatim("known"))
+    assert (found.kind, found.can_run) == (kind, can_run)
+    assert found.reasons == (verbatim("known"),)
 
 
-def test_verdicts_stand_by_their_words_the_worst_first() -> None:
+def test_verdicts_stand_by_their_kinds_the_worst_first() -> None:
     told = [
         Verdict(arm="open", kind=VerdictKind.INCONCLUSIVE),
-        Verdict(arm="fine", kind=VerdictKind.SCREENED, word="FINE"),
-        Verdict(arm="slow", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.02),
-        Verdict(arm="slower", kind=VerdictKind.SLOWER, word="SLOW", delta=-0.05),
+        Verdict(arm="fine", kind=VerdictKind.SCREENED),
+        Verdict(arm="slow", kind=VerdictKind.SLOWER, delta=-0.02),
+        Verdict(arm="slower", kind=VerdictKind.SLOWER, delta=-0.05, ci95=(-0.06, -0.04)),
     ]
-    assert [each.arm for each in Said.ordered(told)] == ["slower", "slow", "fine", "open"]
-    by_name = Said.ordered(told, lambda each: float(len(each.arm)))
-    assert [each.arm for each in by_name] == ["slow", "slower", "fine", "open"]
-    assert Said.counted(told) == (("SLOW", 2), ("FINE", 1))
+    ordered = worst_first(told)
+    assert [each.arm for each in ordered] == ["slower", "slow", "open", "fine"]
+    said = "slower: slower -5.0 % (-6.0 % to -4.0 %), slow; neither shown nor excluded: open"
+    assert sentence(in_a_sentence(ordered)) == said
 
 
 def test_a_name_tells_studies_of_a_kind_apart() -> None:

@@ -1,7 +1,7 @@
 """The sizes that go with one value of the second key; where there is none, all sizes.
 
-Each lane has a ceiling of its own, by its own compiled memory, and is searched as the only one
-would be. This module must not know of blocks or verdicts.
+Each lane has a ceiling of its own, by its own compiled memory and its own runs. This module must
+not know of blocks or verdicts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.batch_size._search import (
     START,
     CompiledSizes,
@@ -20,7 +19,7 @@ from pytest_xlatune.studies.batch_size._search import (
 )
 
 if TYPE_CHECKING:
-    from pytest_xlatune.studies.batch_size import BatchWalk
+    from pytest_xlatune.studies.batch_size._walk import BatchWalk
 
 
 class Lane:
@@ -35,10 +34,10 @@ class Lane:
         self.walk = walk
         self.study = walk.study
         self.number = number
-        self.first = number * len(walk.study.values)  # its first place among all pairs
+        self.first = number * len(walk.study.values)  # its first place among all cells
 
     def _own(self, places: Iterable[int]) -> set[int]:
-        """Return the places of its sizes, of those among all pairs."""
+        """Return the places of its sizes, of those among all cells."""
         count = len(self.study.values)
         return {at - self.first for at in places if 0 <= at - self.first < count}
 
@@ -48,27 +47,14 @@ class Lane:
         return {at: self.walk.scores[self.first + at] for at in self._own(self.walk.scores)}
 
     @cached_property
-    def best(self) -> float | None:
-        """The largest of them that is not too near to the ceiling; None before any."""
-        unfit = self._own(self.walk.unfit)
-        return max((each for at, each in self.scores.items() if at not in unfit), default=None)
-
-    @cached_property
-    def answered(self) -> set[int]:
-        """Its sizes that were compiled."""
-        return self._own(self.walk.answers)
-
-    @cached_property
     def compiled(self) -> CompiledSizes:
         """What compiling says of its sizes together."""
-        known = {at: self.walk.answers[self.first + at] for at in sorted(self.answered)}
+        answers = self.walk.answers
+        known = {at: answers[self.first + at] for at in sorted(self._own(answers))}
         limits = [each.limit_bytes for each in known.values() if each.limit_bytes is not None]
-        start, before = self.study.start, self.number - 1
-        if before >= 0 and (top := self.walk.lanes[before].compiled.top) is not None:
-            start = max(top, 0)  # about there
         return CompiledSizes(
             sizes=self.study.numbers,
-            start=start,
+            start=self.study.start,
             needed={
                 at: float(each.needed_bytes)
                 for at, each in known.items()
@@ -79,39 +65,31 @@ class Lane:
             is_over=any(each.fits is None for each in known.values()),
         )
 
-    def takes_as(self, other: Lane) -> bool:
-        """Whether each size that was compiled in both lanes takes the same memory; one at least."""
-        both = self.compiled.needed.keys() & other.compiled.needed.keys()
-        return bool(both) and all(
-            self.compiled.needed[at] == other.compiled.needed[at] for at in both
-        )
+    @property
+    def is_answered(self) -> bool:
+        """Whether compiling said anything of its sizes."""
+        return bool(self.compiled.needed or self.compiled.unfit)
 
     @property
-    def next_compiled(self) -> Trial | None:
-        """The size that is to be compiled next; None where all is known, or cannot be."""
+    def next_compiled(self) -> int | None:
+        """The place among all cells to compile next; None where all is known, or cannot be."""
         found = self.compiled.next()
-        return None if found is None else self.study.compiled(self.first + found)
+        return None if found is None else self.first + found
 
     @cached_property
     def top(self) -> int:
         """The largest size that may be tried; -1 where none fits, and with another value some."""
-        study, last = self.study, len(self.study.values) - 1
-        if self.compiled.top is not None:
-            # where none fits at all, a job says so
-            others = (lane for lane in self.walk.lanes if lane is not self)
-            is_out = any(lane.compiled.top != -1 for lane in others)
-            return self.compiled.top if is_out else max(self.compiled.top, 0)
-        limit = study.asked.compiled_ceiling
-        if limit is None or not study.asked.grows:
-            return last
-        fitting = [at for at, each in enumerate(study.numbers) if each <= limit]
-        return max(fitting, default=0)
+        if self.compiled.top is None:
+            return len(self.study.values) - 1
+        # where none fits at all, a job says so
+        others = (lane for lane in self.walk.lanes if lane is not self)
+        is_out = any(lane.compiled.top != -1 for lane in others)
+        return self.compiled.top if is_out else max(self.compiled.top, 0)
 
     @property
-    def start(self) -> int:
+    def _start(self) -> int:
         """The first job: below the compiled ceiling where no size was asked for."""
-        is_said = self.study.asked.start is not None and not self.study.by_values
-        if self.compiled.top is None or is_said or self.top < 0:
+        if self.compiled.top is None or self.study.asked.start is not None:
             return min(self.study.start, self.top)
         wanted = START * self.study.numbers[self.top]
         return min(range(self.top + 1), key=lambda at: abs(self.study.numbers[at] - wanted))
@@ -145,7 +123,7 @@ class Lane:
 
     @property
     def wanted(self) -> int | None:
-        """The place among all pairs of the run that would tell more; None: there is none."""
-        known = self.known
-        found = in_order(known) if self.study.tries_all else searched(known, self.start)
+        """The place among all cells of the run that would tell more; None: there is none."""
+        is_listed = self.study.asked.names_arms
+        found = in_order(self.known) if is_listed else searched(self.known, self._start)
         return None if found is None else self.first + found

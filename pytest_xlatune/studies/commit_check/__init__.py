@@ -39,10 +39,10 @@ from pytest_xlatune.studies.cell_arms import (
     waves_in,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
-from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, CommitWord, Found
+from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, Found
 from pytest_xlatune.studies.staged import name_of, refuse_budget
 
-__all__ = ["KIND", "CommitStudy", "CommitWord", "Commits", "CommitsRecord", "Found", "Load"]
+__all__ = ["KIND", "CommitStudy", "Commits", "CommitsRecord", "Found", "Load"]
 
 _SHORT = 12  # characters of a hash
 _ONCE = "once"
@@ -110,7 +110,6 @@ class Commits(DeclaredStudy, frozen=True, kw_only=True):
     Attributes:
         commits: a range or names, where `--xlatune-commits` does not say it.
         loads: models and node counts of the table.
-        sought: `slower`, or `faster` for the commit that made it faster.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this study from the last one of the same commits.
     """
@@ -118,25 +117,15 @@ class Commits(DeclaredStudy, frozen=True, kw_only=True):
     kind: ClassVar[str] = KIND
     commits: str = ""
     loads: tuple[Load, ...] = ()
-    sought: str = "slower"
     peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
         refuse_unless_positive("commits", peak_tflops=self.peak_tflops)
-        if self.sought not in ("slower", "faster"):
-            raise ConfigError.unknown(
-                "sought", self.sought, valid=("slower", "faster"), where="Commits(...)"
-            )
         names = [each.name for each in self.loads]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ConfigError(f"commits: two loads are called {twice[0]!r}; leave one out")
-
-    @property
-    def is_faster_sought(self) -> bool:
-        """Whether a gain is looked for."""
-        return self.sought == "faster"
 
     def is_search(self, commits: str) -> bool:
         """Whether these commits are searched, and so every one between the ends is a cell."""
@@ -197,7 +186,7 @@ class CommitStudy(
     @cached_property
     def name(self) -> str:
         """The study's word, and which one it is where that was said."""
-        parts = [self.asked.key, self.asked.sought]
+        parts = [self.asked.key]
         if self.is_search:  # another range is another search
             parts += [self.cells[0].digest, self.cells[-1].digest]
         elif not self.asked.key:

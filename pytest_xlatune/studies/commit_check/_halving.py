@@ -21,10 +21,10 @@ from pytest_xlatune.model.sentences import THE_REFERENCE
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.cell_arms import decided, dropped, not_accused, undecided
 from pytest_xlatune.studies.commit_check._record import (
     CommitsRecord,
     CommitWalk,
-    CommitWord,
     Found,
 )
 from pytest_xlatune.studies.trials import usable
@@ -40,13 +40,12 @@ _CONFIRMED = 0.975  # two-sided 95 %
 _EXCLUDED = 0.95  # one-sided
 _MIN_EACH = 2  # scored runs of a side
 _PARENT = say("its parent")
-_SLIGHT = say("shown, but below 1 %: the search does not follow a change that small")
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Two commits whose runs stood in pairs: their log scores, a change being a rise.
+    """Two commits whose runs stood in pairs: their log scores, a loss being a rise.
 
     Attributes:
         before, after: scores of either.
@@ -120,19 +119,14 @@ class Halving(CommitWalk):
         return conclusion(self)
 
     @property
-    def sign(self) -> int:
-        """What makes the sought change a rise of the log score."""
-        return 1 if self.study.asked.is_faster_sought else -1
-
-    @property
     def count(self) -> int:
         """Commits from the first to the last."""
         return len(self.study.cells)
 
     def risen(self, result: TrialResult | None) -> float | None:
-        """Return a score in which the sought change is a rise; None where there is none."""
+        """Return a score in which a loss is a rise; None where there is none."""
         score = usable(result) if result is not None else None
-        return None if score is None else self.sign * score.value
+        return None if score is None else -score.value
 
     def sides(self, trials: Sequence[Trial], before: int, after: int) -> Sides:
         """Return the scores of two commits in these trials."""
@@ -185,14 +179,6 @@ class Halving(CommitWalk):
         return self.is_compared and self.of_ends.is_enough and self.is_shown(self.of_ends)
 
     @cached_property
-    def is_slight(self) -> bool:
-        """Whether the ends are shown to differ by less than the search looks for."""
-        ends = self.of_ends
-        if not self.is_compared or not ends.is_enough or self.is_changed:
-            return False
-        return self.bound(ends, 1 - ALPHA) > 0
-
-    @cached_property
     def sigma(self) -> float:
         """Standard deviation of one run within the ends."""
         found = self.of_ends
@@ -241,14 +227,6 @@ class Halving(CommitWalk):
     def belief_at_last(self) -> Posterior:
         """The same with the fresh pairs: what a range is made of."""
         return self._belief((*self.steps, *filter(None, map(self.over, self.fresh))))
-
-    @property
-    def chances(self) -> tuple[float, ...]:
-        """How likely each commit is the first that changed it; () where no change is shown."""
-        if not self.is_changed:
-            return ()
-        known = dict(zip(self.belief_at_last.positions, self.belief_at_last.mass, strict=True))
-        return tuple(round(known.get(at, 0.0), 6) for at in range(self.count))
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
         ends = self.of_ends
@@ -374,14 +352,12 @@ def conclusion(search: Halving) -> Conclusion:
         found=str(found),
         first=first,
         last=last,
-        is_faster=study.asked.is_faster_sought,
         delta=_delta(search),
         excluded=_excluded(search),
         commits=study.labels,
         skipped=tuple(ids[at] for at in sorted(search.skipped)),
         losses=search.other_losses((0, at) for at in sorted(by_place) if at),
         why=_why_not(search),
-        chances=search.chances,
     )
     return Conclusion(
         reference=reference,
@@ -395,17 +371,17 @@ def conclusion(search: Halving) -> Conclusion:
 
 def _delta(search: Halving) -> float | None:
     if search.answer is Found.FIRST and search.confirmed is not None:
-        return relative(search.sign * search.confirmed[0])
+        return relative(-search.confirmed[0])
     if search.of_ends.is_enough:
-        return relative(search.sign * search.of_ends.estimate)
+        return relative(-search.of_ends.estimate)
     return None
 
 
 def _excluded(search: Halving) -> float | None:
-    """Return the change that is excluded where none is shown: a one-sided 95 % bound."""
+    """Return the loss that is excluded where none is shown: a one-sided 95 % bound."""
     if search.answer is not Found.NO_CHANGE:
         return None
-    return abs(relative(search.sign * max(search.ceiling(search.of_ends), 0.0)))
+    return -relative(-max(search.ceiling(search.of_ends), 0.0))
 
 
 def _why_not(search: Halving) -> Message | None:
@@ -425,8 +401,8 @@ def _reference(search: Halving, own: Sequence[TrialResult]) -> Verdict:
     base = so_far(search.study.ids[0], own)
     if not base.n:
         lost = [each for each in own if each.status.is_final]
-        return CommitWord.BROKEN_BEFORE.say(base, lost[0].reason or NO_SCORE) if lost else base
-    base = CommitWord.OK.say(changed(base, 0.0))
+        return decided(base, VerdictKind.INVALID, lost[0].reason or NO_SCORE) if lost else base
+    base = not_accused(changed(base, 0.0))
     return replace(base, kind=VerdictKind.EQUIVALENT, method=say(THE_REFERENCE))
 
 
@@ -439,20 +415,19 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
     if not scored:
         why = final[0].reason or NO_SCORE
         if search.is_excused(final[0]):
-            return CommitWord.CANNOT_TELL.say(base, say("not measured: {why}", why=why))
-        return (CommitWord.BROKEN if reference.n else CommitWord.BROKEN_BEFORE).say(base, why)
+            return undecided(base, say("not measured: {why}", why=why))
+        return dropped(base, why) if reference.n else decided(base, VerdictKind.INVALID, why)
     if reference.n:
         mean = fmean(score.value for each in scored if (score := usable(each)))
-        level = fmean(search.of_ends.before) * search.sign if search.of_ends.before else mean
+        level = -fmean(search.of_ends.before) if search.of_ends.before else mean
         base = replace(changed(base, mean - level), against=say("the first commit"))
     if at == search.suspect and search.is_confirmed and search.confirmed is not None:
         estimate, ends = search.confirmed
-        low, high = sorted(search.sign * each for each in ends)
+        low, high = sorted(-each for each in ends)
         if search.answer is Found.FIRST:
-            word = CommitWord.FIRST_FASTER if search.sign > 0 else CommitWord.FIRST_BAD
             parent = search.study.ids[search.parent]
             return replace(
-                changed(word.say(base), search.sign * estimate, (low, high)),
+                changed(decided(base, VerdictKind.SLOWER), -estimate, (low, high)),
                 against=_PARENT,
                 method=say(
                     "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the "
@@ -464,11 +439,7 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
     if at == search.count - 1 and search.is_compared and search.of_ends.is_enough:
         sides = search.of_ends
         reach = t_quantile(_CONFIRMED, sides.df) * sides.error
-        middle = search.sign * sides.estimate
-        if search.is_changed:
-            word = CommitWord.FASTER if search.sign > 0 else CommitWord.SLOWER
-        else:
-            word = CommitWord.OK
+        middle = -sides.estimate
         told = changed(base, middle, (middle - reach, middle + reach))
         told = replace(
             told,
@@ -476,7 +447,9 @@ def _verdict(search: Halving, at: int, own: Sequence[TrialResult], reference: Ve
                 "beside the first commit in {pairs} alternating pairs", pairs=len(sides.after)
             ),
         )
-        return word.say(told, *([_SLIGHT] if search.is_slight else []))
+        if search.is_changed:
+            return decided(told, VerdictKind.SLOWER)
+        return not_accused(told)
     return screened(base, say("measured to halve the range"))
 
 
@@ -485,7 +458,7 @@ def _notes(search: Halving) -> list[Message]:
     if not search.is_compared or not search.of_ends.is_enough:
         return notes
     sides = search.of_ends
-    change = relative(search.sign * sides.estimate)
+    change = relative(-sides.estimate)
     notes.append(
         say(
             "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:.2%}",
@@ -495,8 +468,7 @@ def _notes(search: Halving) -> list[Message]:
         )
     )
     if not search.is_changed:
-        is_slight = search.is_slight
-        return [*notes, say("the difference is {what}", what=_SLIGHT)] if is_slight else notes
+        return notes
     if search.steps:
         notes.append(
             say(
@@ -516,26 +488,17 @@ def _notes(search: Halving) -> list[Message]:
                 )
             )
         elif search.suspect is not None and not search.is_confirmed:
-            told = search.confirmed
-            named = {"commit": study.ids[search.suspect], "pairs": PAIRS}
-            if told is None:
-                notes.append(
-                    say(
-                        "commit {commit} was likeliest, and {pairs} fresh pairs with its parent "
-                        "do not show a change of 1 % or more",
-                        **named,
-                    )
+            seen = search.confirmed
+            told = say(": {change:percent}", change=relative(-seen[0])) if seen else None
+            notes.append(
+                say(
+                    "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do "
+                    "not show a loss of 1 % or more{change}",
+                    commit=study.ids[search.suspect],
+                    pairs=PAIRS,
+                    change=told,
                 )
-            else:
-                saw = relative(search.sign * told[0])
-                notes.append(
-                    say(
-                        "commit {commit} was likeliest, and {pairs} fresh pairs with its parent "
-                        "do not show a change of 1 % or more: {change:percent}",
-                        change=saw,
-                        **named,
-                    )
-                )
+            )
         elif search.suspect is not None:
             notes.append(
                 say(
@@ -545,17 +508,11 @@ def _notes(search: Halving) -> list[Message]:
         else:
             notes.append(say("the runs that the search may take are spent"))
     if search.unexplained:
-        is_first = search.answer is Found.FIRST
-        text = (
-            (
-                "the ends differ by more than this commit explains: about {rest:size} more lies "
-                "elsewhere in the range; search the rest again without it"
-            )
-            if is_first
-            else (
-                "the ends differ by more than this commit explains: about {rest:size} lies "
-                "elsewhere, so several commits changed it"
+        notes.append(
+            say(
+                "the ends differ by about {rest:size} more than this commit explains: several "
+                "commits changed it",
+                rest=search.unexplained,
             )
         )
-        notes.append(say(text, rest=search.unexplained))
     return notes

@@ -15,15 +15,21 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, relative
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.studies.cell_arms import (
+    decided,
+    dropped,
+    in_a_sentence,
+    not_accused,
+    undecided,
+)
 from pytest_xlatune.studies.commit_check._record import (
     CommitsRecord,
     CommitWalk,
-    CommitWord,
     Found,
 )
 from pytest_xlatune.studies.trials import usable
@@ -210,7 +216,7 @@ def conclusion(table: CommitTable) -> Conclusion:
         peak_tflops=study.asked.peak_tflops,
         commits=study.labels,
         losses=losses,
-        words=CommitWord.counted(verdicts),
+        told=in_a_sentence(verdicts),
         left_out=_left_out(table),
     )
     return Conclusion(
@@ -251,9 +257,7 @@ def _verdict(table: CommitTable, load: int, commit: int) -> Verdict:
     first = table.over(table.first_of(load, commit))
     if first is None:
         if table.is_given_up(commit):
-            return CommitWord.CANNOT_TELL.say(
-                base, say("not submitted: the commit breaks other models")
-            )
+            return undecided(base, say("not submitted: the commit breaks other models"))
         return base
     if usable(first) is None:
         return _lost(table, base, first, (load, commit))
@@ -264,11 +268,11 @@ def _lost(table: CommitTable, base: Verdict, first: TrialResult, key: tuple[int,
     """Return what follows from a first run that is over and has no score."""
     (load, commit), why = key, first.reason or NO_SCORE
     if table.is_excused(first):
-        return CommitWord.CANNOT_TELL.say(base, say(RUN_AGAIN, why=why))
+        return undecided(base, say(RUN_AGAIN, why=why))
     is_old = table.is_broken(load, commit - 1) if commit else table.study.commits > 1
     if is_old:
-        return CommitWord.BROKEN_BEFORE.say(base, why)
-    return CommitWord.BROKEN.say(base, why)
+        return decided(base, VerdictKind.INVALID, why, say("nor did it run on the commit before"))
+    return dropped(base, why)
 
 
 def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
@@ -276,7 +280,7 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     study, commit = table.study, key[1]
     if key not in table.differences:
         why = say("it runs" if commit == 0 else "it runs, and did on no commit before")
-        return CommitWord.OK.say(base, why)
+        return not_accused(base, why)
     first = table.differences[key]
     base = replace(changed(base, first), against=say("the commit before"))
     if not table.is_screened:
@@ -284,7 +288,7 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
     if key in table.suspects:
         return _suspect(table, base, key)
     if key in table.unlike:
-        return CommitWord.CANNOT_TELL.say(
+        return undecided(
             base,
             say(
                 "{change:percent} in its first run; the budget of {budget} jobs leaves none to "
@@ -297,7 +301,7 @@ def _of_speed(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdic
         reach = t_quantile(0.975, max(0.37 * (len(table.differences) - 1), 1.0)) * table.sigma
         base = changed(base, first, (first - reach, first + reach))
         base = replace(base, method=say("first runs, noise from the spread of all differences"))
-    return CommitWord.OK.say(base, say("no loss in its first run that calls for another"))
+    return not_accused(base, say("no loss in its first run that calls for another"))
 
 
 def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict:
@@ -305,9 +309,7 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
         return screened(base, say(ITS_FIRST_RUN_AGAIN))
     values, (sigma, df) = table.fresh[key], table.pooled
     if len(values) < _MIN_PAIRS or not df:
-        return CommitWord.CANNOT_TELL.say(
-            base, say("{pairs:+fresh pair} have scores", pairs=len(values))
-        )
+        return undecided(base, say("{pairs:+fresh pair} have scores", pairs=len(values)))
     middle, error = fmean(values), sigma / math.sqrt(len(values))
     critical = t_quantile(1 - ALPHA / len(table.suspects), df)
     reach = t_quantile(0.975, df) * error
@@ -322,18 +324,16 @@ def _suspect(table: CommitTable, base: Verdict, key: tuple[int, int]) -> Verdict
     )
     upper, lower = middle + critical * error, middle - critical * error
     if upper < 0 and middle < SLOWER_AT:
-        return CommitWord.SLOWER.say(
-            base, say("a loss of more than {loss:size}", loss=-relative(upper))
+        return decided(
+            base, VerdictKind.SLOWER, say("a loss of more than {loss:size}", loss=-relative(upper))
         )
     if lower > 0 and middle > FASTER_AT:
-        return CommitWord.FASTER.say(
-            base, say("a gain of more than {gain:size}", gain=relative(lower))
+        return decided(
+            base, VerdictKind.FASTER, say("a gain of more than {gain:size}", gain=relative(lower))
         )
     if not SLOWER_AT <= middle <= FASTER_AT:
-        return CommitWord.CANNOT_TELL.say(
-            base, say("a change of 2 % is neither shown nor excluded")
-        )
-    return CommitWord.OK.say(base, say("its first run differed, its fresh pairs do not"))
+        return undecided(base, say("a change of 2 % is neither shown nor excluded"))
+    return not_accused(base, say("its first run differed, its fresh pairs do not"))
 
 
 def _notes(table: CommitTable) -> Sequence[Message]:

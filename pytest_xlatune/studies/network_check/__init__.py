@@ -28,7 +28,6 @@ from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFoun
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
-from pytest_xlatune.model.sentences import WORD_FOR
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.beside import (
     ALPHA,
@@ -46,19 +45,23 @@ from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
+    decided,
+    dropped,
     is_excused,
+    not_accused,
     refuse_nodes,
     refuse_unless_positive,
+    undecided,
+    worst_first,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
-from pytest_xlatune.studies.staged import FAILS, Words, name_of, refuse_budget
+from pytest_xlatune.studies.staged import name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
 _LOSS_OF_OPEN = "{names}: a loss is neither shown nor excluded"
 
-__all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "NetworkWord",
-           "PairFound"]  # fmt: skip
+__all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "PairFound"]
 
 # a published recipe compares groups by `steps=1`: that is step 0, and all of it compilation
 MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
@@ -86,18 +89,6 @@ MOST_CONFIRMING_WAVES = 16
 STOP_AT = 3  # nodes that cannot communicate: then it is the cluster
 MANY = 8  # nodes from which a round has pairs enough for a median of its own
 _LEAST_OTHERS = 3
-
-
-class NetworkWord(Words):
-    """What the study calls its verdicts; that on the network names the node or link too."""
-
-    CLUSTER = "STOP: THE CLUSTER", VerdictKind.INVALID, FAILS
-    SEVERAL = "SEVERAL", VerdictKind.SLOWER
-    UNHEALTHY = "UNHEALTHY", VerdictKind.INVALID, FAILS
-    NODE = "NODE", VerdictKind.SLOWER
-    LINK = "LINK", VerdictKind.SLOWER
-    CANNOT_TELL = "CANNOT TELL", VerdictKind.INCONCLUSIVE
-    NO_FAULT = "NO FAULT"  # none was found
 
 
 class Network(DeclaredStudy, frozen=True, kw_only=True):
@@ -654,14 +645,13 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         whole = self._whole(record)
         if self.is_over:
             is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-            answer = say(WORD_FOR, word=whole.word, why=whole.reasons[0])
-            record = replace(record, answer=answer, is_fault=is_fault)
+            record = replace(record, answer=whole.reasons[0], is_fault=is_fault)
         level = median(self.values.values()) if self.values else math.nan
         own = self.by_arm
         nodes = (self._node(name, own[name.lower()], record) for name in self.layout.nodes)
         verdicts = [at_level(each, level) for each in nodes]
         return Conclusion(
-            verdicts=(whole, *NetworkWord.ordered(verdicts)),
+            verdicts=(whole, *worst_first(verdicts)),
             record=record,
             alpha=ALPHA if self.waves else 0.0,
             complete=self.is_over,
@@ -670,7 +660,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _node(self, name: str, own: Sequence[TrialResult], record: NetworkRecord) -> Verdict:
         """Return the verdict on a node: the gravest case first."""
-        base, known = so_far(name.lower(), own), self.known.get(name)
+        base = replace(so_far(name.lower(), own), against=say("the other pairs"))
+        known = self.known.get(name)
         if known is not None:
             base = changed(base, known[0])
         if failed := self.out.get(name):
@@ -679,7 +670,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
                 pairs=len(failed),
                 why=failed[0].reason or NO_SCORE,
             )
-            return NetworkWord.UNHEALTHY.say(base, why)
+            return dropped(base, why)
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
@@ -702,27 +693,25 @@ class NetworkWalk(CellWalk[NetworkStudy]):
                     "again, ask for {ask}",
                     **self.study.asks,
                 )
-            return NetworkWord.CANNOT_TELL.say(base, why)
+            return undecided(base, why)
         link = self.accused_link or ()
         if name in link:
-            found = NetworkWord.LINK.say(
-                base, say("slow with one partner alone: {pair:-}", pair=link)
-            )
+            found = not_accused(base, say("slow with one partner alone: {pair:-}", pair=link))
         else:
-            found = NetworkWord.NO_FAULT.say(base, say("not low over its pairs"))
+            found = not_accused(base, say("not low over its pairs"))
         return replace(found, kind=_level_kind(record.node_loss))
 
     def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
         method = say("{pairs:+fresh pair} with good partners beside good pairs", pairs=shown.n)
         base = replace(changed(base, shown.estimate, shown.ci95), n=shown.n, method=method)
         if shown.accuses:
-            return NetworkWord.NODE.say(base, _at_least(shown))
+            return decided(base, VerdictKind.SLOWER, _at_least(shown))
         if shown.is_open:
-            return NetworkWord.CANNOT_TELL.say(
+            return undecided(
                 base,
                 say("low over its pairs, and a loss is neither shown nor excluded by fresh ones"),
             )
-        return NetworkWord.NO_FAULT.say(base, say("low over its pairs, not in fresh ones"))
+        return not_accused(base, say("low over its pairs, not in fresh ones"))
 
     def _whole(self, record: NetworkRecord) -> Verdict:
         """Return the verdict on the network."""
@@ -746,59 +735,42 @@ class NetworkWalk(CellWalk[NetworkStudy]):
                 if self.is_common
                 else cluster
             )
-            return NetworkWord.CLUSTER.say(base, common)
+            return dropped(base, common)
         faults = list(self._faults(base, record))
         if len(faults) > 1:
-            reasons = [why for _, why in faults]
-            return NetworkWord.SEVERAL.say(base, say("{reasons:; }", reasons=reasons))
+            reasons = [each.reasons[0] for each in faults]
+            return decided(base, VerdictKind.SLOWER, say("{reasons:; }", reasons=reasons))
         if faults:
-            return faults[0][0]
+            return faults[0]
         if why := self._open(record):
-            return NetworkWord.CANNOT_TELL.say(base, why)
+            return undecided(base, why)
         losses = [x for x in (record.node_loss, record.link_loss) if x is not None]
-        found = NetworkWord.NO_FAULT.say(base, say("no node and no link is shown to be slow"))
-        most = math.ceil(1000 * max(losses) - 1e-9) / 10 if losses else math.nan
         kind = _level_kind(max(losses, default=None))
-        return replace(found, kind=kind, word=f"{NetworkWord.NO_FAULT} ABOVE {most:.1f} %")
+        return decided(base, kind, say("no node and no link is shown to be slow"))
 
-    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[tuple[Verdict, Message]]:
-        """Yield all that is wrong, the gravest first: the verdict on it alone, why among others."""
+    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[Verdict]:
+        """Yield the verdict on each thing that is wrong as if it were alone, the gravest first."""
         for name in self.out:
-            alone = NetworkWord.UNHEALTHY.say(
-                base, say("it cannot communicate; the others were judged without it")
-            )
-            word = f"{NetworkWord.UNHEALTHY} {name}"
-            yield replace(alone, word=word), say("UNHEALTHY {node}", node=name)
+            text = "{node} cannot communicate; the others were judged without it"
+            yield dropped(base, say(text, node=name))
         for name in self.accused:
             if shown := self.nodes[name]:
-                among = say("NODE {node}, {loss}", node=name, loss=_at_least(shown))
-                alone = NetworkWord.NODE.say(base, _at_least(shown))
-                alone = changed(alone, shown.estimate, shown.ci95)
-                yield replace(alone, word=f"{NetworkWord.NODE} {name}"), among
+                why = say("{node} is slow, {loss}", node=name, loss=_at_least(shown))
+                alone = changed(base, shown.estimate, shown.ci95)
+                yield decided(alone, VerdictKind.SLOWER, why)
         for pair in self.broken:
             if self.again.get(pair) == []:
-                why = say(
-                    "{pair:-} cannot communicate with each other, and both can with others",
-                    pair=pair,
-                )
-                alone = NetworkWord.UNHEALTHY.say(base, why)
-                yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(pair)}"), why
+                text = "{pair:-} cannot communicate with each other, and both can with others"
+                yield dropped(base, say(text, pair=pair))
         link, shown = self.accused_link, self.loss
         if link and shown:
-            loss, of_racks = _at_least(shown), set(record.link) != set(link)
-            why = say(
-                "{pair:-} and other pairs of the same two racks are slower than both of its "
-                "nodes are with other partners, {loss}",
-                pair=link,
-                loss=loss,
-            )
-            why = (
-                why
-                if of_racks
-                else say("slower than both of its nodes are with other partners, {loss}", loss=loss)
-            )
-            alone = changed(NetworkWord.LINK.say(base, why), shown.estimate, shown.ci95)
-            yield replace(alone, word=f"{NetworkWord.LINK} {'-'.join(record.link)}"), why
+            who = say("{pair:-}", pair=link)
+            if set(record.link) != set(link):
+                text = "{racks:-} ({pair:-} and other pairs of the same two racks)"
+                who = say(text, racks=record.link, pair=link)
+            text = "the link {link} is slower than both of its nodes with other partners, {loss}"
+            why = say(text, link=who, loss=_at_least(shown))
+            yield decided(changed(base, shown.estimate, shown.ci95), VerdictKind.SLOWER, why)
 
     def _open(self, record: NetworkRecord) -> Message | None:
         """Return why nothing is excluded; None where it is."""

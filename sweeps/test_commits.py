@@ -46,7 +46,7 @@ SWEEP = Sweep(
             cwd=TRAINER,
         ),
     ),
-    study=Commits(),  # sought="faster" for the commit that made it faster
+    study=Commits(),
     design=DesignSettings(budget=60),
 )
 

@@ -33,7 +33,7 @@ from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened,
 ENDS, STEP, CONFIRM = "ends", "search", "confirm"
 PAIRS = 4
 ALPHA = 0.005  # one-sided, each of the two looks at the ends
-LEANS = 0.33  # standard errors in the sought direction from which four more pairs are run
+LEANS = 0.33  # standard errors of a loss from which four more pairs are run
 SURE = 0.95  # of the posterior on one commit
 JOBS_PER_DOUBLING = 6
 _CONFIRMED = 0.975  # two-sided 95 %
@@ -175,7 +175,7 @@ class Halving(CommitWalk):
 
     @cached_property
     def is_changed(self) -> bool:
-        """Whether the ends are shown to differ in the sought direction."""
+        """Whether the ends are shown to differ by a loss."""
         return self.is_compared and self.of_ends.is_enough and self.is_shown(self.of_ends)
 
     @cached_property

@@ -69,6 +69,14 @@ class History(Record, frozen=True, kw_only=True):
         answers = {self._accepts(flag, version) for version in self._around(jaxlib)}
         return answers.pop() if len(answers) == 1 else None
 
+    def is_probed(self, jaxlib: str) -> bool:
+        """Return whether a release itself was probed.
+
+        Raises:
+            ConfigError: `jaxlib` is no release number.
+        """
+        return release(jaxlib) in map(release, self.versions)
+
     def default(self, flag: str, jaxlib: str) -> str | None:
         """Return a flag's default as text; None where it is unknown.
 

@@ -255,6 +255,14 @@ def _blocked(case: Case) -> Iterator[str]:
                 yield f"--{name} is never set: it {entry.mechanism}"
 
 
+def _gpu_flag(case: Case) -> Iterator[str]:
+    device = case.context.device
+    if vendor_of(device) in ("google", "cpu"):
+        for name in case.asked:
+            if name.startswith("xla_gpu_"):
+                yield f"--{name} does nothing on {device}, which is no GPU"
+
+
 def _other_channel(case: Case) -> Iterator[str]:
     for name in case.asked:
         variable = channel_of(name)
@@ -486,6 +494,11 @@ def _library_value(case: Case) -> Iterator[str]:
                     f"{name}={value:.40}: NCCL knows no {odd[0]:.40}; known are "
                     f"{', '.join(words)}{hint}"
                 )
+        if name == _ALGO and (without := _without_algorithm(said)):
+            yield (
+                f"{name}={value:.40} names none for {', '.join(without)}: from NCCL 2.31 on these "
+                f"have no algorithm left; begin with those of all, {name}=ring,tree;{said:.40}"
+            )
         number = whole(said)
         if name in _RANGES and number is not None and number != _UNSET:
             low, high = _RANGES[name]
@@ -498,11 +511,23 @@ def _library_value(case: Case) -> Iterator[str]:
             yield f"{name}={value:.40} is no number; NCCL takes {low} to {high}"
 
 
+def _without_algorithm(said: str) -> list[str]:
+    """Return the collectives that NCCL_ALGO names no algorithm for; [] where it names some for all.
+
+    Its first list may lack a prefix, and is then that of all collectives (src/graph/tuning.cc,
+    parseList).
+    """
+    # allreduce:tree      ring,tree;allreduce:tree
+    prefixes = [part.rpartition(":")[0].strip().lower() for part in said.split(";")]
+    return [] if "" in prefixes else [each for each in _COLLECTIVES if each not in prefixes]
+
+
 def _hint_of_level(name: str) -> str:
     return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _WORDS.get(name) is _LEVELS else ""
 
 
 _UNSET = -2  # what NCCL itself writes for a number that is not set
+_COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by number; a greater one is read as SYS
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -702,6 +727,8 @@ RULES: tuple[CatalogRule, ...] = (
                 says="a flag that makes results wrong, or every compilation crash"),
     CatalogRule(name="tpu-flag", check=_other_channel, of_deployed=True,
                 says="a flag of libtpu in XLA_FLAGS, where the process aborts on it"),
+    CatalogRule(name="gpu-flag", check=_gpu_flag, level=Level.NOTE, is_idle=True,
+                says="a flag of GPUs where the device is a TPU or the CPU"),
     CatalogRule(name="channel", check=_channel, of_deployed=True,
                 says="quotes, a stray first word or a flag of XLA_FLAGS in LIBTPU_INIT_ARGS"),
     CatalogRule(name="slices", check=_slices, of_deployed=True,
@@ -738,7 +765,8 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, of_deployed=True,
                 says="variables of NCCL that another one switches off, a least above its most"),
     CatalogRule(name="library-value", check=_library_value, level=Level.NOTE, of_deployed=True,
-                says="a word or number that NCCL does not take: `NCCL_ALGO=Rings`"),
+                says="a word or number that NCCL does not take, or algorithms of some "
+                     "collectives alone: `NCCL_ALGO=Rings`, `NCCL_ALGO=allreduce:tree`"),
     CatalogRule(name="retired", check=_retired, level=Level.NOTE, of_deployed=True,
                 says="a variable that NCCL reads no more, or under another name"),
     CatalogRule(name="unknown-flag", check=_unknown, of_deployed=True, of_release=True,

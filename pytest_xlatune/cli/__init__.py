@@ -167,6 +167,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _WIDTH = 78
+# A flag of XLA or libtpu has an underscore in its name; no option of ours has one.
+#   --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
+_IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
 # A checkout that was installed before it had guests has their code and not their names.
 _STALE = "; no package brings a command: after an update of a checkout, install it again"
 
@@ -180,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "drill":  # argparse drops the `--` between the variants
         given = [AGAINST if each == "--" else each for each in given]
     if name in ("flags", "init"):  # a word that begins with a blank is no option for argparse
-        given = [f" {each}" if each.startswith("--xla_") else each for each in given]
+        given = [f" {word}" if _IS_FLAG.match(word) else word for word in given]
     arguments = argparse.Namespace()
     try:
         try:

@@ -13,7 +13,7 @@ from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
@@ -115,7 +115,11 @@ def _import(arguments: argparse.Namespace) -> Output:
         tokens=arguments.tokens,
         context=context,
     )
-    return Output(documents=_documents(folder, msgspec.structs.replace(options, export=exports)))
+    is_measured = any(row.tgs or row.step_s for row in rows)
+    return Output(
+        documents=_documents(folder, msgspec.structs.replace(options, export=exports)),
+        status=Exit.OK if is_measured else Exit.NOT_MEASURED,
+    )
 
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:

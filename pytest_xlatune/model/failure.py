@@ -349,7 +349,7 @@ class FailureClass(_Told):
     FILESYSTEM = (
         "filesystem",
         "storage is full, over quota or stale",
-        "free space, or look at the storage",
+        "free space on what the line names, or look at it; give a container more /dev/shm",
     )
 
     # what the site's command tells of a node

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +23,10 @@ import msgspec
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
-from pytest_xlatune.catalog.entries import tpu_flags
+from pytest_xlatune.catalog.entries import history, tpu_flags
 from pytest_xlatune.catalog.rules import check, did_you_mean
 from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
-from pytest_xlatune.model.channels import LIBTPU, overridden
+from pytest_xlatune.model.channels import LIBTPU, channel_of, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
@@ -81,7 +81,11 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     """
     if target is None:
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
-        return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
+        return Linted(
+            objections=check(profiles, context),
+            unchecked=(why, *_unprobed(profiles, context)),
+            jaxlib=context.jaxlib,
+        )
     found = examine(profiles, context.deployed, target, env=context.env)
     channels, unread = _channels(profiles, context, target)
     known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
@@ -96,6 +100,21 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         unchecked=(*found.unchecked, *unread),
         jaxlib=target.jaxlib,
     )
+
+
+def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
+    """Name the flags of which the releases around an unprobed one do not tell the same."""
+    known = history()
+    if not context.jaxlib or known.is_probed(context.jaxlib):
+        return
+    flags = (
+        flag
+        for settings in (context.deployed, *(each.flags for each in profiles))
+        for flag in settings
+    )
+    for name in dict.fromkeys(flag.name for flag in flags):
+        if not channel_of(name) and known.is_accepted(name, context.jaxlib) is None:
+            yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {known.when(name)}"
 
 
 def _channels(

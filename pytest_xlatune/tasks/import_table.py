@@ -63,10 +63,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 _SEPARATORS = (",", ";", "\t")
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "done", "finished"})
-# the profile's own failures; all others are trouble of the site
+# the profile's own failures, and what is trouble of the site; each as a part of what a cell says
 _CANNOT = frozenset(
     {"oom", "out of memory", "resource exhausted", "resource_exhausted", "nan"}
     | {"unknown flag", "unknown-flag", "invalid flag", "abort"}
+)
+_TROUBLE = frozenset(
+    {"fail", "error", "crash", "kill", "cancel", "timeout", "timed out", "time limit", "hang"}
+    | {"hung", "preempt", "lost", "died", "running", "pending", "skipped", "unmeasured"}
 )
 _TURN_S = 60.0  # how long another import of the same table may take
 
@@ -271,6 +275,11 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
     status = " ".join(values.get("status", "").lower().split())
+    if status not in _OK and not any(word in status for word in _CANNOT | _TROUBLE):
+        raise ConfigError(
+            f"status {values['status']!r:.80} is not known; write ok, or why there is no figure: a "
+            f"word of {', '.join(sorted(_CANNOT | _TROUBLE))}"
+        )
     # a figure beside a failure is not of a whole run
     measured = values if status in _OK else {}
     tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")

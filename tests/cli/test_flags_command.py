@@ -20,6 +20,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 DATA = Path(__file__).parents[1] / "data" / "evidence"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 Run = Callable[..., tuple[int, str, str]]
+SCHEDULER = "--xla_gpu_enable_latency_hiding_scheduler"
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 
 
 @pytest.fixture
@@ -120,11 +122,42 @@ def test_a_text_that_xla_would_not_read_to_its_end_is_found(
     assert "[syntax]" in out
 
 
-def test_lint_without_an_xla(run: Run) -> None:
-    code, out, _ = run("lint", "--jaxlib", "0.6.2", "--xla_gpu_pipeline_all_gather=on")
-    assert code == 1
-    assert "accepted since jaxlib 0.11.2 [unknown-flag]" in out
-    assert "unchecked: no XLA was asked" in out
+@pytest.mark.parametrize(
+    ("argv", "rules", "unprobed"),
+    [
+        pytest.param(
+            ("--jaxlib", "0.6.2", "--xla_gpu_pipeline_all_gather=on"), ["unknown-flag"], [],
+            id="a release that was probed",
+        ),
+        pytest.param(
+            ("--jaxlib", "0.4.34", f"{OVERLAP} {SCHEDULER}=true"), [], [OVERLAP],
+            id="a release between one that lacks it and one that has it",
+        ),
+        pytest.param(
+            ("--jaxlib", "99.0", "--xla_gpu_no_such=1", "--deployed", "--xla_gpu_autotune_level=0"),
+            [], ["--xla_gpu_autotune_level", "--xla_gpu_no_such"], id="a release of later",
+        ),
+        pytest.param(
+            ("--megascale_abort_on_hangs=true", "--device", "v6e", "--jaxlib", "0.10.2"),
+            ["tpu-flag"], [], id="a bare flag of libtpu",
+        ),
+        pytest.param(
+            ("LIBTPU_INIT_ARGS=--megascale_abort_on_hangs=true", "--jaxlib", "0.4.34"), [], [],
+            id="a flag of libtpu in its variable",
+        ),
+    ],
+)  # fmt: skip
+def test_lint_without_an_xla(
+    run: Run, argv: tuple[str, ...], rules: list[str], unprobed: list[str]
+) -> None:
+    code, out, _ = run("lint", "--json", *argv)
+    document = json.loads(out)
+    assert [each["rule"] for each in document["objections"]] == rules
+    assert code == bool(rules)
+    _, *said = document["unchecked"]  # the first says that no XLA was asked
+    assert [each.partition(":")[0] for each in said] == [
+        flag.partition("=")[0] for flag in unprobed
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import find_ledgers
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.profile import parse_flags
 from pytest_xlatune.model.result import VerdictKind
@@ -142,6 +142,11 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
         ),
         pytest.param(
             "job,profile,tgs\n1,baseline,5\n2,a,\n", "neither TGS nor seconds", id="no figure"
+        ),
+        pytest.param(
+            "job,profile,tgs,status\n1,baseline,5,ok\n2,a,5,finshed\n",
+            "line 3: status 'finshed' is not known",
+            id="an unknown word of an end",
         ),
         pytest.param(
             "job,profile,flags,tgs\n1,baseline,--xla_a=1,5\n",
@@ -338,6 +343,9 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
     assert "which cell its jobs measured: add --model and --parallelism" in capsys.readouterr().err
+    nothing = "job,profile,tgs,status\n1,baseline,,crashed\n2,a,,killed\n"
+    (tmp_path / "pp8.csv").write_text(nothing, encoding="utf-8")
+    assert main([*command, "--name", "nothing"]) == Exit.NOT_MEASURED
 
 
 def test_what_the_command_shows_fits_80_columns_and_counts_one_degree(

@@ -19,6 +19,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.model.errors import ConfigError, hide_secrets_of
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.text import printable
+from pytest_xlatune.plugin import OPTIONS as DECLARES_OPTIONS
 from pytest_xlatune.plugin import fixtures
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.plugin.hooks import (
@@ -59,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options = resolve_options(
             vars(config.option),
             os.environ,
-            {each.key: config.getini(each.key) for each in OPTIONS},
+            _ini_values(config),
             root=root_of(config),
         )
         if options.export and not (options.is_off or is_worker(config)):
@@ -76,6 +77,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if options.access == "group":
         config.add_cleanup(lambda: owned.trust_group(None))
+
+
+def _ini_values(config: pytest.Config) -> dict[str, str]:
+    """Return what the ini file says of each option; the keys are declared where it names one."""
+    if not config.pluginmanager.hasplugin(DECLARES_OPTIONS):
+        return {}
+    return {option.key: config.getini(option.key) for option in OPTIONS}
 
 
 def _register_fixtures(config: pytest.Config) -> None:
@@ -138,9 +146,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Show the plans, if that is what was asked for."""
-    if not config.option.xlatune_plan or SESSION_KEY not in config.stash:
+    options = config.stash[OPTIONS_KEY]
+    if not options.plan or SESSION_KEY not in config.stash:
         return []
-    options, studies = config.stash[OPTIONS_KEY], config.stash[SESSION_KEY].studies()
+    studies = config.stash[SESSION_KEY].studies()
     lines = [
         line
         for resolved, study in studies

@@ -1,8 +1,8 @@
 """Every kind of study: its class, the document of a conclusion, the report's name, its markers.
 
-A new study adds one entry. A ledger or a report names a study by its kind, a sweep file by a
-declaration of that kind, a test by a marker. pytest reads the markers in every run of every project
-that has us installed, so classes and functions are named here and imported on first use.
+A new study adds one entry, and its markers to `markers.py`. A ledger or a report names a study by
+its kind, a sweep file by a declaration of that kind, a test by a marker. Classes and functions are
+named here and imported on first use.
 
 Other distributions bring studies: an entry point of `pytest_xlatune.studies`, named as the kind is,
 stands for a `StudyKind`. It is looked for where a sweep file or a ledger names a kind that is none
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.sweep.markers import MARKERS
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
@@ -109,67 +110,56 @@ _OURS: dict[str, StudyKind] = {
         "pytest_xlatune.studies.tuning:TuningStudy",
         "pytest_xlatune.report.leaderboard:leaderboard",
         "leaderboard",
-        {
-            "wave1": "the baseline, and what the image alone gives",
-            "wave2": "single flags of the dominant axis",
-            "wave3": "stacks of what led",
-            "wave4": "values around the leaders, flags of the second axis",
-            "wave5": "keys of the trainer: pipeline, remat, attention, quantization, scan",
-            "wave5_5": "the best flags with the best pipeline shape",
-            "confirm": "the finalists in fresh randomised blocks",
-        },
+        MARKERS["tuning"],
         asked_by_file=False,
     ),
     "gate": StudyKind(
         "pytest_xlatune.studies.gate:GateStudy",
         f"{_DOCUMENTS}:gate",
         "gate",
-        {
-            "gate": "a regression gate on TGS",
-            "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
-        },
+        MARKERS["gate"],
         asked_by_file=True,
     ),
     "network": StudyKind(
         "pytest_xlatune.studies.network_check:NetworkStudy",
         _CELL_DOCUMENT,
         "network",
-        {"network": "which node or link slows the network: rounds of pairs, then fresh pairs"},
+        MARKERS["network"],
         asked_by_file=True,
     ),
     "nodes": StudyKind(
         "pytest_xlatune.studies.node_check:NodeStudy",
         _CELL_DOCUMENT,
         "nodes",
-        {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
+        MARKERS["nodes"],
         asked_by_file=True,
     ),
     "batch": StudyKind(
         "pytest_xlatune.studies.batch_size:BatchStudy",
         _CELL_DOCUMENT,
         "batch",
-        {"batch": "which batch size is fastest, and how large a one fits"},
+        MARKERS["batch"],
         asked_by_file=True,
     ),
     "commits": StudyKind(
         "pytest_xlatune.studies.commit_check:CommitStudy",
         _CELL_DOCUMENT,
         "commits",
-        {"commits": "which commit made it slower, or which models a commit breaks or slows"},
+        MARKERS["commits"],
         asked_by_file=True,
     ),
     "calibration": StudyKind(
         "pytest_xlatune.studies.calibration:CalibrationStudy",
         f"{_DOCUMENTS}:calibration",
         "calibration",
-        {"calibrate": "the baseline against itself: the noise of the cell; takes jobs=12"},
+        MARKERS["calibration"],
         asked_by_file=False,
     ),
     "evidence": StudyKind(
         "pytest_xlatune.studies.evidence_run:EvidenceStudy",
         f"{_DOCUMENTS}:evidence",
         "evidence",
-        {"wave1_5": "an evidence run with profiler and dump"},
+        MARKERS["evidence"],
         asked_by_file=False,
     ),
     "imported": StudyKind(

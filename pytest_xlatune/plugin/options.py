@@ -1,0 +1,90 @@
+"""The options of pytest and its ini keys, made from the settings of a sweep; the help of both."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_xlatune import plugin
+from pytest_xlatune.model.errors import ConfigError, help_lines
+from pytest_xlatune.sweep.groups import DAILY, EVERY, OPTIONS, SWITCHES, is_daily
+from pytest_xlatune.sweep.markers import MARKERS, registered_as
+from pytest_xlatune.sweep.registry import KINDS, kind_names
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the options; those with a value are ini keys too. Brief help shows the daily ones."""
+    arguments = pluginmanager.getplugin("pytestconfig").known_args_namespace
+    is_brief = arguments.help and arguments.verbose < 1
+    count = len(OPTIONS) + len(SWITCHES)
+    title = f"{len(DAILY)} for daily use; `{EVERY}` lists all {count}"
+    group = parser.getgroup("xlatune", f"sweeps of XLA flags and NCCL variables ({title})")
+    for option in OPTIONS:
+        shown = option.help if is_daily(option.flag) else argparse.SUPPRESS
+        group.addoption(
+            option.flag, dest=option.key, metavar=option.metavar, help=shown, default=None
+        )
+        if not is_brief or is_daily(option.flag):
+            text = f"{option.help} (as {option.flag})"
+            parser.addini(option.key, text, type="string", default="")
+    for name, (_, text) in SWITCHES.items():
+        shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
+        group.addoption(f"--{name}", action="store_true", help=shown, default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the rest where an option has a value.
+
+    Where `pytest --markers` asks, those of other distributions are among them. Else one of them has
+    its markers from the line on that names it in a sweep file.
+    """
+    if config.option.help:  # nothing runs, and not all ini keys are declared
+        return
+    try:
+        names = [name for name in kind_names() if name not in MARKERS]
+        brought = [KINDS[name] for name in names] if config.option.markers else []
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+    for line in registered_as(kind.markers for kind in brought):
+        config.addinivalue_line("markers", line)
+    values = values_of(config)
+    if any(values.values()) or any(config.getini(option.key) for option in OPTIONS):
+        plugin.loaded(config)
+
+
+def values_of(config: pytest.Config) -> dict[str, Any]:
+    """Return the value of each option of ours by its attribute; falsy where it was not given."""
+    names = [*(option.key for option in OPTIONS), *(name.replace("-", "_") for name in SWITCHES)]
+    return {name: getattr(config.option, name, None) for name in names}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """Make a plan a kind of collection: nothing runs, and xdist starts no workers.
+
+    Pytest's help has no place for exit statuses: they stand at its end.
+    """
+    if config.option.xlatune_plan:
+        config.option.collectonly = True
+    status = yield
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if config.option.help and reporter is not None:
+        more = _further_options() if config.option.verbose > 0 else ()
+        for line in (*more, "", "exit statuses (pytest-xlatune):", *help_lines()):
+            reporter.write_line(line)
+    return status
+
+
+def _further_options() -> Iterator[str]:
+    """Yield the options that help leaves out, as argparse would write them."""
+    yield from ("", "further options (pytest-xlatune):")
+    texts = {f"{option.flag}={option.metavar}": option.help for option in OPTIONS}
+    texts |= {f"--{name}": text for name, (_, text) in SWITCHES.items()}
+    for flag, text in texts.items():
+        if not is_daily(flag.partition("=")[0]):
+            yield f"  {flag}"
+            yield from textwrap.wrap(text, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)

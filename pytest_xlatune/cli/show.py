@@ -22,6 +22,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import Document, Table
+from pytest_xlatune.report.page import document_page, html
 from pytest_xlatune.report.render import csv_text, terminal
 from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
@@ -184,8 +185,6 @@ def _write_page(document: Document, path: Path, *, source: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    from pytest_xlatune.report.page import document_page, html  # with what only a page needs
-
     try:
         _write(path, html(document_page(document, source=source)))
     except OSError as error:

@@ -4,34 +4,32 @@ An annotated field below is the declaration. From it come the option, the enviro
 ini key and the key of `xlatune.toml` (`OPTIONS`), the table of docs/reference/settings.md, and the
 keyword of a sweep file. `settings.py` reads what the user said and puts it over a group.
 
-Every pytest run loads this module, so what knows cells, logs and executors is imported where a
-value is read. Its annotations are evaluated: there is no `from __future__`, and names of those
-modules are quoted.
+The annotations are evaluated: there is no `from __future__`.
 """
 
 import difflib
 import enum
 import functools
-import importlib
 import shlex
 import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import Meta, Struct, StructMeta, field, structs
 
+from pytest_xlatune.executors import Executor
+from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named, one_of_ours
+from pytest_xlatune.logs.patterns import step_pattern
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.redact import command_without_secrets, shown_value
-
-if TYPE_CHECKING:
-    from pytest_xlatune.executors import Executor
-    from pytest_xlatune.model.cell import Protocol
-    from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.report.exports import formats
 
 T = TypeVar("T", bound=Struct)
 FLAG = "--xlatune-"  # before the name of an option, on pytest's command line
@@ -71,16 +69,6 @@ class Metavar(str):
 # --- how texts are read ---------------------------------------------------------------------------
 
 
-def _default(home: str, name: str) -> Callable[[], Any]:
-    """Return a function that finds a value, or makes one of a class, when it is asked for it."""
-
-    def made() -> Any:
-        found = getattr(importlib.import_module(f"pytest_xlatune.{home}"), name)
-        return found() if isinstance(found, type) else found
-
-    return made
-
-
 def _lists(text: str) -> dict[str, list[str]]:
     """Read `python=/opt/bin/python,mounts=/a,mounts=/b`: each key with all that it is given."""
     lists: dict[str, list[str]] = {}
@@ -117,32 +105,20 @@ def _command(text: str) -> str:
     return text
 
 
-def _formats(text: str) -> tuple[str, ...]:
-    """Read `csv,github-benchmark`."""
-    found: tuple[str, ...] = _default("report.exports", "formats")()(text)
-    return found
-
-
 def _axes(text: str) -> str:
     """Read `PP=2,FSDP=4`; the sweep takes the text."""
-    from pytest_xlatune.model.cell import Parallelism
-
     Parallelism.parse(text)
     return text
 
 
 def _step_pattern(text: str) -> str:
     """Read `torchtitan`, or a pattern; the protocol takes the text."""
-    from pytest_xlatune.logs.patterns import step_pattern
-
     step_pattern(text)
     return text
 
 
 def _model_tag(text: str) -> str:
     """Read `deepseek3-671b`."""
-    from pytest_xlatune.model.cell import Cell, Parallelism
-
     return Cell(model_tag=text, parallelism=Parallelism.parse("FSDP=1")).model_tag
 
 
@@ -209,8 +185,6 @@ class Option(Struct, frozen=True, kw_only=True):
     def choices(self) -> Collection[str]:
         """The values allowed, if they are few."""
         if self.field == "executor":
-            from pytest_xlatune.executors.named import EXECUTORS
-
             return EXECUTORS
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
@@ -378,8 +352,8 @@ class CellSettings(SettingsGroup):
         _step_pattern,
     ] = ""
     protocol: Annotated[
-        "Protocol", "How a trial is run and scored: steps, window, deadline", Where.SWEEP
-    ] = field(default_factory=_default("model.cell", "Protocol"))
+        Protocol, "How a trial is run and scored: steps, window, deadline", Where.SWEEP
+    ] = field(default_factory=Protocol)
 
 
 class DesignSettings(SettingsGroup):
@@ -432,7 +406,7 @@ class SiteSettings(SettingsGroup):
         "Where trials run: slurm, allocation (steps of the salloc or sbatch around the "
         "session), local (this machine)",
         Metavar("NAME"),
-    ] = field(default_factory=_default("executors.named", "DEFAULT"))
+    ] = DEFAULT
     nodelist: Annotated[
         tuple[str, ...] | None,
         "Pinned nodes, e.g. 'node[001-008]'; @healthy are those that a node study recommends",
@@ -462,11 +436,11 @@ class SiteSettings(SettingsGroup):
         Lists, "Put trials into a container, e.g. runtime=podman,gpus=nvidia,mounts=/data"
     ] = field(default_factory=dict)
     resources: Annotated[
-        "Resources", "Time limits, patience and ranks per node of a trial", Where.SWEEP
-    ] = field(default_factory=_default("model.resources", "Resources"))
+        Resources, "Time limits, patience and ranks per node of a trial", Where.SWEEP
+    ] = field(default_factory=Resources)
     retry_policy: Annotated[
-        "RetryPolicy", "The site's retry rules on top of the playbook", Where.SWEEP
-    ] = field(default_factory=_default("model.resources", "RetryPolicy"))
+        RetryPolicy, "The site's retry rules on top of the playbook", Where.SWEEP
+    ] = field(default_factory=RetryPolicy)
     env_file: Annotated[
         str,
         "File that the patch of a recipe changes, absolute or below the directory that "
@@ -513,8 +487,6 @@ class SiteSettings(SettingsGroup):
         Raises:
             ConfigError: there is none, or it cannot be loaded.
         """
-        from pytest_xlatune.executors.named import executor_named
-
         return executor_named(self.executor)
 
 
@@ -606,7 +578,7 @@ class RunSettings(SettingsGroup):
         "Further formats of the reports: github-benchmark, csv, mlflow, wandb",
         Where.SESSION,
         Metavar("FORMAT,..."),
-        _formats,
+        formats,
     ] = ()
     notify_file: Annotated[
         File | None,
@@ -662,10 +634,8 @@ def is_daily(flag: str) -> bool:
     return flag.removeprefix(FLAG) in DAILY
 
 
-def saying_executor(which: "Callable[[type[Executor]], bool]") -> str:
+def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
     """Return the option with the first executor of ours of which a fact holds, for messages."""
-    from pytest_xlatune.executors.named import one_of_ours
-
     return f"{FLAG}executor {one_of_ours(which)}"
 
 

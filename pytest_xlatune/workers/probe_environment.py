@@ -20,19 +20,20 @@ one of a file beside it is not.
 
 from __future__ import annotations
 
+import ast
+import grp
+import hashlib
 import importlib.util
 import json
 import os
+import pwd
 import re
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import ast
+from typing import Any
 
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
@@ -179,8 +180,6 @@ def code_digest(folder: str, program: str = "") -> str:
     below `folder` count for a module, and for a script whose imports cannot be told from its text;
     of a folder with thousands of them, such as a home, only its own files.
     """
-    import hashlib
-
     imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
     below = _python_files(folder) if imported is None else imported
     digest, left = hashlib.blake2b(digest_size=6), _MOST_BYTES
@@ -199,8 +198,6 @@ def code_digest(folder: str, program: str = "") -> str:
 
 def _imported(script: Path) -> list[Path] | None:
     """Return a script and all beside it that it imports; None where its text does not tell."""
-    import ast
-
     found, asked = set[Path](), [script]
     while asked:
         path = asked.pop()
@@ -227,8 +224,6 @@ def _imported(script: Path) -> list[Path] | None:
 
 def _names(tree: ast.Module) -> set[str]:
     """Return the top-level names of all modules that are imported absolutely."""
-    import ast
-
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -311,9 +306,6 @@ def _is_ours(top: Path) -> bool:
 
 def _is_private(group: int) -> bool:
     """Whether a group is root's, or one of this user alone."""
-    import grp
-    import pwd
-
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:

@@ -278,13 +278,9 @@ INSIDE = {
     ("tasks/notify.py", "apprise"),
     ("guests/mlflow/__init__.py", "mlflow"),
     ("guests/wandb/__init__.py", "wandb"),
-    ("cli/show.py", "pytest_xlatune.report.page"),  # where a page is asked for
     # what every pytest run loads imports these where they are asked for
     ("guests/cvs/options.py", "pytest_xlatune"),
     ("guests/cvs/options.py", "pytest_xlatune.guests.cvs"),
-    ("sweep/groups.py", "pytest_xlatune.executors.named"),
-    ("sweep/groups.py", "pytest_xlatune.logs.patterns"),
-    ("sweep/groups.py", "pytest_xlatune.model.cell"),
     # programs of a node, which find us only in a process of ours
     ("executors/payload.py", "ctypes"),
     ("executors/payload.py", "hashlib"),

@@ -44,13 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
-    try:
-        names = [name for name in kind_names() if name not in MARKERS]
-        brought = [KINDS[name] for name in names] if config.option.markers else []
-    except ConfigError as error:
-        raise pytest.UsageError(str(error)) from None
-    for line in registered_as(kind.markers for kind in brought):
-        config.addinivalue_line("markers", line)
+    if config.option.markers:
+        try:
+            brought = [KINDS[name].markers for name in kind_names() if name not in MARKERS]
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from None
+        for line in registered_as(brought):
+            config.addinivalue_line("markers", line)
     values = values_of(config)
     if any(values.values()) or any(config.getini(option.key) for option in OPTIONS):
         plugin.loaded(config)

@@ -1,8 +1,8 @@
 """What was said, and where: command line, environment, ini file, settings file.
 
 The first place that speaks decides, tables add up by key, and where none speaks the sweep file
-decides. All of it is read once, when pytest is configured, so that a wrong value ends the run
-before anything is collected. Standard library only: every pytest run loads this module.
+decides. All of it is read once, before a sweep is collected, so that a wrong value ends the run
+before anything runs.
 
 The settings file of a site is `xlatune.toml`: the options by name, and tables.
 

@@ -23,8 +23,8 @@ from pytest_xlatune.sweep.markers import MARKERS, registered_as
 OPTIONS = "pytest_xlatune.plugin.options"  # a module, and its name among the plugins
 COLLECT = "pytest_xlatune.plugin.collect"
 _ERRORS = "pytest_xlatune.model.errors"
-# an option of ours, `-h` alone or among other letters, `--help`, `--markers`
-_NEEDS_OPTIONS = re.compile(r"xlatune|^-[a-z]*h|^--(help|markers)$")
+# an option or an ini key of ours, a file of arguments, `-h` alone or among other letters, ...
+_NEEDS_OPTIONS = re.compile(r"--(no-)?xlatune|\bxlatune_|^@|^-[a-z]*h|^--(help|markers)$")
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -41,7 +41,8 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def _words_of(config: pytest.Config) -> list[str]:
     """Return the arguments of pytest, as far as they are known before it has parsed them."""
-    words = [*map(str, config.invocation_params.args), os.environ.get("PYTEST_ADDOPTS", "")]
+    words = [*map(str, config.invocation_params.args)]
+    words += os.environ.get("PYTEST_ADDOPTS", "").split()
     if config.inipath is not None:
         words.append(config.inipath.read_text(encoding="utf-8", errors="replace"))
     return words

@@ -45,6 +45,7 @@ from pytest_xlatune.ledger import (
     Noted,
     NoteKind,
     Spent,
+    TrialEnded,
     TrialPlanned,
     versions,
 )
@@ -66,8 +67,10 @@ from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
+    Action,
     Conclusion,
     EvidenceResult,
+    Finding,
     Outcome,
     Submission,
     TrialResult,
@@ -76,6 +79,8 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
+from pytest_xlatune.prepare.preflight import refused_shape
+from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.studies import Study, profiles_in
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, is_in_use
@@ -226,6 +231,7 @@ class Campaign:
         self._files = deployed_files(
             launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
         )
+        self._config = config_of(self._files)  # settings of the trainer's configuration
         self.compile_step = step_for(resolved, study, self.folder)
         self._state = LedgerState()
         self._broken: LedgerError | None = None  # the state is of a part of the ledger: no use
@@ -532,6 +538,7 @@ class Campaign:
             self._look_after()  # first: what has ended is read, however long a submission takes
             self._hand_over()
             self._read()
+            self._leave_out_refused()
             if not self._check_by_compiling():
                 self._submit()
             self._tell_turn()
@@ -644,6 +651,24 @@ class Campaign:
         left = (each for each in runs if each.status is TrialStatus.MEASURED and not each.is_read)
         if read is not None and any(left):
             self._write(*read(self._state, self.folder))
+
+    def _leave_out_refused(self) -> None:
+        """End the trials of shapes that the trainer refuses at its start: none costs a job."""
+        view = self.view()
+        for trial in view.pending:
+            if trial.profile.is_baseline or trial.id in view.state.trials:
+                continue
+            cell = self._run.cell_of(trial, view.state)
+            why = refused_shape(self._run.launcher, cell, trial.profile, self._config)
+            if why:
+                finding = Finding(cls=FailureClass.CONFIG_ERROR, action=Action.DROP, text=why)
+                result = TrialResult(
+                    trial=trial,
+                    status=TrialStatus.DROPPED,
+                    reason=say("cannot run, so no job was submitted: {why}", why=why),
+                    findings=(finding,),
+                )
+                self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
 
     def _check_by_compiling(self) -> bool:
         """Take a step of finding out which trials need no run; False once that is known."""

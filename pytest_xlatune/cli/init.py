@@ -17,6 +17,7 @@ from pytest_xlatune.tasks.write_sweep import (
     about_flags,
     about_program,
     answers,
+    option_of,
     sweep_file,
 )
 
@@ -45,7 +46,8 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         among = f": {', '.join(KINDS)}" if name == "kind" else ""
         text = f"{each.text}{among}{example}{default}".replace("%", "%%")
         choices = tuple(KINDS) if name == "kind" else None
-        parser.add_argument(f"--{name}", metavar=name.upper(), help=text, choices=choices)
+        metavar = "FILE" if name == "env_file" else name.upper()
+        parser.add_argument(option_of(name), metavar=metavar, help=text, choices=choices)
     parser.set_defaults(run=_init)
 
 

@@ -542,6 +542,7 @@ class LedgerEntry:
 
 
 LEDGER = "ledger.jsonl"
+MOVED_ASIDE = "ledger-*.jsonl"  # a pattern: what `Ledger.archive` leaves in the same folder
 SCHEMA = 4
 _HEAD = b'{"schema":'  # how every line begins, and then it goes on as here:
 # {"schema":4,"at":1700000000.0,"event":"noted"

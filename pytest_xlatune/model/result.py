@@ -608,6 +608,8 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
         recipe: the recommended arm and its settings; None without a winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
             80 % power; `mde80` is that of a finalist, which has passed the screen already.
+        moved: 95 % interval of an A/A control that excludes 0, relative; None where none does.
+            Then no figure of the sweep is to be trusted.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -615,6 +617,7 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
     bound: Real | None = None
     recipe: Recipe | None = None
     from_start80: Real | None = None
+    moved: tuple[Real, Real] | None = None
 
 
 Found = TypeVar("Found", bound=StudyRecord)

@@ -21,6 +21,7 @@ from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.plugin.hooks import (
+    CLAIM,
     CONTROLLER,
     EXIT,
     NO_TAG,
@@ -354,7 +355,11 @@ def pytest_runtest_makereport(
         report.user_properties.append((REFUSED, refused))
         vars(report)[EXIT] = vars(error)[EXIT]
     elif given:
-        is_claim = isinstance(error, AssertionError) and call.when == "call"
+        is_ours = CLAIM in vars(error)
+        is_claim = (is_ours or isinstance(error, AssertionError)) and call.when == "call"
+        if is_ours:
+            # the log lies beside the ledger; below a verdict it hid the verdict
+            report.sections = [each for each in report.sections if "Captured log" not in each[0]]
         ends = [each.exit for each in given if not all(each.claims)] if is_claim else []
         vars(report)[EXIT] = int(worst(ends) or Exit.NEGATIVE)
     return report

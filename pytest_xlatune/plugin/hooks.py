@@ -25,6 +25,7 @@ CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on 
 LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
+CLAIM = "xlatune_claim"  # set on the failure of a standard test: what it claims does not hold
 EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
 OPTIONS_KEY: pytest.StashKey[RunSettings] = pytest.StashKey()
 OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open

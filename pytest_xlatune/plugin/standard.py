@@ -22,6 +22,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm
+from pytest_xlatune.plugin.hooks import CLAIM
 from pytest_xlatune.prepare.preflight import Preflight
 from pytest_xlatune.studies import Aim
 from pytest_xlatune.studies.trials import wave_order
@@ -170,17 +171,16 @@ def no_regression(measure: Measure, profile: Profile) -> None:
 
 
 def _not_slower(measured: Measured) -> None:
-    __tracebackhide__ = True
     _hold(measured.not_slower, measured.paragraph)
 
 
 def _recorded(recorded: Recorded) -> None:
-    __tracebackhide__ = True
     _hold(recorded.dump is not None and bool(recorded.captures), f"{recorded.problems}")
 
 
 def _hold(is_so: bool, message: str) -> None:  # noqa: FBT001 - as `assert` takes it
-    """Do as `assert` does; the package itself has none, for Python can be told to leave it out."""
-    __tracebackhide__ = True
+    """Fail with the message alone: our own source tells a reader nothing."""
     if not is_so:
-        raise AssertionError(message)
+        failed = pytest.fail.Exception(message, pytrace=False)
+        vars(failed)[CLAIM] = True
+        raise failed

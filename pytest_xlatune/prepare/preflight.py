@@ -329,27 +329,36 @@ def look_at_shape(
 ) -> Preflight:
     """Return a fault where MaxText refuses the pipeline of a cell, a note where a profile's.
 
+    No job of such a profile is submitted: `refused_shape`.
+
     Args:
         launcher: one that starts no MaxText has nothing to look at.
         cell: its parallelism, overrides and model.
         profiles: each may have a pipeline of its own.
         files: the deployed ones, the trainer's configuration among them where this machine has it.
     """
-    inside = launcher.inside
-    if not isinstance(inside, MaxTextLauncher | MaxTextSlurmLauncher) or stages_of(cell) == 1:
-        return Preflight()
     config = config_of(files)
-    found = pipeline_of(cell, BASELINE, config)
-    if isinstance(found, NoPipeline) and found.is_refused:
-        return Preflight(faults=(f"cell {cell.label!r} cannot run: {found.reason}",))
-    own = ((each, pipeline_of(cell, each, config)) for each in profiles)
+    if why := refused_shape(launcher, cell, BASELINE, config):
+        return Preflight(faults=(f"cell {cell.label!r} cannot run: {why}",))
+    reasons = ((profile, refused_shape(launcher, cell, profile, config)) for profile in profiles)
     return Preflight(
-        notes=tuple(
-            f"profile {each.id!r} cannot run: {its.reason}"
-            for each, its in own
-            if isinstance(its, NoPipeline) and its.is_refused
-        )
+        notes=tuple(f"profile {profile.id!r} cannot run: {why}" for profile, why in reasons if why)
     )
+
+
+def refused_shape(
+    launcher: Launcher, cell: Cell, profile: Profile, config: Mapping[str, str]
+) -> str:
+    """Return why MaxText refuses the pipeline of a profile; "" where it does not, or is not used.
+
+    `config` are the settings of the trainer's configuration, where this machine has it.
+    """
+    if not isinstance(launcher.inside, MaxTextLauncher | MaxTextSlurmLauncher):
+        return ""
+    if stages_of(cell) == 1:
+        return ""
+    shape = pipeline_of(cell, profile, config)
+    return shape.reason if isinstance(shape, NoPipeline) and shape.is_refused else ""
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.covered import Covered
-from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_unverified, unverified_tags
+from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_recipe, guard_of_tags
 from pytest_xlatune.report.language import ENGLISH, Say
 from pytest_xlatune.report.lines import effect_words
 from pytest_xlatune.report.recipes import recipe_remarks
@@ -115,7 +115,8 @@ def _why_not(
     harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
     if any(not each.guard and not each.is_open for each in against):
         return say("no variable tells the conflicting cells apart")
-    if harmed:
+    # a guard can keep lines of a shell from a configuration, and no key of the trainer
+    if harmed and (recipe.overrides or not guard_of_tags(cell)[0]):
         return say(
             "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
         )
@@ -178,6 +179,12 @@ def recipe_lines(recipe: Profile) -> str:
     return shell_exports(recipe.flags, shown) + "".join(secret)
 
 
+def guarded_lines(cell: Covered, recipe: Profile, against: Sequence[Conflict] = ()) -> str:
+    """Return the shell lines that a recipe appends, which apply where it may go."""
+    lines, guard = recipe_lines(recipe), guard_of_recipe(cell, against)
+    return f"if [[ {guard} ]]; then\n{lines}fi\n" if guard and lines else lines
+
+
 def diff(file: DeployedFile, after: str) -> str | None:
     """Return the unified diff of a file that became `after`; None where it cannot be written."""
     if not _PATH.fullmatch(file.path) or ".." in file.path.split("/"):
@@ -214,13 +221,9 @@ def _deployed(
     in_place: bool,
 ) -> str:
     """Return the env file with a recipe in it, and above it where it was not verified."""
-    # a gate that cannot tell was told in the text, and the patch went everywhere
-    guards = (*(each.guard for each in against), guard_of_unverified(cell)[0])
-    tests = " && ".join(dict.fromkeys(filter(None, guards)))
-    if tests or not in_place:
-        lines = recipe_lines(recipe)
-        guarded = f"if [[ {tests} ]]; then\n{lines}fi\n" if tests else lines
-        return _appended(text, _said(cell, recipe, against) + guarded)
+    if guard_of_recipe(cell, against) or not in_place:
+        lines = guarded_lines(cell, recipe, against)
+        return _appended(text, _said(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # the contrary at the end of the file left the bad line standing, with its comment
     changed = with_settings(text, recipe.flags, shown, rewrite=rewrite)
@@ -246,8 +249,11 @@ def _said(cell: Covered, recipe: Profile, against: Sequence[Conflict], *more: st
     said += more
     said += [each.remark for each in against]
     said += [
-        f"NOT verified on {tag}: a gate measured it there and cannot tell"
-        for tag in unverified_tags(cell)
+        f"NOT for {each.config_tag}: a gate found it harmful there"
+        if each.is_harmful
+        else f"NOT verified on {each.config_tag}: a gate measured it there and cannot tell"
+        for each in cell.elsewhere
+        if not each.holds
     ]
     return "".join(f"# {each}\n" for each in said)
 

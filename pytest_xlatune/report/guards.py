@@ -91,7 +91,8 @@ class Conflict:
             case Doubt.UNTOLD:
                 return f"NOT verified on {label}: {named}: {_short(self.verdict)}"
             case _:
-                return f"NOT verified on {label}: {named} not measured there"
+                together = " together" if len(self.settings) > 1 else ""
+                return f"NOT verified on {label}: {named} not measured there{together}"
 
 
 def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
@@ -327,16 +328,19 @@ def _guard_of_tags(own: str, others: Sequence[str]) -> tuple[str, tuple[str, ...
     return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(own)}', (CONFIG_TAG_VARIABLE,)
 
 
-def guard_of_unverified(cell: Covered) -> tuple[str, tuple[str, ...]]:
-    """Return the condition that keeps a recipe from configurations where a gate cannot tell."""
-    return _guard_of_tags(cell.cell.config_tag, unverified_tags(cell))
+def guard_of_tags(cell: Covered) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that keeps a recipe from configurations where no gate cleared it.
+
+    There wave 6 measured it, and found a loss or cannot tell.
+    """
+    tags = [each.config_tag for each in cell.elsewhere if not each.holds]
+    return _guard_of_tags(cell.cell.config_tag, tags)
 
 
-def unverified_tags(cell: Covered) -> tuple[str, ...]:
-    """Return the configurations on which wave 6 measured the recipe and cannot tell."""
-    return tuple(
-        each.config_tag for each in cell.elsewhere if not each.holds and not each.is_harmful
-    )
+def guard_of_recipe(cell: Covered, against: Sequence[Conflict]) -> str:
+    """Return the condition of bash under which a recipe's lines apply; "" is always."""
+    guards = (*(conflict.guard for conflict in against), guard_of_tags(cell)[0])
+    return " && ".join(dict.fromkeys(filter(None, guards)))
 
 
 def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:

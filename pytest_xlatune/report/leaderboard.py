@@ -397,7 +397,7 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-    said = [won]
+    said = [*control_failed(conclusion, say), won]
     if best is not None and best.likely is not None:
         said.append(
             say(
@@ -410,16 +410,34 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     said += passed_over(conclusion, say)
     if best is not None:
         return " ".join(said)
-    if bound is None:
+    if bound is None and conclusion.complete:
+        excluded = say("Too few runs decided to say how large a gain was missed (M).")
+    elif bound is None:
         excluded = say(
             "The sweep cannot tell yet how much better than the baseline a profile may be (M)."
         )
+    elif bound < 0:
+        excluded = say(_ALL_SLOWER, loss=size(-bound))
     else:
         excluded = say(
             "We can rule out (95 %) that any tested setting gains more than {bound} (M).",
             bound=size(bound),
         )
     return " ".join((*said, excluded))
+
+
+_ALL_SLOWER = N_("Every setting that was decided is slower, by {loss} at least (95 %).")
+
+
+def control_failed(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
+    """Yield that an A/A control moved, where one did: no figure of that sweep is to be trusted."""
+    if (moved := conclusion.tuning.moved) is not None:
+        yield say(
+            "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
+            "(95 %; 1 control in 20 does so by chance). Do not trust these figures: the cell is "
+            "not quiet enough.",
+            ci95=interval(moved),
+        )
 
 
 _REMEDY = N_(
@@ -485,11 +503,7 @@ _LIKELY = "Likely gain of the winner, corrected for picking the best of several"
 def sensitivity(conclusion: Conclusion) -> Table:
     """Say which effects the sweep finds, which it excludes, and how much alpha it spent."""
     rows = (
-        *(
-            [("Any larger gain is ruled out, at 95 % (M)", size(conclusion.tuning.bound))]
-            if conclusion.winner is None
-            else []
-        ),
+        *([_excluded(conclusion.tuning.bound)] if conclusion.winner is None else []),
         *(
             [(_LIKELY, f"{percent(best.likely[0])}, 95 % {interval(best.likely[1:])}")]
             if (best := conclusion.winner) is not None and best.likely is not None
@@ -518,6 +532,13 @@ def sensitivity(conclusion: Conclusion) -> Table:
         *(("Note", plainly(each)) for each in conclusion.notes),
     )
     return Table(columns=columns("~Figure", "~Value"), rows=rows)
+
+
+def _excluded(bound: float | None) -> tuple[str, str]:
+    """Return what M says: a negative one that every setting loses."""
+    if bound is not None and bound < 0:
+        return "Every setting that was decided is slower, at 95 % (M), by at least", size(-bound)
+    return "Any larger gain is ruled out, at 95 % (M)", size(bound)
 
 
 def _methods(conclusion: Conclusion) -> str:

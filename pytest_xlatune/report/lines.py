@@ -430,6 +430,10 @@ _BOUNDED = N_(
     "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
     "{bound} (M, at 95 %), which is below {limit}."
 )
+_SLOWER = N_(
+    "The sweep ended: every setting that was decided is slower than the baseline, by {loss} at "
+    "least (M, at 95 %)."
+)
 _NOTHING_SEEN = N_(
     "The sweep ended with all its trials, and proves nothing of any setting: of none is it known "
     "that it was in effect."
@@ -453,13 +457,15 @@ def ending_text(
     if conclusion.complete:
         won = [each for each in conclusion.verdicts if each.wins]
         is_bounded = bound is not None and bound < BOUNDED
-        how = _WINNER if won else _BOUNDED if is_bounded else _UNDECIDED
+        bounded = _SLOWER if bound is not None and bound < 0 else _BOUNDED
+        how = _WINNER if won else bounded if is_bounded else _UNDECIDED
         how = _NOTHING_SEEN if conclusion.nothing_in_effect else how
     else:
         how = _STOPPED if stopped else _RUNNING if left else _PARTLY
     return say(
         how,
         bound=size(bound),
+        loss=size(-bound if bound is not None else None),
         limit=size(BOUNDED),
         reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),

@@ -24,7 +24,7 @@ from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
-from pytest_xlatune.report.deployment import patch_of, recipe_lines
+from pytest_xlatune.report.deployment import guarded_lines, patch_of
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -43,7 +43,7 @@ from pytest_xlatune.report.guards import (
     Conflict,
     Doubt,
     conflicts,
-    guard_of_unverified,
+    guard_of_tags,
     sign_flips,
 )
 from pytest_xlatune.report.language import N_, Language, Say, plainly
@@ -194,6 +194,9 @@ _DOUBTS: Mapping[Doubt, str] = {
         "The recipe of {cell} is not verified on {other}: {names} was not measured there."
     ),
 }
+_NOT_TOGETHER = N_(
+    "The recipe of {cell} is not verified on {other}: {names} were not measured there together."
+)
 _GUARDED = N_(
     "So the lines have a guard, which reads {variables}: export this before the trainer sources "
     "the file."
@@ -218,16 +221,23 @@ _UNTOLD = N_(
 
 
 def tuning(
-    cells: Sequence[Covered], language: Language = Language.ENGLISH, *, rewrite: bool = False
+    cells: Sequence[Covered],
+    language: Language = Language.ENGLISH,
+    *,
+    rewrite: bool = False,
+    beside: str = "",
 ) -> Document:
     """Return the tuning document of a model's cells, in the order they first came.
 
-    With `rewrite` its patch takes out comments that it makes untrue.
+    With `rewrite` its patch takes out comments that it makes untrue. `beside` names the document
+    that a person wrote by hand and that is kept; "" where there was none.
     """
     say = Say(language)
     model = cells[0].cell.model_tag
     axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
     signs = sign_flips(cells, say)
+    env_files = dict.fromkeys(filter(None, map(_env_file, cells)))
+    deployed = literals(env_files) if env_files else "the deployed environment"
 
     def each_cell(part: Callable[[Covered, Say], Iterable[Block]]) -> Iterator[Block]:
         for name, each in _named(cells):
@@ -238,7 +248,7 @@ def tuning(
     parts: dict[str, Iterable[Block]] = {
         "TL;DR": _summary(cells, say),
         "Inventory": each_cell(_inventory),
-        f"Effect of `{model}.env.sh` on {axes}": each_cell(_effect),
+        f"Effect of {deployed} on {axes}": each_cell(_effect),
         "Tuning leaderboard": each_cell(_leaderboard),
         WHY: each_cell(why),
         "Negative findings": each_cell(_negative),
@@ -254,9 +264,14 @@ def tuning(
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
-        header=tuple(_header(cells, say)),
+        header=(*_header(cells, say), *_before(cells, beside, say)),
         sections=tuple(section(title, *blocks) for title, blocks in parts.items()),
     )
+
+
+def _env_file(covered: Covered) -> str:
+    """Return the path of the file that deploys a cell's environment; "" where none was named."""
+    return next((file.path for file in covered.files if file.is_shell), "")
 
 
 def _named(cells: Sequence[Covered]) -> list[tuple[str, Covered]]:
@@ -275,6 +290,18 @@ def _header(cells: Sequence[Covered], say: Say) -> Iterator[str]:
     for (name, _), own in zip(_named(cells), of_cell, strict=True):
         yield from (
             say("{text} ({cell})", text=bullet, cell=name) for bullet in own if bullet not in shared
+        )
+
+
+def _before(cells: Sequence[Covered], beside: str, say: Say) -> Iterator[str]:
+    """Yield that no earlier measurement is known, and where a person's own document is kept."""
+    if not any(covered.earlier for covered in cells):
+        yield say("Earlier measurements: none is known here, so this is a fresh start")
+    if beside:
+        yield say(
+            "A document written by hand stood here; it is kept as {path}, and nothing of it is "
+            "read",
+            path=literal(beside),
         )
 
 
@@ -434,7 +461,8 @@ def _deployment(cells: Sequence[Covered], say: Say, *, rewrite: bool) -> Iterato
                 profile=literal(best.arm),
             )
         elif each.cell_digest in patch.missing:
-            yield from _by_hand(each, each.recipe, patch.missing[each.cell_digest], say)
+            why = patch.missing[each.cell_digest]
+            yield from _by_hand(each, each.recipe, conflicts(each, cells), why, say)
         yield from recipe_blocks(each.conclusion, say)
         for conflict in conflicts(each, cells):
             other = called.get(conflict.other.cell_digest, conflict.other.label)
@@ -448,9 +476,11 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[s
     """Return why a recipe must not reach another cell, and what keeps it from there."""
     given = {"cell": name, "other": other, "names": literals(conflict.settings)}
     found = words(conflict.verdict) if conflict.verdict else ""
+    is_whole = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
+    doubt = _NOT_TOGETHER if is_whole else _DOUBTS[conflict.doubt]
     ending = _GUARDED if conflict.guard else _OPEN if conflict.is_open else _NOT_GUARDED
     return (
-        say(_DOUBTS[conflict.doubt], found=found, **given),
+        say(doubt, found=found, **given),
         say(ending, variables=literals(conflict.variables), **given),
     )
 
@@ -475,19 +505,28 @@ def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
             tags = literals([each.config_tag for each in found])
             files = literals([f"{each.sweep}/gate.md" for each in found])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
-    guard, variables = guard_of_unverified(covered)
-    if guard and not kinds[_HARMFUL]:
+    guard, variables = guard_of_tags(covered)
+    if guard and covered.recipe and (covered.recipe.flags or covered.recipe.env):
         yield say.text(_GUARDED, variables=literals(variables))
     yield say.text("Its effect may have the opposite sign on another parallelism.")
 
 
-def _by_hand(covered: Covered, recipe: Profile, reason: str, say: Say) -> Iterator[Block]:
+def _by_hand(
+    covered: Covered, recipe: Profile, against: Sequence[Conflict], reason: str, say: Say
+) -> Iterator[Block]:
     """Give the lines to append and the keys to pass where there is no patch."""
     yield say.text("There is no patch: {why}.", why=reason)
-    lines = recipe_lines(recipe)
+    lines = guarded_lines(covered, recipe, against)
     if lines:
-        path = f"configs/{covered.cell.model_tag}.env.sh"
-        yield say.text("Append to {path}:", path=literal(path))
+        path = _env_file(covered)
+        yield (
+            say.text("Append to {path}:", path=literal(path))
+            if path
+            else say.text(
+                "Add these lines to what sets the environment of its jobs. A launcher with "
+                "`env_files=(FILE,)` records that file, and the next report has the patch of it:"
+            )
+        )
         yield Code(text=lines, language="bash")
     if recipe.overrides:
         yield say.text("Give these keys to the trainer:")

@@ -371,6 +371,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
             mde80=_mde80(decision),
             from_start80=_from_start80(decision),
             sigma=sigma,
+            moved=_moved(decision),
             recipe=recipe(
                 profiles=decision.arms.profiles,
                 verdicts=shown,
@@ -479,7 +480,7 @@ def _notes(
         ]
         control = look.comparisons.get(ALIAS.id)
         notes += _tie(look)
-        if isinstance(control, Comparison):
+        if isinstance(control, Comparison) and not _is_apart(control):
             low, high = map(relative, control.ci95)
             notes.append(
                 say(
@@ -489,47 +490,7 @@ def _notes(
                     high=high,
                 )
             )
-    if bound is not None:
-        reaches = (
-            (
-                "no tested setting gains more than {bound:percent} (95 %): the interval of "
-                "{arm} reaches so far"
-            )
-            if decision.past.confirms_of(widest)
-            else (
-                "no tested setting gains more than {bound:percent} (95 %): the interval of "
-                "{arm}, which was screened once, reaches so far"
-            )
-        )
-        notes.append(
-            say(
-                "no tested setting gains more than {bound:percent} (95 %), which is below "
-                "{limit:percent}, the aim of a sweep without a winner",
-                bound=bound,
-                limit=BOUND,
-            )
-            if bound < BOUND
-            else say(reaches, bound=bound, arm=widest)
-        )
-        unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
-        if unseen:
-            notes.append(
-                say(
-                    "{arms} may gain more: nothing shows that the settings were in effect",
-                    arms=unseen,
-                )
-            )
-        spare = {key.block for key, each in decision.past.confirm.items() if is_spare(each.trial)}
-        if spare:
-            notes.append(
-                say(
-                    "{blocks:+spare block} followed those that decide: they count in M and in "
-                    "the figures of the profiles that ran in them, and decide no verdict",
-                    blocks=len(spare),
-                )
-            )
-    elif widest:
-        notes.append(say("{arm} has no score and may gain anything: measure it again", arm=widest))
+    notes += _bound_notes(decision, verdicts, bound, widest)
     notes += _noise_notes(decision, verdicts)
     notes += _window_notes(decision)
     if decision.ranks.baselines == 1 and decision.ranks.standings:
@@ -544,6 +505,76 @@ def _notes(
             say("{profiles} declared profiles are neither selected nor measured", profiles=absent)
         )
     return notes
+
+
+def _bound_notes(
+    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
+) -> Iterator[Message]:
+    """Yield what M says, and of which profiles it says nothing."""
+    if bound is None:
+        if widest:
+            yield say("{arm} has no score and may gain anything: measure it again", arm=widest)
+        return
+    if bound < 0:
+        yield say("every setting that was decided is slower, by {loss:size} at least", loss=-bound)
+    elif bound < BOUND:
+        yield say(
+            "no tested setting gains more than {bound:percent} (95 %), which is below "
+            "{limit:percent}, the aim of a sweep without a winner",
+            bound=bound,
+            limit=BOUND,
+        )
+    else:
+        yield say(
+            "no tested setting gains more than {bound:percent} (95 %): the interval of "
+            "{arm} reaches so far"
+            if decision.past.confirms_of(widest)
+            else "no tested setting gains more than {bound:percent} (95 %): the interval of "
+            "{arm}, which was screened once, reaches so far",
+            bound=bound,
+            arm=widest,
+        )
+    unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
+    if unseen:
+        yield say(
+            "{arms} may gain more: nothing shows that the settings were in effect", arms=unseen
+        )
+    spare = {key.block for key, each in decision.past.confirm.items() if is_spare(each.trial)}
+    if spare:
+        yield say(
+            "{blocks:+spare block} followed those that decide: they count in M and in "
+            "the figures of the profiles that ran in them, and decide no verdict",
+            blocks=len(spare),
+        )
+
+
+def _idle(decision: SweepDecision) -> set[str]:
+    """Return the arms that do what the baseline does."""
+    idle = {each.id for each in decision.arms.profiles.values() if each.is_control}
+    idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
+    return idle | {ALIAS.id}
+
+
+def _moved(decision: SweepDecision) -> tuple[float, float] | None:
+    """Return the interval of the A/A control that is furthest from 0; None where all hold it."""
+    if decision.look is None:
+        return None
+    compared_arms = decision.look.comparisons
+    apart = [
+        found
+        for arm, found in compared_arms.items()
+        if arm in _idle(decision) and isinstance(found, Comparison) and _is_apart(found)
+    ]
+    if not apart:
+        return None
+    low, high = max(apart, key=lambda found: abs(found.estimate)).ci95
+    return relative(low), relative(high)
+
+
+def _is_apart(control: Comparison) -> bool:
+    """Whether a control's interval excludes 0, which is what it is."""
+    low, high = control.ci95
+    return low > 0 or high < 0
 
 
 def _tie(look: Look) -> Iterator[Message]:
@@ -574,8 +605,7 @@ TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machin
 
 def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
     """Yield where settings that do nothing moved by more than the effects that are looked for."""
-    idle = {each.id for each in decision.arms.profiles.values() if each.is_control}
-    idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
+    idle = _idle(decision)
     moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
     if max(moved, default=0.0) >= TOO_NOISY:
         yield say(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.ledger import LEDGER, find_ledgers
+from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.history import PastStudy, is_called
 from pytest_xlatune.tasks.publish import Known, named_in, read_known
@@ -61,17 +61,17 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
         ConfigError: the folder holds no ledger.
         LedgerError: none of its ledgers can be read.
     """
-    folders = sorted(_ledgers_below(root, _MOST_LEVELS))
-    if not folders:
+    ledgers = sorted(_ledgers_below(root, _MOST_LEVELS))
+    if not ledgers:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
     # who has no ledger waits for none of it
-    kept, copies = _without_copies(folders)
+    kept, copies = _without_copies(ledgers)
     past, problems, names = [], [], set[str]()
-    for folder in kept:
+    for ledger in kept:
         try:
-            sweep, cell = named_in(folder)
-            if called is None or is_called(called, cell, sweep=sweep, folder=str(folder)):
-                past.append(_past(folder, read_known(folder)))
+            sweep, cell = named_in(ledger)
+            if called is None or is_called(called, cell, sweep=sweep, folder=str(ledger.parent)):
+                past.append(_past(ledger, read_known(ledger)))
             names |= {cell.label, sweep}
         except LedgerError as error:
             problems.append(f"not shown: {error}")
@@ -82,7 +82,7 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
     )
 
 
-def _past(folder: Path, known: Known) -> PastStudy:
+def _past(ledger: Path, known: Known) -> PastStudy:
     submitted = [
         attempt.submission
         for progress in known.state.trials.values()
@@ -90,7 +90,7 @@ def _past(folder: Path, known: Known) -> PastStudy:
         if attempt.submission is not None
     ]
     return PastStudy(
-        folder=str(folder),
+        folder=_name_of(ledger),
         sweep=known.sweep,
         kind=known.study.name.partition("-")[0],
         cells=known.cells,
@@ -103,32 +103,37 @@ def _past(folder: Path, known: Known) -> PastStudy:
     )
 
 
-def _without_copies(folders: list[Path]) -> tuple[list[Path], list[str]]:
+def _name_of(ledger: Path) -> str:
+    """Return the folder of a ledger, or the file where `--xlatune-fresh` moved it aside."""
+    return str(ledger.parent if ledger.name == LEDGER else ledger)
+
+
+def _without_copies(ledgers: list[Path]) -> tuple[list[Path], list[str]]:
     """Leave out the ledgers that a longer one begins with, and say so: they are its copies."""
     kept: list[Path] = []
     copies: list[str] = []
     by_begin: dict[bytes, list[Path]] = {}
-    for folder in sorted(folders, key=lambda each: -(each / LEDGER).stat().st_size):
+    for ledger in sorted(ledgers, key=lambda path: -path.stat().st_size):
         longer: list[Path] = []
         with contextlib.suppress(OSError):  # what cannot be read is told with its reason
-            with (folder / LEDGER).open("rb") as file:
+            with ledger.open("rb") as file:
                 begin = file.read(_BEGIN_BYTES)  # with the time and the session that began it
             longer = by_begin.setdefault(begin, []) if begin else []
-            own = (folder / LEDGER).read_bytes() if longer else b""
+            own = ledger.read_bytes() if longer else b""
             # of a copy that went on by itself only the begin is the same: it is shown
-            whole = (each for each in longer if (each / LEDGER).read_bytes().startswith(own))
+            whole = (other for other in longer if other.read_bytes().startswith(own))
             if of := next(whole, None):
-                copies.append(f"{folder} is not shown: an earlier copy of {of}")
+                copies.append(f"{_name_of(ledger)} is not shown: an earlier copy of {_name_of(of)}")
                 continue
-        longer.append(folder)
-        kept.append(folder)
+        longer.append(ledger)
+        kept.append(ledger)
     return sorted(kept), copies
 
 
 def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the folders with a ledger; what lies below one of them is its jobs' files."""
-    if (folder / LEDGER).is_file():
-        yield folder
+    """Yield the ledgers, those that were moved aside too; below their folder lie jobs' files."""
+    if found := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
+        yield from found
     elif levels and folder.is_dir():
         with contextlib.suppress(PermissionError):  # of another user, above several projects
             for each in folder.iterdir():

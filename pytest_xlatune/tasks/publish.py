@@ -174,18 +174,22 @@ def add_to_document(
         OSError: its files cannot be written.
     """
     stem = reports / f"{covered.cell.model_tag}-tuning"
-    data, chinese, patch = (
-        stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".zh.md", ".patch")
+    english, data, chinese, patch, by_hand = (
+        stem.with_name(f"{stem.name}{suffix}")
+        for suffix in (".md", ".json", ".zh.md", ".patch", ".by-hand.md")
     )
     kept: tuple[Covered, ...] = ()
     if data.exists():
         kept = read_cells(read_ours(data), where=str(data), known=covered)
+    elif english.exists() and not by_hand.exists():
+        english.rename(by_hand)  # without our data beside it a person wrote it
+    beside = by_hand.name if by_hand.exists() else ""
     cells = tuple(map(_with_changes, extended(kept, covered)))
-    document = tuning(cells, rewrite=rewrite)
-    texts = {stem.with_name(f"{stem.name}.md"): markdown(document), data: write_cells(cells)}
+    document = tuning(cells, rewrite=rewrite, beside=beside)
+    texts = {english: markdown(document), data: write_cells(cells)}
     files = tuple(path.name for path in texts)
     if zh or chinese.exists():
-        texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite))
+        texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite, beside=beside))
     diff = patch_of(cells, rewrite=rewrite).text
     if diff:
         texts[patch] = diff

@@ -73,6 +73,13 @@ QUESTIONS: Mapping[str, ToSay] = {
         kinds=("maxtext-slurm",),
         example="/shared/maxtext-slurm",
     ),
+    "env_file": ToSay(
+        text="The shell file that sets the environment of a job, which a recipe then changes; "
+        "empty: there is none",
+        kinds=("trainer", "maxtext"),
+        example="/opt/me/job.env.sh",
+        is_optional=True,
+    ),
     "model": ToSay(text="The model's tag", example="llama3.1-405b"),
     "parallelism": ToSay(text="The parallelism", example="PP=2,FSDP=4"),
     "nodelist": ToSay(
@@ -101,6 +108,11 @@ def default_flag(nodelist: str) -> str:
     return _GPU_FLAG if has_gpu else _CPU_FLAG
 
 
+def option_of(name: str) -> str:
+    """Return the option that answers a question."""
+    return f"--{name.replace('_', '-')}"
+
+
 def answers(
     given: Mapping[str, object],
     ask: Callable[[str], str] | None,
@@ -122,7 +134,7 @@ def answers(
         each = question
         if each.kinds and found.get("kind") not in each.kinds:
             if given.get(name):
-                raise ConfigError(f"--{name} belongs to --kind {' or '.join(each.kinds)}")
+                raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(each.kinds)}")
             continue
         if name == "flags":
             each = dataclasses.replace(each, default=default_flag(found["nodelist"]))
@@ -133,7 +145,7 @@ def answers(
         elif ask is None:
             found[name] = each.default
             if not (each.default or each.is_optional):
-                missing.append(f"--{name}")
+                missing.append(option_of(name))
         else:
             found[name] = _asked(name, each, ask, tell)
     if missing:
@@ -180,6 +192,8 @@ def _check(name: str, said: str) -> None:
             raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
         case "command":
             read_command(said)
+        case "env_file" if not (said.startswith("/") or Path(_whole(said)).is_file()):
+            raise ConfigError(f"--env-file {said} is no file here; write the whole path")
         case "model":
             check_model_tag(said)
         case "parallelism":
@@ -453,12 +467,18 @@ def _deployed(found: Mapping[str, str]) -> str:
 def _of_trainer(found: Mapping[str, str]) -> tuple[str, str]:
     command = read_command(found["command"])
     cwd = f", cwd={command.cwd!r}" if command.cwd else ""
-    return f"CommandLauncher(argv={command.words!r}{cwd})", "CommandLauncher"
+    said = f"argv={command.words!r}{cwd}{_env_files(found)}"
+    return f"CommandLauncher({said})", "CommandLauncher"
+
+
+def _env_files(found: Mapping[str, str]) -> str:
+    path = found.get("env_file", "")
+    return f", env_files={(_whole(path),)!r}" if path else ""
 
 
 def _of_maxtext(found: Mapping[str, str]) -> tuple[str, str]:
     said = ", ".join(f"{key}={found[key]!r}" for key in ("config", "python", "module"))
-    return f"MaxTextLauncher({said})", "MaxTextLauncher"
+    return f"MaxTextLauncher({said}{_env_files(found)})", "MaxTextLauncher"
 
 
 def _of_maxtext_slurm(found: Mapping[str, str]) -> tuple[str, str]:

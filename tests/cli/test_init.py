@@ -12,6 +12,8 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, answers, read_command
 from tests.helpers.sessions import run_inside
 
@@ -164,6 +166,20 @@ def test_what_stands_before_the_program_is_deployed_and_a_module_here_is_found(
     text = Path("test_übung 1.py").read_text(encoding="utf-8")
     assert f"cwd='{tmp_path}'" in text
     assert "name='bung-1'" in text
+
+
+@pytest.mark.parametrize("kind", ["trainer", "maxtext"])
+def test_the_env_file_that_a_recipe_changes_is_the_launchers(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.env.sh").write_text("export A=1\n", encoding="utf-8")
+    argv = ["init", "test_a.py", "--kind", kind, *OPTIONS[kind], *CELL.split(), "--nodelist", "n1"]
+    assert main([*argv, "--env-file", "none.env.sh"]) == 2
+    assert main([*argv, "--env-file", "job.env.sh"]) == 0
+    sweep = load_sweep(Path("test_a.py"))
+    cell = sweep.resolve(UserOptions()).cell
+    assert sweep.launcher.env_files_of(cell) == (str(tmp_path / "job.env.sh"),)
 
 
 def test_a_single_flag_is_no_option(tmp_path: Path) -> None:
@@ -321,7 +337,7 @@ def typing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 
 def test_what_the_options_leave_out_is_asked(typing: Callable[..., list[str]]) -> None:
-    asked = typing("ours", "maxtext", "", "/c.yml", "/py", "", "tiny", "FSDP=4", "", "")
+    asked = typing("ours", "maxtext", "", "/c.yml", "/py", "", "", "tiny", "FSDP=4", "", "")
     assert all(kind in asked[0] for kind in KINDS)
     assert "'kind': 'maxtext'" in asked[-1]
     assert "'config': '/c.yml'" in asked[-1], "an empty answer is asked again"
@@ -332,13 +348,14 @@ def test_what_the_options_leave_out_is_asked(typing: Callable[..., list[str]]) -
 def test_an_answer_that_does_not_fit_is_told_and_asked_again(
     typing: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = ("", "t", "t {steps}", "my model", "m", "DP", "DP=4", "n[1", "", "a=1", "--xla_a=1")
-    asked = typing(*typed)
-    found = {"kind": "trainer", "command": "t {steps}", "model": "m", "parallelism": "DP=4"}
+    typed = ("", "t", "t {steps}", "e.sh", "", "my model", "m", "DP", "DP=4", "n[1", "", "a=1")
+    asked = typing(*typed, "--xla_a=1")
+    found = {"kind": "trainer", "command": "t {steps}", "env_file": "", "model": "m"}
+    found |= {"parallelism": "DP=4"}
     assert asked[-1] == repr({**found, "nodelist": "", "flags": "--xla_a=1"})
     said = capsys.readouterr().out.splitlines()
-    expected = ("has no {steps}", "my model", "'DP'", "n[1", "a=1")
-    assert [each in line for each, line in zip(expected, said, strict=True)] == [True] * 5
+    expected = ("has no {steps}", "e.sh is no file", "my model", "'DP'", "n[1", "a=1")
+    assert [each in line for each, line in zip(expected, said, strict=True)] == [True] * 6
 
 
 def test_a_closed_terminal_ends_the_questions() -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, Ledger
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from pytest_xlatune.tasks.publish import read_known
@@ -78,6 +78,18 @@ def test_a_copy_of_a_ledger_is_counted_once(
     with (kept / LEDGER).open("ab") as file:
         file.write(lines[0])
     assert len(rows(capsys, "history", str(root))) == len(whole) + 1
+
+
+def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(campaign(tmp_path, ScriptedExecutor()))
+    run(campaign(tmp_path, ScriptedExecutor(), session="second", fresh=True))
+    (ledger,) = tmp_path.rglob(LEDGER)
+    (aside,) = ledger.parent.glob(MOVED_ASIDE)
+    shown = {str(each["folder"]): each for each in rows(capsys, "history", str(tmp_path))}
+    assert shown.keys() == {str(ledger.parent), str(aside)}
+    assert shown[str(aside)]["winner"] == shown[str(ledger.parent)]["winner"] == "fast"
 
 
 def test_a_history_is_read_in_a_terminal(

@@ -154,18 +154,27 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
         made = replace(
             made, cell=cell, cell_digest=cell.digest, conclusion=conclusion, history=history
         )
+        document = tmp_path / "tiny-tuning.md"
+        is_first = not document.exists()
+        if is_first:
+            document.write_text("by hand\n", encoding="utf-8")
         add_to_document(tmp_path, made)
+        assert ("a fresh start" in document.read_text(encoding="utf-8")) is is_first
         apply(root, (tmp_path / "tiny-tuning.patch").read_text(encoding="utf-8"))
     assert "--xla_one=2" in (root / ENV).read_text(encoding="utf-8")
     assert "--xla_one=1" not in (root / ENV).read_text(encoding="utf-8"), "changed in place"
-    document = (tmp_path / "tiny-tuning.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", document, re.MULTILINE)
+    # what a person wrote is kept beside it, and named
+    kept = tmp_path / "tiny-tuning.by-hand.md"
+    assert kept.read_text(encoding="utf-8") == "by hand\n"
+    text = document.read_text(encoding="utf-8")
+    assert f"`{kept.name}`" in text
+    rows = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
     assert [row.split(" | ")[0] for row in rows] == ["100.0", "110.0", "121.0"]
     assert [row.split(" | ")[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
     # what became of the baseline since then, with its interval; nothing yet of today's
     assert rows[0].split(" | ")[4].startswith("+21.0 % [")
     assert rows[1].split(" | ")[4].startswith("+10.0 % [")
-    said = " ".join(document.split())
+    said = " ".join(text.split())
     assert said.count("The recipe of an earlier measurement of FSDP=8 is deployed now") == 1
 
 

@@ -23,7 +23,11 @@ from pytest_xlatune.model.result import (
     TrialStatus,
     VerdictKind,
 )
+from pytest_xlatune.model.text import size
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.leaderboard import headline
+from pytest_xlatune.report.lines import ending_text
 from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study, verdict
 
 
@@ -577,6 +581,30 @@ def test_a_machine_is_called_too_noisy_where_idle_settings_moved() -> None:
             any("too noisy: settings that do nothing" in sentence(note) for note in notes)
             is is_told
         )
+
+
+@pytest.mark.parametrize("moved", [-0.06, 0.0, 0.06])
+def test_a_control_that_moves_is_the_first_sentence_of_the_finding(moved: float) -> None:
+    sweep = study(6, budget=40)  # a place is left for the alias
+    effects = {f"p{at}": -0.05 for at in range(1, 6)} | {"p0": 0.02, "baseline-aa": moved}
+    found = sweep.conclude(drive(sweep, cluster(effects, sigma=0.001)))
+    assert (found.tuning.moved is not None) is bool(moved)
+    assert headline(found).startswith("The A/A control failed") is bool(moved)
+    held = any("the baseline against itself" in sentence(note) for note in found.notes)
+    assert held is not bool(moved)
+
+
+def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
+    sweep = study(6, budget=40)
+    done = drive(sweep, cluster({f"p{at}": -0.01 for at in range(6)}, sigma=0.001))
+    found = sweep.conclude(done)
+    bound = found.tuning.bound
+    assert bound is not None
+    assert bound < -0.005
+    said = headline(found)
+    assert f"is slower, by {size(-bound)} at least" in said
+    assert f"by {size(-bound)} at least" in ending_text(ENGLISH, found, history=done, stopped="")
+    assert "gains more than" not in said
 
 
 def test_two_baselines_of_a_busy_machine_make_no_figure_of_a_profile_behind_them() -> None:

@@ -24,6 +24,8 @@ from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import look_at
 from tests.helpers.knobs import CELL, SINGLES
+from tests.helpers.resolved import campaign_of
+from tests.helpers.scripted import ScriptedExecutor, run
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 FLAGS = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
@@ -102,6 +104,18 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     assert said.notes == (
         "profile 'm-12' cannot run: 12 microbatches are not a multiple of 8 stages",
     )
+    # and no job of it is submitted
+    executor = ScriptedExecutor()
+    study = TuningStudy(cell=mended.cell, profiles=(odd, profile("a", "--xla_a=1")), budget=20)
+    launcher = mended.sweep.launcher
+    each = campaign_of(tmp_path, executor, study, launcher=launcher)
+    each.open()
+    run(each)
+    verdict = each.conclude().verdict("m-12")
+    assert verdict is not None
+    assert (verdict.can_run, verdict.job_ids) == (False, ())
+    assert executor.submitted
+    assert not any(name.startswith("m-12") for name in executor.submitted)
     # keys of a trainer of one's own may mean something else
     other = look_at_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
     assert (other.faults, other.notes) == ((), ())

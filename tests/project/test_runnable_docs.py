@@ -82,6 +82,7 @@ def prepared(tmp_path: Path) -> Path:
     for folder in (tmp_path, tmp_path / "sweeps"):
         (folder / "train.py").write_text("", encoding="utf-8")
     (tmp_path / "slurm-4711.out").write_text(LOG, encoding="utf-8")
+    (tmp_path / "job.env.sh").write_text("export NCCL_DEBUG=WARN\n", encoding="utf-8")
     (tmp_path / "pytest.ini").touch()
     return tmp_path
 

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self, overload
 
+from msgspec.structs import force_setattr
+
 from pytest_xlatune.model.message import Message
-from pytest_xlatune.model.record import Real, Record, Rows, Timings
+from pytest_xlatune.model.record import Real, Record, Rows, Timings, as_columns
 from pytest_xlatune.model.text import significant
 
 
@@ -205,6 +207,9 @@ class Score(Record, frozen=True, kw_only=True):
     first_loss: Real | None = None
     memory_gb: Real | None = None
     mfu: Real | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "timings", as_columns(self.timings))
 
 
 class NoScore(Record, frozen=True, kw_only=True):

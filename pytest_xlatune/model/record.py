@@ -7,12 +7,11 @@ no other way to say them; an absent value is null. This module does no input or 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -90,14 +89,11 @@ else:
 
 
 class Pairs(Rows[tuple[int, float]]):
-    """Pairs: the steps of a ledger of 100 MB take 60 MB, and as tuples 450.
-
-    A field of `Timings` is read as such.
-    """
+    """Pairs: the steps of a ledger of 100 MB take 60 MB, and as tuples 450."""
 
     __slots__ = ("columns",)
 
-    def __init__(self, first: Sequence[int], second: Sequence[float]) -> None:
+    def __init__(self, first: Iterable[int], second: Iterable[float]) -> None:
         self.columns = array("q", first), array("d", second)
 
     def __len__(self) -> int:
@@ -115,27 +111,30 @@ def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequ
     """Return the first and the second values of pairs; of `Pairs` without a copy."""
     if isinstance(pairs, Pairs):
         return pairs.columns
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 if TYPE_CHECKING:
     Timings = Sequence[tuple[int, float]]
 else:
+    # typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
+    Timings = tuple[tuple[int, float | str], ...]
 
-    class Timings(metaclass=OfOurs):
-        """Steps and their seconds."""
 
-        made = (tuple, Pairs)
+def as_columns(pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+    """Return pairs as columns, and such pairs as they are.
 
-        @staticmethod
-        def from_json(data: Json) -> Sequence[tuple[int, float]]:
-            """Return the pairs that JSON holds, as columns where each is a number."""
-            # one by one, the steps of a ledger took longer than its JSON
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
-                first, second = zip(*data, strict=True)
-                if {*map(type, first), *map(type, second)} <= {int, float}:
-                    return Pairs(first, second)
-            return msgspec.convert(data, tuple[tuple[int, Real], ...], dec_hook=decode)
+    Raises:
+        ValueError: a text among the numbers is none of JSON's three.
+    """
+    if isinstance(pairs, Pairs) or not pairs:
+        return pairs
+    # not by zip(*pairs): its iterators, one a step, set the garbage collector off
+    first, second = split_pairs(pairs)
+    try:
+        return Pairs(first, second)
+    except TypeError:
+        return Pairs(first, [decode(Real, value) for value in second])
 
 
 @runtime_checkable

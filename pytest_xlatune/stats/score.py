@@ -21,6 +21,7 @@ from itertools import compress, islice
 from statistics import median
 from typing import TypeGuard, cast, overload
 
+import numpy as np
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
@@ -34,7 +35,7 @@ from pytest_xlatune.model.metric import (
     StepRecord,
     Steps,
 )
-from pytest_xlatune.model.record import split_pairs
+from pytest_xlatune.model.record import Pairs, split_pairs
 from pytest_xlatune.model.sentences import NO_STEP
 from pytest_xlatune.model.text import whole
 
@@ -239,7 +240,7 @@ def _scored(
     seen: int,
 ) -> Score | NoScore:
     """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
-    timings = tuple(zip(ids, seconds, strict=True))
+    timings = Pairs(ids, seconds)
     inside = wanted.has(ids)
     if not all(inside):
         ids, seconds = [*compress(ids, inside)], [*compress(seconds, inside)]
@@ -321,12 +322,14 @@ class StepWindow(Sequence[int]):
 
     def has(self, steps: Sequence[int]) -> list[bool]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
-        if self.every:
-            return [*map(self.__contains__, steps)]
-        found = [False] * len(steps)
+        ids = np.asarray(steps, dtype=np.int64)
+        is_inside = np.zeros(len(ids), dtype=bool)
         for piece in self.pieces:
-            found = [*map(operator.or_, found, map(piece.__contains__, steps))]
-        return found
+            is_inside |= (piece.start <= ids) & (ids < piece.stop)
+        if self.every:
+            is_inside &= (ids + 1) % self.every >= min(_EVALUATED, self.every)
+        inside: list[bool] = is_inside.tolist()
+        return inside
 
     def __iter__(self) -> Iterator[int]:
         return (step for each in self.pieces for step in each if step in self)

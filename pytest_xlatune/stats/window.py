@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import Score
-from pytest_xlatune.model.record import split_pairs
+from pytest_xlatune.model.record import Pairs, split_pairs
 from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds
@@ -97,9 +97,11 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     jobs = []
     for score in scores:
         if "resumed" not in score.flags:
-            steps, _ = split_pairs(score.timings)
-            is_used = map(operator.or_, declared.has(steps), map(first.__gt__, steps))
-            jobs.append([*itertools.compress(score.timings, is_used)])
+            steps, seconds = split_pairs(score.timings)
+            is_used = [*map(operator.or_, declared.has(steps), map(first.__gt__, steps))]
+            jobs.append(
+                Pairs(itertools.compress(steps, is_used), itertools.compress(seconds, is_used))
+            )
     start = steady_start(jobs)
     if start is None or start <= first:
         return Window(protocol=protocol)

@@ -25,7 +25,7 @@ be a slower rank. Once two ranks were seen to print a step alike, going back beg
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import operator
 import re
@@ -36,7 +36,8 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._shapes import Fronts, KeptSteps, Sieve, StepLines, StepRun, record
+from pytest_xlatune.logs._prefix import PrefixLearner
+from pytest_xlatune.logs._sieve import LineFilter, StepRun, StepShapes, step_of
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, LinePlace, formats
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
@@ -48,8 +49,6 @@ from pytest_xlatune.model.text import begun
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
-_RUN_BYTES = 1 << 17  # of a window behind one that held many runs of steps
-_MANY_RUNS = 8  # an eighth of a window
 _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _RANKS_APART = 2  # steps by which a slower rank may print later
@@ -66,7 +65,6 @@ _StepsOf = Callable[[str, str], Sequence[StepRecord]]
 
 _PART_MARKS = (b"stdout P ", b"stderr P ")
 _STEP_WORD = "completed "
-_STEP_BYTES = _STEP_WORD.encode()
 _ENVIRONMENT_WORDS = (
     "nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_",
 )  # fmt: skip
@@ -168,7 +166,7 @@ class _Start:
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None
-    steps: KeptSteps = field(default_factory=KeptSteps)
+    steps: dict[int, StepRecord] = field(default_factory=dict)  # in the order printed
     last: int = -1  # highest step id; only read where `steps` is not empty
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
@@ -188,6 +186,11 @@ class _Start:
     devices: dict[str, str] = field(default_factory=dict)
     pgle_found: int | None = None
     pgle_unread: str = ""
+
+    def figures(self, step: int) -> int:
+        """Return how many figures the line of a step told; 0 where it is not kept."""
+        record = self.steps.get(step)
+        return 0 if record is None else grammar.told(record)
 
 
 class LogReader:
@@ -210,15 +213,14 @@ class LogReader:
         ]
         own = tuple(word for words, _ in self._others for word in words)
         self._step_words = (_STEP_WORD, *own)
-        self._sieve = Sieve((*table().words, *_OWN_WORDS, *own))
+        self._filter = LineFilter((*table().words, *_OWN_WORDS, *own))
         self._asked: dict[str, str] = {}
         self._goal: int | None = None
         self._has_own = False  # a line was read by the user's pattern
-        self._fronts = Fronts()
+        self._learner = PrefixLearner()
         self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
-        self._step_lines = StepLines(self._fronts) if pattern is None else None
-        self._has_runs = False  # the block before had many, so that the next one may
+        self._step_shapes = StepShapes(self._learner) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._tail = b""
         self._lines = 0
@@ -240,7 +242,7 @@ class LogReader:
     @property
     def prefix(self) -> re.Pattern[str] | None:
         """What was learnt to stand in front of the lines; None where they have a known prefix."""
-        return self._fronts.prefix
+        return self._learner.prefix
 
     @property
     def last_step(self) -> int | None:
@@ -291,11 +293,8 @@ class LogReader:
             raise ValueError("this log was closed; read another one with a new LogReader")
         self._bytes += len(chunk)
         self._tail = (self._tail + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-        at = 0
-        while at < len(chunk):
-            end = at + (_RUN_BYTES if self._has_runs else _WINDOW_BYTES)
-            self._read(chunk[at:end])
-            at = end
+        for at in range(0, len(chunk), _WINDOW_BYTES):
+            self._read(chunk[at : at + _WINDOW_BYTES])
 
     def close(self) -> None:
         """Read a torn last line, of which only complete fields count. Idempotent."""
@@ -313,7 +312,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         start = self._start
-        steps = start.steps.last(_MOST_STEPS)
+        steps = Steps.of([*start.steps.values()][-_MOST_STEPS:])
         env = start.env.plain()
         told = self._told()
         troubled = [steps for each, steps in told if each.action is not Action.NONE]
@@ -367,115 +366,74 @@ class LogReader:
 
     def _examine_block(self, block: bytes) -> int:
         """Read a block of whole lines; return how many lines that makes in all."""
-        number, seen = self._lines, self._step_lines
-        if seen is None or not self._has_runs:
-            # most blocks hold no step: the sieve lets every line of one through
-            total, found = self._sieve.lines(block)
-            if seen is None or not any(_STEP_BYTES in line for _, line in found):
-                self._examine_found(found, number)
-                return number + total
-        run_bytes = 0
-        for run, part in seen.runs(block):
+        number, shapes = self._lines, self._step_shapes
+        for run, part in [(None, block)] if shapes is None else shapes.runs(block):
             if run is not None:
-                run_bytes += len(part)
                 if self._ranks is not None:
                     # where no prefix was learnt both would read the same run
-                    self._ranks.see(part, None if self._fronts.prefix else run)
-                if self._take(run, seen):
+                    self._ranks.see(part, None if self._learner.prefix else run)
+                if shapes is not None and self._take(run, shapes):
                     number += run.count
                     continue
-            total, found = self._sieve.lines(part)
-            self._examine_found(found, number, is_seen=run is not None)
+            total, found = self._filter.lines(part)
+            for index, line in found:
+                if self._ranks is not None and run is None:
+                    self._ranks.see(line)
+                self._examine(line, number + index + 1)
             number += total
-        self._has_runs = run_bytes * _MANY_RUNS > len(block)
         return number
 
-    def _examine_found(
-        self, found: Iterable[tuple[int, bytes]], number: int, *, is_seen: bool = False
-    ) -> None:
-        """Read the lines of a part that may say something; `is_seen`: `ranks` has them."""
-        for index, line in found:
-            if self._ranks is not None and not is_seen:
-                self._ranks.see(line)
-            self._examine(line, number + index + 1)
-
-    def _examine_step(self, line: bytes, number: int, seen: StepLines) -> bool:
-        """Read a step line whose shape was read before; false where it has to be read in full."""
-        layout = seen.layout(line)
-        if layout is None:
-            return False
-        origin, start = seen.origin(line, layout), self._start
-        if origin in start.others:
-            return True
-        if layout is not start.layout and len(layout.fields) < start.steps.told(start.last):
-            return False  # its writer may have been cut
-        if not self._is_at_home(origin):
-            return True
-        found = record(line, layout, seen.label(origin), start=start.index)
-        self._step(found, origin, number, "", layout=layout)
-        return True
-
-    def _take(self, run: StepRun, seen: StepLines) -> bool:
+    def _take(self, run: StepRun, shapes: StepShapes) -> bool:
         """Take a run of steps that go on from the last one; false where it needs a closer look.
 
         It changes what the lines would change one by one.
         """
         start, layout = self._start, run.layout
-        if not start.steps or (
-            layout is not start.layout and len(layout.fields) < start.steps.told(start.last)
-        ):
-            return False
+        is_cut = layout is not start.layout and len(layout.fields) < start.figures(start.last)
         # which ones are left out must not depend on how lines come together
         fills = len(start.steps) + run.count > _MOST_STEPS + _MORE_STEPS
-        if fills and run.count > _MORE_STEPS:
+        if not start.steps or is_cut or fills:
             return False
-        origins = {said: seen.origin_of(said) for said in {*run.writers()}}
-        if not all(each == start.home or each in start.others for each in origins.values()):
+        writers = run.writers()
+        origins = {said: shapes.origin(said)[0] for said in {*writers}}
+        if not all(origin == start.home or origin in start.others for origin in origins.values()):
             return False
-        if start.others and not start.others.isdisjoint(origins.values()):
-            at_home = {said for said, each in origins.items() if each == start.home}
-            run = run.chosen(map(at_home.__contains__, run.writers()))
+        if not start.others.isdisjoint(origins.values()):
+            run = run.chosen(origins[said] == start.home for said in writers)
         steps = run.steps
-        if steps and (start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:]))):
-            first = None if fills else self._first_of_each(steps, figures=len(layout.fields))
-            if first is None:
+        if steps:
+            if start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:])):
                 return False
-            run = run.chosen(first)
-            start.repeated, start.layout = True, None
-        elif steps:
-            start.layout = layout
-        if run.steps:
-            start.steps.add(run, start.home.label if start.home else "", start=start.index)
-            start.phase, start.last = Phase.TRAINING, run.steps[-1]
-            self._count_steps(run.count)
+            label = start.home.label if start.home else ""
+            start.steps.update(zip(steps, run.records(label, start=start.index), strict=True))
+            start.layout, start.phase, start.last = layout, Phase.TRAINING, steps[-1]
+            self._count_steps(len(steps))
         return True
 
-    def _first_of_each(self, steps: Sequence[int], *, figures: int) -> list[bool] | None:
-        """Return which lines tell a step first; None where they do not just go on or repeat one."""
-        start, last = self._start, self._start.last
-        first: list[bool] = []
-        fresh: set[int] = set()
-        for step in steps:
-            first.append(step > last)
-            if step > last:
-                last = step
-                fresh.add(step)
-            elif last - step > _RANKS_APART and not start.repeated:
-                return None  # a new start
-            elif step not in fresh and (
-                step not in start.steps or start.steps.told(step) < figures
-            ):
-                return None
-        return first
+    def _examine_step(self, line: bytes, number: int, shapes: StepShapes) -> bool:
+        """Read a step line whose shape was read before; false where it has to be read in full."""
+        layout = shapes.layout(line)
+        if layout is None:
+            return False
+        (origin, label), start = shapes.origin((line[layout.rank], line[layout.actor])), self._start
+        if origin in start.others:
+            return True
+        if layout is not start.layout and len(layout.fields) < start.figures(start.last):
+            return False  # its writer may have been cut
+        if not self._is_at_home(origin):
+            return True
+        record = step_of(line, layout, label, start=start.index)
+        self._step(record, origin, number, "", layout=layout)
+        return True
 
     def _examine(self, line: bytes, number: int, *, torn: bool = False) -> None:
-        if not torn and self._step_lines and self._examine_step(line, number, self._step_lines):
+        if not torn and self._step_shapes and self._examine_step(line, number, self._step_shapes):
             return
         cut = len(line) >= _LINE_BYTES
         if cut or torn:
             # bytes beyond the cut must not count in one chunking and not in another
             line = line[:_LINE_BYTES]
-            if not self._sieve.may_hold(line):
+            if not self._filter.may_hold(line):
                 return
         segments = grammar.plain_segments(line)
         for index, segment in enumerate(segments):
@@ -493,9 +451,9 @@ class LogReader:
     def _examine_text(
         self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
     ) -> None:
-        if self._fronts.is_learning and not is_torn and outer is None:
+        if self._learner.is_learning and not is_torn and outer is None:
             self._learn(segment)
-        origin, text = grammar.split_origin(segment, self._fronts.prefix)
+        origin, text = grammar.split_origin(segment, self._learner.prefix)
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
         is_own = self._pattern is not None and self._pattern.is_json and not is_torn
         if is_own and self._examine_others_step(text.lower(), text, origin, number, segment):
@@ -560,15 +518,15 @@ class LogReader:
 
     def _learn(self, segment: str) -> None:
         """Learn what stands in front of the lines; read again what it hid."""
-        start, fronts = self._start, self._fronts
+        start, learner = self._start, self._learner
         # a step that was read already is read again by its rank: once, and where nothing else is
         is_early = start.index == 0 and start.count <= len(self._early) and not self._findings
         _, text = grammar.split_origin(segment)
-        if not fronts.see(text, may_be_labelled=is_early and len(self._early) < _MOST_EARLY):
+        if not learner.see(text, may_be_labelled=is_early and len(self._early) < _MOST_EARLY):
             return
-        if self._step_lines is not None:
-            self._step_lines.forget()
-        prefix = fronts.prefix
+        if self._step_shapes is not None:
+            self._step_shapes.forget()
+        prefix = learner.prefix
         if self._ranks is not None:
             self._ranks.prefix = prefix
         for index, front, name, value in self._unread:
@@ -581,7 +539,7 @@ class LogReader:
             self._start.is_configured_twice = start.is_configured_twice
             for early, number in self._early:
                 self._examine_text(early, number, is_torn=False)
-        if not fronts.is_learning:
+        if not learner.is_learning:
             self._early.clear()
 
     def _keep_early(self, segment: str, number: int) -> None:
@@ -589,13 +547,17 @@ class LogReader:
 
         One without an unknown text in front may be read by its shape, and is not kept then either.
         """
-        is_kept = self._fronts.is_learning and len(self._early) < _MOST_EARLY
+        is_kept = self._learner.is_learning and len(self._early) < _MOST_EARLY
         if is_kept and grammar.head_of(grammar.split_origin(segment)[1]) is not None:
             self._early.append((segment, number))
 
     def _keep_unread(self, text: str, low: str, *, is_torn: bool) -> None:
         """Keep a setting behind an unknown text until that is known to be a prefix."""
-        if is_torn or not self._fronts.is_learning or not any(e in low for e in _ENVIRONMENT_WORDS):
+        if (
+            is_torn
+            or not self._learner.is_learning
+            or not any(e in low for e in _ENVIRONMENT_WORDS)
+        ):
             return
         found = grammar.find_environment(text)
         if found is not None and len(self._unread) < _MOST_UNREAD:
@@ -697,7 +659,7 @@ class LogReader:
                 return
         start.phase = Phase.TRAINING
         if record.start != start.index:
-            record = dataclasses.replace(record, start=start.index)
+            record = record._replace(start=start.index)
         start.last = max(start.last, record.step) if start.steps else record.step
         start.layout = layout if start.last == record.step else None
         start.steps[record.step] = record
@@ -713,19 +675,20 @@ class LogReader:
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self._fatal = None
         if len(start.steps) > _MOST_STEPS + _MORE_STEPS:
-            start.steps.drop(_MORE_STEPS)
+            for first in [*itertools.islice(start.steps, _MORE_STEPS)]:
+                del start.steps[first]
             start.dropped_steps += _MORE_STEPS
 
     def _is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
-        return grammar.told(record) < self._start.steps.told(self._start.last)
+        return grammar.told(record) < self._start.figures(self._start.last)
 
     def _repeat(self, record: StepRecord) -> None:
         """Keep the first line of a step, unless that one was cut short and this one tells more."""
         start = self._start
         start.repeated, start.layout = True, None
-        if grammar.told(record) > start.steps.told(record.step):
-            start.steps[record.step] = dataclasses.replace(record, start=start.index)
+        if grammar.told(record) > start.figures(record.step):
+            start.steps[record.step] = record._replace(start=start.index)
 
     def _is_at_home(self, origin: Origin) -> bool:
         """Whether steps of this origin count; a better one than before takes its place."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._shapes import Fronts, StepLines, StepRun
+from pytest_xlatune.logs._prefix import PrefixLearner
+from pytest_xlatune.logs._sieve import StepRun, StepShapes
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
@@ -135,7 +136,6 @@ class RankReader:
     def __init__(
         self, pattern: StepPattern | None = None, *, prefix: re.Pattern[str] | None = None
     ) -> None:
-        self.prefix = prefix
         self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
             *([(pattern.words, self._own_steps)] if pattern is not None else []),
             *((each.words, each.steps) for each in formats() if each.has_steps),
@@ -146,14 +146,24 @@ class RankReader:
         # formats keep their words in lower case; so does the line that is searched
         self._other_words = tuple({each.lower() for each in words})
         # no prefix is learnt here: one that is in no table was learnt by who read the log before
-        fronts = Fronts(is_learning=False)
-        fronts.prefix = prefix
-        self._step_lines = StepLines(fronts)
+        self._learner = PrefixLearner(is_learning=False)
+        self._learner.prefix = prefix
+        self._step_shapes = StepShapes(self._learner)
         self._ranks: dict[int, RankLog] = {}
         self._held: dict[int | None, bytes] = {}
         self._tails: dict[int | None, deque[bytes]] = {}
         self._tail_sizes: dict[int | None, int] = {}
         self._work: dict[str, dict[int, Work]] = {}  # by group and rank
+
+    @property
+    def prefix(self) -> re.Pattern[str] | None:
+        """What is known to stand in front of the lines beside the prefixes of `grammar`."""
+        return self._learner.prefix
+
+    @prefix.setter
+    def prefix(self, learnt: re.Pattern[str] | None) -> None:
+        self._learner.prefix = learnt
+        self._step_shapes.forget()
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
@@ -178,7 +188,7 @@ class RankReader:
         if any(word in block for word in _OF_WATCHDOGS):
             for line in block.splitlines():
                 self._watchdog(line, rank)
-        for run, part in self._step_lines.runs(block):
+        for run, part in self._step_shapes.runs(block):
             self._part(part, run, rank)
 
     def see(self, part: bytes, run: StepRun | None = None) -> None:
@@ -264,17 +274,16 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
-        if rank is None and not run.ranks:
-            return
         steps, seconds = run.steps, run.figures("step_s")
         if rank is not None:
             self._take(rank, steps, seconds)
             return
-        of = defaultdict[int, list[int]](list)
-        for whose, at in zip(run.ranks, range(run.count), strict=True):
-            of[whose].append(at)
-        for whose, places in of.items():
-            self._take(whose, [steps[at] for at in places], [seconds[at] for at in places])
+        places = defaultdict[bytes, list[int]](list)
+        for at, (label, _) in enumerate(run.writers()):
+            places[label].append(at)
+        for label, own in places.items():
+            if label:
+                self._take(int(label), [steps[at] for at in own], [seconds[at] for at in own])
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):

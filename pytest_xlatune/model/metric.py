@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Self, overload
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, overload
 
 from msgspec.structs import force_setattr
 
@@ -81,8 +81,7 @@ class Logged:
     problem: Message | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One training step as the log or MaxText's metrics file tells it. None: not printed.
 
     Attributes:
@@ -131,29 +130,24 @@ class Steps(Rows[StepRecord]):
         """Return the columns of records."""
         if isinstance(records, Steps):
             return records
-        rows = [*map(_row_of, records)]
-        return cls(**dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))) if rows else cls()
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the steps of all parts, in their order."""
-        chain = itertools.chain.from_iterable
-        return cls(**{name: tuple(chain(getattr(e, name) for e in parts)) for name in _COLUMNS})
+        columns = zip(*records, strict=True)
+        return cls(**dict(zip(StepRecord._fields, columns, strict=False)))
 
     def chosen(self, which: Iterable[object]) -> Steps:
         """Return the steps that are chosen, by one truth value for each."""
         said = [*which]
         if all(said):
             return self
-        columns = ((name, itertools.compress(getattr(self, name), said)) for name in _COLUMNS)
+        columns = (
+            (name, itertools.compress(getattr(self, name), said)) for name in StepRecord._fields
+        )
         return Steps(**{name: tuple(column) for name, column in columns})
 
     def __len__(self) -> int:
         return len(self.step)
 
     def __iter__(self) -> Iterator[StepRecord]:
-        for row in zip(*_row_of(self), strict=True):
-            yield StepRecord(**dict(zip(_COLUMNS, row, strict=True)))
+        return map(StepRecord._make, zip(*_columns_of(self), strict=True))
 
     @overload
     def __getitem__(self, at: int) -> StepRecord: ...
@@ -163,11 +157,10 @@ class Steps(Rows[StepRecord]):
 
     def __getitem__(self, at: int | slice) -> StepRecord | Steps:
         kind = Steps if isinstance(at, slice) else StepRecord
-        return kind(**{name: getattr(self, name)[at] for name in _COLUMNS})
+        return kind(**{name: getattr(self, name)[at] for name in StepRecord._fields})
 
 
-_COLUMNS = tuple(each.name for each in fields(StepRecord))
-_row_of = operator.attrgetter(*_COLUMNS)
+_columns_of = operator.attrgetter(*StepRecord._fields)
 
 
 class Score(Record, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ tokens over time is right. Windows are by step id and the same for all jobs of a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -142,7 +141,7 @@ def timed_steps(
     known = _one_rank(Steps.of(steps))
     tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
     exact = dict(zip(*_timed(known, tokens), strict=True))
-    return tuple(dataclasses.replace(each, step_s=exact.get(each.step)) for each in known)
+    return tuple(each._replace(step_s=exact.get(each.step)) for each in known)
 
 
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:

@@ -80,7 +80,7 @@ def log(data: bytes) -> None:
     """Read whole, line by line in full and in chunks to the same; judge and score it."""
     whole = read_log([data])
     slow = LogReader()
-    slow._step_lines = None  # no line is read by the shape of another
+    slow._step_shapes = None  # no line is read by the shape of another
     slow.feed(data)
     slow.close()
     if repr(slow.report()) != repr(whole):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.logs import LogReader, Phase, read_log
-from pytest_xlatune.logs._shapes import Sieve
+from pytest_xlatune.logs._sieve import LineFilter
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.model.metric import Steps
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
@@ -119,14 +119,14 @@ def test_the_steps_of_a_report_are_read_as_a_sequence_of_records() -> None:
 
 
 def test_the_sieve_lets_every_word_through_in_any_case() -> None:
-    sieve = Sieve(table().words)
+    sieve = LineFilter(table().words)
     for word in table().words:
         assert sieve.may_hold(f"12 {word.upper()}!".encode())
         assert sieve.lines(f"dull 1\n{word}\ndull 2\n".encode()) == (3, [(1, word.encode())])
 
 
 def test_the_sieve_remembers_only_so_much() -> None:
-    sieve = Sieve(["killed"])
+    sieve = LineFilter(["killed"])
     for first in range(0, 40_000, 1000):
         block = b"".join(bytes([102 + each % 20]) * (each // 80 + 1) + b"\n"
                          for each in range(first, first + 1000))  # fmt: skip
@@ -136,7 +136,7 @@ def test_the_sieve_remembers_only_so_much() -> None:
 
 
 def test_a_block_without_a_new_shape_is_searched_for_no_word() -> None:
-    sieve = Sieve(["killed"])
+    sieve = LineFilter(["killed"])
     for _ in range(3):  # a thousand words are searched one by one in a short log alone
         assert sieve.lines(b"loading shard 1\n" * 9) == (9, [])
     asked = sieve._few

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import time
@@ -236,7 +235,7 @@ def test_a_line_cut_short_gives_way_to_the_whole_one(end: int) -> None:
     lines = [WHOLE.replace("step: 7", "step: 6"), WHOLE[:end], WHOLE, WHOLE]
     report = read_every_way(text_of(lines))
     before, after = report.steps
-    assert after == dataclasses.replace(before, step=7)
+    assert after == before._replace(step=7)
 
 
 @pytest.mark.parametrize("end", [len("completed step: 7, seconds: 0.5"), len(WHOLE) - 2])
@@ -270,7 +269,7 @@ def test_a_shape_that_was_read_before_reads_as_it_does_alone(
         lines.append("".join(said))
     log = text_of([*lines, *(line for line, _ in drawn)])
     in_full = LogReader()
-    in_full._step_lines = None
+    in_full._step_shapes = None
     known = LogReader()
     for reader in (in_full, known):
         reader.feed(log)
@@ -319,7 +318,7 @@ def _compare_runs_with_lines(segments: list[tuple[int, int, int, str, str]], by:
     one_by_one, _ = read(log, [at + 1 for at, byte in enumerate(log) if byte == ord("\n")])
     assert repr(one_by_one) == repr(whole)
     in_full = LogReader()
-    in_full._step_lines = None  # no line is read by the shape of another
+    in_full._step_shapes = None  # no line is read by the shape of another
     in_full.feed(log)
     in_full.close()
     assert repr(in_full.report()) == repr(whole)

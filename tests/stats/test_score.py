@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -210,7 +209,7 @@ def test_the_guard_leaves_as_many_steps_as_a_score_needs() -> None:
 def test_steps_outside_the_window_say_nothing_of_the_tokens_of_a_step() -> None:
     """A batch that is ramped up: the first nine steps are of half the tokens."""
     protocol = Protocol(profiler="xplane", skip_first_steps=4)
-    ramped = [dataclasses.replace(r, tgs=(r.tgs or 0) / (1 + (r.step < 9))) for r in steady()]
+    ramped = [r._replace(tgs=(r.tgs or 0) / (1 + (r.step < 9))) for r in steady()]
     found = scored(ramped, protocol, tokens=None)
     assert found.step_s == pytest.approx(scored(steady(), protocol, tokens=None).step_s)
     assert "invariant-violated" not in found.flags
@@ -222,7 +221,7 @@ def test_the_log_is_believed_where_the_cell_declares_other_tokens() -> None:
 
 def test_tgs_has_more_digits_than_the_seconds() -> None:
     seconds = [0.0286 + 0.0001 * (at % 3) for at in range(15)]
-    rounded = [dataclasses.replace(r, step_s=0.029) for r in job(seconds)]
+    rounded = [r._replace(step_s=0.029) for r in job(seconds)]
     assert scored(rounded, tokens=None).tgs == pytest.approx(scored(job(seconds)).tgs, rel=1e-9)
 
 
@@ -232,7 +231,7 @@ def test_a_straggler_costs_its_time_in_the_whole_window() -> None:
 
 
 def test_tokens_come_from_the_log_or_from_the_cell() -> None:
-    without_tgs = [dataclasses.replace(r, tgs=None) for r in steady()]
+    without_tgs = [r._replace(tgs=None) for r in steady()]
     assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
     assert scored(steady(), tokens=None).value == pytest.approx(scored(steady()).value)
     assert "no step of the window tells Tokens/s/device" in refused(without_tgs, tokens=None)
@@ -242,15 +241,11 @@ def test_an_invariant_that_does_not_hold_is_flagged() -> None:
     assert "invariant-violated" in scored(steady(), tokens=TOKENS * 2).flags
     assert "invariant-violated" in scored(steady(), tokens=TOKENS * 1.006).flags
     assert "invariant-violated" not in scored(steady(), tokens=TOKENS * 1.004).flags
-    mixed = [
-        dataclasses.replace(r, tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()
-    ]
+    mixed = [r._replace(tgs=(r.tgs or 0) * (1.02 if r.step == 8 else 1)) for r in steady()]
     assert "invariant-violated" in scored(mixed, tokens=None).flags
     # seconds of fast steps are rounded coarsely; that is no violation
     fast = [
-        dataclasses.replace(
-            r, step_s=round(0.0288 + r.step * 1e-5, 3), tgs=TOKENS / (0.0288 + r.step * 1e-5)
-        )
+        r._replace(step_s=round(0.0288 + r.step * 1e-5, 3), tgs=TOKENS / (0.0288 + r.step * 1e-5))
         for r in steady()
     ]
     assert "invariant-violated" not in scored(fast).flags
@@ -278,29 +273,29 @@ def test_steps_that_scatter_widely_say_so() -> None:
 
 
 def test_one_rank_and_the_last_start_count() -> None:
-    own = [dataclasses.replace(r, label="0") for r in steady()]
-    other = [dataclasses.replace(r, label="1", step_s=99.0, tgs=TOKENS / 99) for r in steady()]
+    own = [r._replace(label="0") for r in steady()]
+    other = [r._replace(label="1", step_s=99.0, tgs=TOKENS / 99) for r in steady()]
     assert scored(other + own) == scored(own)
-    first = [dataclasses.replace(r, step_s=50.0, tgs=TOKENS / 50) for r in steady(9)]
-    again = [dataclasses.replace(r, start=1) for r in steady()]
+    first = [r._replace(step_s=50.0, tgs=TOKENS / 50) for r in steady(9)]
+    again = [r._replace(start=1) for r in steady()]
     assert scored(first + again).value == scored(steady()).value
 
 
 def test_of_unlabelled_ranks_the_slowest_counts() -> None:
-    late = [dataclasses.replace(r, step_s=(r.step_s or 0) + 0.5, tgs=None) for r in steady()]
-    early = [dataclasses.replace(r, tgs=None) for r in steady()]
+    late = [r._replace(step_s=(r.step_s or 0) + 0.5, tgs=None) for r in steady()]
+    early = [r._replace(tgs=None) for r in steady()]
     assert scored(early + late).step_s == scored(late).step_s
 
 
 def test_a_resumed_run_warms_up_again() -> None:
-    resumed = [dataclasses.replace(r, step=r.step + 3) for r in steady(15)]
+    resumed = [r._replace(step=r.step + 3) for r in steady(15)]
     found = scored(resumed)
     assert found.window == (8, 14)
     assert "resumed" in found.flags
 
 
 def test_a_trainer_that_counts_from_one_did_not_resume() -> None:
-    found = scored([dataclasses.replace(r, step=r.step + 1) for r in steady(15)])
+    found = scored([r._replace(step=r.step + 1) for r in steady(15)])
     assert found.window == (6, 14)
     assert "resumed" not in found.flags
 
@@ -310,7 +305,7 @@ def test_a_cut_off_run_says_so() -> None:
 
 
 def test_hidden_profiler_steps_do_not_count() -> None:
-    hidden = [dataclasses.replace(r, kind="profiler") if r.step in {6, 7} else r for r in steady()]
+    hidden = [r._replace(kind="profiler") if r.step in {6, 7} else r for r in steady()]
     assert scored(hidden).n_steps == 8
 
 
@@ -321,7 +316,7 @@ noisy = st.lists(st.floats(27.0, 31.0), min_size=15, max_size=15)
 def test_the_unit_of_tgs_does_not_matter(seconds: list[float], factor: float) -> None:
     plain = score(job(seconds), protocol=PLAIN, tokens_per_device_step=None)
     scaled = score(
-        [dataclasses.replace(r, tgs=(r.tgs or 0) * factor) for r in job(seconds)],
+        [r._replace(tgs=(r.tgs or 0) * factor) for r in job(seconds)],
         protocol=PLAIN,
         tokens_per_device_step=None,
     )
@@ -408,7 +403,7 @@ def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:
     """A straggler prints its own lower figures; the score's are those at the score's TGS."""
     steps = steady(s9=36.0)
     told = [(each, each.tgs or 0.0) for each in steps]
-    found = scored([dataclasses.replace(each, tflops=tgs / 2, mfu=tgs / 40) for each, tgs in told])
+    found = scored([each._replace(tflops=tgs / 2, mfu=tgs / 40) for each, tgs in told])
     assert found.tgs
     assert found.tflops == pytest.approx(found.tgs / 2)
     assert found.mfu == pytest.approx(found.tgs / 40)

@@ -1,0 +1,250 @@
+"""Why a gigabyte of log takes seconds: which lines are worth reading, and step lines seen before.
+
+A log is a few shapes of line, repeated a million times with other numbers. Both classes judge each
+shape once; what they remember is a cache of a pure function, and bounded.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._prefix import PrefixLearner
+from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.model.metric import StepRecord
+
+_LOWER = bytes(range(256)).lower()
+_KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
+_DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
+_DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
+_CACHED_SHAPES = 1 << 14
+_FEW_LETTERS = 1 << 14  # of a log, until a pattern of all words is worth its compilation
+_LETTERS_A_SEARCH = 1 << 8  # so many letters cost what the search of none for each word does
+_CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
+# what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
+#   [F429 14:03:49.3 a.cpp:1554]
+_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|[0-9]: F ")
+
+_DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
+_MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most
+_MOST_ORIGINS = 1 << 12
+_STEP_WORD = b"completed "
+_LEAST_RUN = 4  # lines: fewer are read faster one by one
+FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")  # of a step that a line may tell
+
+
+class LineFilter:
+    """Finds the lines of a block that may hold one of some words, case ignored.
+
+    It is why a gigabyte takes seconds. A log is a few line shapes, repeated a million times with
+    other numbers. The *letters* of a line are its f to z and _, in lower case, without
+    everything else: digits, addresses (a-f!), counters and times vanish, and one
+    `bytes.translate` does it for a whole block. Letters that hold the letters of no known word are
+    dull. The sieve remembers them and judges each shape once; that memory is a cache of a pure
+    function. It may let other lines through. A line of a shape that is new is also asked for what a
+    logger calls fatal: an F in front is a letter of the shape, so no other severity hides it.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = _letters(frozenset(words))
+        self._few = _FEW_LETTERS  # that are searched for each word
+        self._dull: set[bytes] = set()
+
+    def may_hold(self, line: bytes) -> bool:
+        """Whether a line may hold one of the words; never false when it does."""
+        is_known = bool(self._live({line.translate(_LOWER, _DELETED)}))
+        return is_known or _LAST_WORD.search(line) is not None
+
+    def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the number of lines in a block of complete lines, and those worth reading.
+
+        Each with its index in the block, from 0.
+        """
+        shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
+        if self._dull.issuperset(shapes):
+            return len(shapes) - 1, []
+        fresh = set(shapes) - self._dull
+        live = self._live(fresh)
+        texts = block.split(b"\n")
+        if len(live) < len(fresh):
+            live |= {
+                shape
+                for shape, text in zip(shapes, texts, strict=True)
+                if shape in fresh and _LAST_WORD.search(text)
+            }
+        if len(self._dull) > _CACHED_SHAPES:
+            self._dull.clear()
+        self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)
+        if not live:
+            return len(shapes) - 1, []
+        found = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
+        return len(shapes) - 1, found
+
+    def _live(self, shapes: set[bytes]) -> set[bytes]:
+        """Return the shapes that hold a word, in a short log without a pattern of all words."""
+        if not shapes:
+            return set()
+        text = b"\n".join(shapes)
+        self._few -= len(text) + _LETTERS_A_SEARCH
+        if self._few >= 0:
+            said = [word for word in self._words if word in text]
+            return {shape for shape in shapes if any(word in shape for word in said)}
+        known = _pattern(self._words)
+        return {shape for shape in shapes if known.search(shape)}
+
+
+@functools.lru_cache(maxsize=16)
+def _letters(words: frozenset[str]) -> frozenset[bytes]:
+    return frozenset(word.encode().translate(_LOWER, _DELETED) for word in words)
+
+
+@functools.lru_cache(maxsize=16)
+def _pattern(letters: frozenset[bytes]) -> re.Pattern[bytes]:
+    """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
+    # a word that another one is part of is never needed
+    needed = {each for each in letters if letters.isdisjoint(_parts_of(each))}
+    return re.compile(_any_of(needed))
+
+
+def _parts_of(word: bytes) -> Iterator[bytes]:
+    """Yield what a word holds that is shorter than it."""
+    for size in range(len(word)):
+        for begin in range(len(word) - size + 1):
+            yield word[begin : begin + size]
+
+
+def _any_of(words: set[bytes]) -> bytes:
+    """Write a pattern that branches letter by letter: `re` tries alternatives one by one."""
+    if b"" in words:
+        return b""
+    heads = sorted({word[:1] for word in words})
+    branches = (head + _any_of({word[1:] for word in words if word[:1] == head}) for head in heads)
+    return b"(?:" + b"|".join(branches) + b")"
+
+
+class StepShapes:
+    """Reads step lines whose shape was read before: the same text with other digits in it.
+
+    No rule of the grammar tells one digit from another, so that the shape says where the rank, the
+    step and its figures stand, whatever is in front of them.
+    """
+
+    def __init__(self, learner: PrefixLearner) -> None:
+        self._learner = learner
+        self._layouts: dict[bytes, StepLayout | None] = {}
+        self._origins: dict[tuple[bytes, bytes], tuple[Origin, str]] = {}
+
+    def forget(self) -> None:
+        """Read each shape anew: what stands in front of the lines was learnt."""
+        self._layouts.clear()
+
+    def layout(self, line: bytes) -> StepLayout | None:
+        """Return where the parts of a step line stand; None where it has to be read in full."""
+        return self._layout(line.translate(_DIGITS), line)
+
+    def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
+        if len(shape) > _MOST_LAYOUT:
+            return None
+        try:
+            return self._layouts[shape]
+        except KeyError:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            found = self._layouts[shape] = grammar.step_layout(
+                line, self._learner.prefix, is_learning=self._learner.is_learning
+            )
+            return found
+
+    def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
+        """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
+        at = done = 0
+        shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
+        while (found := shapes.find(_STEP_WORD, at)) >= 0:
+            begin = max(shapes.rfind(b"\n", at, found) + 1, at)
+            at = shapes.index(b"\n", found) + 1
+            shape = shapes[begin:at]
+            if not shapes.startswith(shape * (_LEAST_RUN - 1), at):
+                continue
+            layout = self._layout(shape[:-1], block[begin : at - 1])
+            if layout is None:
+                continue
+            while shapes.startswith(shape, at):
+                at += len(shape)
+            if begin > done:
+                yield None, block[done:begin]
+            done = at
+            yield StepRun(layout, len(shape), block[begin:at]), block[begin:at]
+        if done < len(block):
+            yield None, block[done:]
+
+    def origin(self, said: tuple[bytes, bytes]) -> tuple[Origin, str]:
+        """Return the origin of a rank and an actor, and how a step's record names it.
+
+        It is the same one for the same texts.
+        """
+        try:
+            return self._origins[said]
+        except KeyError:
+            if len(self._origins) >= _MOST_ORIGINS:
+                self._origins.clear()
+            rank, actor = said
+            origin = Origin(str(int(rank)) if rank else "", actor.decode())
+            return self._origins.setdefault(said, (origin, origin.label))
+
+
+class StepRun:
+    """Step lines one after the other that differ in digits alone; read as columns.
+
+    Who printed which step is read at once, the figures of a step when they are asked for: of a log
+    of many ranks most never are.
+    """
+
+    def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
+        self.layout = layout
+        self._size, self._lines = size, lines
+        self.count = len(lines) // size
+        self.steps = tuple(map(int, self._column(layout.step)))
+
+    def writers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Return who printed each line: its rank and its actor, "" where it names none."""
+        return [*zip(*map(self._column, (self.layout.rank, self.layout.actor)), strict=True)]
+
+    def chosen(self, which: Iterable[bool]) -> StepRun:
+        """Return the run of the lines that are chosen."""
+        lines, size = self._lines, self._size
+        begins = itertools.compress(range(0, len(lines), size), which)
+        return StepRun(
+            self.layout, size, b"".join([lines[begin : begin + size] for begin in begins])
+        )
+
+    def figures(self, name: str) -> Sequence[float | None]:
+        """Return a figure of each line, None where they tell none."""
+        where = dict(self.layout.fields).get(name)
+        if where is None:
+            return (None,) * self.count
+        return tuple(map(float, self._column(where)))
+
+    def records(self, label: str, *, start: int) -> Iterable[StepRecord]:
+        """Return the steps, as `step_of` tells each line."""
+        said = (label, start, self.layout.kind)
+        rows = zip(
+            self.steps, *map(self.figures, FIGURES), *map(itertools.repeat, said), strict=False
+        )
+        return map(StepRecord._make, rows)
+
+    def _column(self, where: slice) -> Sequence[bytes]:
+        if where.start == where.stop:
+            return (b"",) * self.count
+        cut = struct.Struct(f"{where.start}x{where.stop - where.start}s{self._size - where.stop}x")
+        return [text for (text,) in cut.iter_unpack(self._lines)]
+
+
+def step_of(line: bytes, layout: StepLayout, label: str, *, start: int) -> StepRecord:
+    """Return the step that a line of a known layout reports."""
+    values = {name: float(line[where]) for name, where in layout.fields}
+    step = int(line[layout.step])
+    return StepRecord(step=step, label=label, start=start, kind=layout.kind, **values)

@@ -252,12 +252,12 @@ def test_rows_that_json_has_no_word_for_are_refused() -> None:
 
 
 def test_pairs_take_no_more_than_their_numbers() -> None:
-    said = {"steps": [[at, 0.5 + at] for at in range(10_000)]}
+    said = {"steps": [[at, 0.5 + at] for at in range(100_000)]}
     tracemalloc.start()
     try:
         timed = Timed.from_json(said)
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(timed.steps) == 10_000
-    assert kept_bytes < 20 * 10_000  # 16 of each pair; a tuple of tuples takes 64
+    assert len(timed.steps) == 100_000
+    assert kept_bytes < 20 * 100_000  # 16 of each pair; a tuple of tuples takes 64

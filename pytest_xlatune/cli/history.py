@@ -9,7 +9,7 @@ from pytest_xlatune import owned
 from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.report.history import by_date, by_load, course, history, loads_of
+from pytest_xlatune.report.history import by_date, course, history
 from pytest_xlatune.tasks.measured import studies_below
 
 
@@ -22,17 +22,11 @@ def add_history(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="a work directory, or a folder that holds several (default: --workdir)",
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
         "--cell",
         metavar="CELL",
         help="show how one cell changed over time: give its label, a part of it (`llama2-70b "
         "FSDP=8`, `FSDP=8`), its id, or the sweep's name",
-    )
-    which.add_argument(
-        "--by-load",
-        action="store_true",
-        help="a table of commits for each model and node count, from all studies",
     )
     add_json(parser)
     add_html(parser)
@@ -51,14 +45,9 @@ def _history(arguments: argparse.Namespace) -> Output:
         )
         return Output(notes=notes, problems=(*found.problems, str(unknown)))
     make = course if arguments.cell is not None else history
-    is_page = arguments.html is not None
     return Output(
-        documents=(by_load(past) if arguments.by_load else make(past, is_page=is_page),),
-        json=lambda: (
-            {name: [each.to_json() for each in rows] for name, rows in loads_of(past).items()}
-            if arguments.by_load
-            else [each.to_json() for each in by_date(past)]
-        ),
+        documents=(make(past),),
+        json=lambda: [each.to_json() for each in by_date(past)],
         source="the ledgers",
         notes=notes,
         problems=found.problems,

@@ -1,7 +1,4 @@
-"""All studies by date, the course of one cell, two sweeps of it, all commits load by load.
-
-From ledgers, as they are.
-"""
+"""All studies by date, and the course of one cell, from ledgers as they are."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, varied_fields
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import Metric
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
-from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, rate, significant
+from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
 from pytest_xlatune.report.document import (
     Document,
     Table,
@@ -27,9 +23,8 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import plainly
-from pytest_xlatune.report.lines import figure, tally, words_beside
-from pytest_xlatune.report.page_plots import PathPlot
-from pytest_xlatune.report.study_plots import CoursePlot, cells_plot, course_plot
+from pytest_xlatune.report.lines import figure, tally
+from pytest_xlatune.report.study_plots import CoursePlot, course_plot
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -60,7 +55,6 @@ class PastStudy:
         jobs: how many were submitted.
         node_hours: node-hours of all attempts; None where none has ended.
         ended_s: time of the ledger's last event, seconds since the epoch.
-        commits: of each arm as deployed whose cell names a commit: the cell, and the verdict.
     """
 
     folder: str
@@ -72,7 +66,6 @@ class PastStudy:
     jobs: int
     node_hours: float | None
     ended_s: float
-    commits: tuple[tuple[Cell, Verdict], ...] = ()
 
     @property
     def cell(self) -> Cell:
@@ -123,11 +116,8 @@ def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
     return sorted(past, key=lambda each: (each.ended_s, each.folder))
 
 
-def history(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
-    """Return all studies as a document, the oldest first, with what they cost.
-
-    With the plot that a page draws, where it `is_page`.
-    """
+def history(past: Sequence[PastStudy]) -> Document:
+    """Return all studies as a document, the oldest first, with what they cost."""
     rows = tuple(
         (
             _when(each),
@@ -153,23 +143,7 @@ def history(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
             _total(past),
         ),
         sections=(section("Studies", Table(columns=titles, rows=rows)),),
-        drawn=drawn("All cells over time", _cells_plot(past)) if is_page else (),
     )
-
-
-def _cells_plot(past: Sequence[PastStudy]) -> PathPlot | None:
-    return cells_plot([(e.cell.label, e.ended_s, _state(e), _words(e)) for e in past])
-
-
-def _state(past: PastStudy) -> str:
-    """Return which colour of a page's plot a study has."""
-    if not past.conclusion.complete:
-        return "unmeasured"
-    return "measured" if past.best is not None else "reference"
-
-
-def _words(past: PastStudy) -> str:
-    return f"{past.sweep}, {past.kind}: {past.answer}"
 
 
 _VARIED = {
@@ -184,7 +158,7 @@ _VARIED = {
 }
 
 
-def course(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
+def course(past: Sequence[PastStudy]) -> Document:
     """Return the studies of one cell over time: what was deployed then, what was found, the cost.
 
     They may differ in image, commit or nodes, and then their figures do not compare; a column says
@@ -235,7 +209,7 @@ def course(past: Sequence[PastStudy], *, is_page: bool = False) -> Document:
                 "Ledgers", bullets(*(f"{literal(each.folder)}: {_when(each)}" for each in ordered))
             ),
         ),
-        drawn=drawn("The reference over time", _course_plot(ordered, metric)) if is_page else (),
+        drawn=drawn("The reference over time", _course_plot(ordered, metric)),
     )
 
 
@@ -255,118 +229,6 @@ def _value(verdict: Verdict | None) -> float | None:
     return verdict.figure.value if verdict.figure else verdict.tgs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRow:
-    """One commit under one load in one study.
-
-    Attributes:
-        past: the study.
-        cell: the load at that commit.
-        verdict: the study's word on it.
-        delta: TGS against the row above, relative; None where one has none or they do not compare.
-        differs: in what besides the commit its cell differs from the row above's.
-    """
-
-    past: PastStudy
-    cell: Cell
-    verdict: Verdict
-    delta: float | None
-    differs: str
-
-    def to_json(self) -> Json:
-        """Return it for programs."""
-        return {
-            "folder": self.past.folder,
-            "sweep": self.past.sweep,
-            "ended_s": self.past.ended_s,
-            "commit": self.cell.code,
-            "verdict": words_beside(self.verdict),
-            "tgs": self.verdict.tgs,
-            "n": self.verdict.n,
-            "delta": self.delta,
-            "differs": self.differs.replace("`", ""),
-            "jobs": list(self.verdict.job_ids),
-        }
-
-
-def loads_of(past: Sequence[PastStudy]) -> dict[str, list[LoadRow]]:
-    """Return each model x node count with its commits: by date, within a study in its order."""
-    found: dict[str, list[LoadRow]] = {}
-    for each in by_date(past):
-        for cell, verdict in each.commits:
-            count = f", {counted(len(cell.nodelist), 'node')}" if cell.nodelist else ""
-            rows = found.setdefault(f"{cell.label}{count}", [])
-            differs, delta = "", None
-            if rows:
-                above = rows[-1]
-                varied = varied_fields([above.cell, cell]) - {"code"}
-                differs = _differs(cell, above.cell, [name for name in _VARIED if name in varied])
-                differs = differs if differs != ABSENT else ", ".join(sorted(varied))
-                if not varied and verdict.tgs and above.verdict.tgs:
-                    delta = verdict.tgs / above.verdict.tgs - 1
-            rows.append(
-                LoadRow(past=each, cell=cell, verdict=verdict, delta=delta, differs=differs)
-            )
-    return dict(sorted(found.items()))
-
-
-def by_load(past: Sequence[PastStudy]) -> Document:
-    """Return a table for each model x node count: every commit that was measured there.
-
-    Raises:
-        ConfigError: no cell names a commit.
-    """
-    loads = loads_of(past)
-    if not loads:
-        raise ConfigError(
-            f"none of {counted(len(past), 'ledger')} measured a commit; a study of commits does, "
-            "or a sweep whose launcher is a CheckoutLauncher (docs/how-to/commits.md)"
-        )
-    titles = columns(
-        "When (UTC)", "~Sweep", "~commit", "~verdict", ">TGS", ">against the row above %", ">runs",
-        "~jobs", "~differs from the row above in",
-    )  # fmt: skip
-    sections = tuple(
-        section(
-            name,
-            Table(
-                columns=titles,
-                rows=tuple(
-                    (
-                        _when(each.past),
-                        plain(each.past.sweep),
-                        literal(each.cell.code[:_SHORT_HASH]),
-                        words_beside(each.verdict),
-                        rate(each.verdict.tgs),
-                        points(each.delta),
-                        str(each.verdict.n),
-                        ", ".join(each.verdict.job_ids) or ABSENT,
-                        each.differs or ABSENT,
-                    )
-                    for each in rows
-                ),
-            ),
-        )
-        for name, rows in loads.items()
-    )
-    shown = {each.past.folder for rows in loads.values() for each in rows}
-    return Document(
-        title="Commits by load",
-        header=(
-            f"{counted(len(loads), 'load')} in {counted(len(shown), 'ledger')}",
-            _TIMES,
-        ),
-        sections=sections,
-    )
-
-
-_SHORT_HASH = 12
-_TIMES = (
-    "A verdict is that of its own sweep. A change against a row of another sweep was measured at "
-    "another time, and what drifted in between is in it: it accuses no commit."
-)
-
-
 def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
     found = []
     for name in varied:
@@ -378,11 +240,7 @@ def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
 
 
 def _when(past: PastStudy) -> str:
-    return _date(past.ended_s)
-
-
-def _date(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M}"
+    return f"{datetime.fromtimestamp(past.ended_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def _cost(past: PastStudy) -> tuple[str, str]:

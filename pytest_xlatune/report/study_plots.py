@@ -1,6 +1,6 @@
 """The plots of several studies, and of pairs of nodes, as positions and words.
 
-    pair_matrix(pairs, ...)    course_plot(figures, ...)    cells_plot(studies)
+    pair_matrix(pairs, ...)    course_plot(figures, ...)
 
 Each is None where nothing was measured. `page.jinja` draws. Must draw nothing itself.
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.text import percent, points, significant
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.page_plots import Bar, PathPlot, PlotAxis, Tick
+from pytest_xlatune.report.page_plots import PlotAxis, Tick
 
 _MOST_NAMES = 12  # of an axis: more are told by their titles and the table
 _MOST_NODES = 24  # of a matrix
@@ -118,54 +117,6 @@ def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Cour
             Tick(at=at, text=when) for (at, _), (_, when, _) in zip(places, figures, strict=True)
         ),
         y_ticks=_turned(y.ticks()),
-    )
-
-
-_DAY_S = 86_400.0
-_DOT = 0.9  # percent of the axis that a study takes
-_TIMES = 5  # texts of an axis of time
-_OF_STATE = {
-    "measured": "with a winner",
-    "reference": "over, without a winner",
-    "unmeasured": "preliminary",
-}
-
-
-def cells_plot(studies: Sequence[tuple[str, float, str, str]]) -> PathPlot | None:
-    """Return when each cell was measured, one lane a cell, the one of the newest study on top.
-
-    A study is its cell, the time of its last event in seconds since the epoch, its state (a key of
-    `_OF_STATE`) and its words. None without one.
-    """
-    if not studies:
-        return None
-    newest = sorted(studies, key=lambda each: -each[1])
-    lanes = list(dict.fromkeys(cell for cell, *_ in newest))
-    axis = PlotAxis((at_s for _, at_s, *_ in studies), margin=0.04)
-    wide_s = axis.high - axis.low
-    form = "%H:%M:%S" if wide_s < _DAY_S / 100 else "%H:%M" if wide_s < 2 * _DAY_S else "%d %b"
-    ticks = []
-    for number in range(_TIMES):
-        at_s = axis.low + (axis.high - axis.low) * (number + 0.5) / _TIMES
-        when = datetime.fromtimestamp(at_s, UTC)
-        ticks.append(Tick(at=axis.at(at_s), text=f"{when:{form}}"))
-    bars = tuple(
-        Bar(
-            lane=lanes.index(cell),
-            at=round(min(axis.at(at_s), 100 - _DOT), 2),
-            width=_DOT,
-            looks=state,
-            said=f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC: {plain(words)}",
-        )
-        for cell, at_s, state, words in sorted(studies, key=lambda each: each[1])
-    )
-    seen = {each.looks for each in bars}
-    return PathPlot(
-        caption="Across: time. Each bar is a study of the cell, at its last event.",
-        lanes=tuple(map(plain, lanes)),
-        bars=bars,
-        ticks=tuple(ticks),
-        kinds=tuple(each for each in _OF_STATE.items() if each[0] in seen),
     )
 
 

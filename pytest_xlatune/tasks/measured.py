@@ -99,7 +99,6 @@ def _past(ledger: Path, known: Known) -> PastStudy:
         jobs=len(submitted),
         node_hours=record_of_study(known.state, known.study).node_hours,
         ended_s=known.at_s,
-        commits=known.commits,
     )
 
 

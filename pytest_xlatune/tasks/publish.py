@@ -46,7 +46,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import (
-    BASELINE_ID,
     PGLE,
     PGLE_SUFFIX,
     Profile,
@@ -54,7 +53,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, Verdict, relative
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import Covered, Elsewhere, extended, read_cells, write_cells
@@ -337,23 +336,6 @@ class Known:
         if not self.study.traits.has_slots or len(self.cells) == 1:
             return ()
         return tuple((each.digest, compress(each.nodelist)) for each in self.cells)
-
-    @property
-    def commits(self) -> tuple[tuple[Cell, Verdict], ...]:
-        """Of each arm as deployed whose cell names a commit, in the order of the cells."""
-        verdicts = {each.arm: each for each in self.conclusion.verdicts}
-        if self.conclusion.reference is not None:
-            verdicts[self.conclusion.reference.arm] = self.conclusion.reference
-        arm_of = {
-            each.cell_digest: each.id
-            for each in self.study.arms(self.history)
-            if each.profile.id == BASELINE_ID and each.id in verdicts
-        }
-        return tuple(
-            (self.state.with_nodes(each), verdicts[arm_of[each.digest]])
-            for each in self.study.cells
-            if each.code and each.digest in arm_of
-        )
 
     @property
     def kind(self) -> StudyKind:

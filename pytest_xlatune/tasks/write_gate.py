@@ -14,105 +14,10 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
+from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES, filled_in
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
-
-_TEST = '''\
-"""A commit of this repository is not slower than the deployed one: exit status 0.
-
-    pytest {test_file} --junitxml=gate.xml
-
-1 is a regression, 10 "cannot tell", 4 a broken setup, 11 could not be measured.
-"""
-
-import os
-from pathlib import Path
-
-from pytest_xlatune import (
-    CellSettings,
-    CheckoutLauncher,
-    CommandLauncher,
-    Gate,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    candidate,
-    standard_tests,
-)
-
-REPOSITORY = str(Path(__file__).resolve().parents[1])
-
-SWEEP = Sweep(
-    name="gate",
-    cell=CellSettings(
-        model_tag={model!r},
-        parallelism={parallelism!r},
-        code=os.environ.get("GATE_BASELINE", {baseline!r}),  # the deployed commit
-{of_step_lines}
-        protocol=Protocol(steps={steps}),
-    ),
-    launcher=CheckoutLauncher(
-        repository=REPOSITORY,
-        inner=CommandLauncher(
-            argv={argv},
-            cwd=REPOSITORY,
-        ),
-    ),
-    site=SiteSettings(executor={executor!r}{nodelist}),
-    gate=Gate(
-        margin={margin!r},  # the loss of throughput that is a regression
-        blocks={blocks},  # trials of each commit
-        candidates=(candidate("head", code=os.environ.get("GATE_CANDIDATE", "HEAD")),),
-    ),
-)
-
-tests = standard_tests(SWEEP)
-'''
-_GITHUB = """\
-name: tgs-gate
-on: pull_request
-jobs:
-  gate:
-    runs-on: {runner}
-    steps:
-      - uses: actions/checkout@v4  # HEAD is the pull request merged into its base
-        with:
-          fetch-depth: 0  # the gate needs both commits
-      # pytest and pytest-xlatune must be installed here
-      - run: python -m pytest {test_file} --junitxml=gate.xml
-        env:
-          GATE_BASELINE: origin/${{{{ github.base_ref }}}}
-      - uses: actions/upload-artifact@v4
-        if: always()
-        with:
-          name: tgs-gate
-          path: |
-            gate.xml
-            reports/
-            .xlatune/**/ledger.jsonl
-"""
-_GITLAB = """\
-tgs-gate:
-  rules:
-    - if: $CI_PIPELINE_SOURCE == "merge_request_event"
-{tags}  variables:
-    GIT_DEPTH: 0  # the gate needs both commits
-    GATE_BASELINE: origin/$CI_MERGE_REQUEST_TARGET_BRANCH_NAME
-  script:
-    # pytest and pytest-xlatune must be installed here
-    - git fetch origin "$CI_MERGE_REQUEST_TARGET_BRANCH_NAME"
-    - python -m pytest {test_file} --junitxml=gate.xml
-  # "cannot tell" only warns, if you take the # away:
-  # allow_failure:
-  #   exit_codes: 10
-  artifacts:
-    when: always
-    paths: [reports/, .xlatune/]
-    reports:
-      junit: gate.xml
-"""
 
 
 def gate_files(
@@ -158,7 +63,7 @@ def gate_files(
             "there"
         )
     runner = "accelerator" if runs_by.is_here else runs_by.scheduler.lower() or executor
-    filled = {
+    filled: dict[str, object] = {
         "model": model,
         "parallelism": parallelism,
         "baseline": baseline,
@@ -171,11 +76,11 @@ def gate_files(
         "nodelist": f", nodelist={nodes!r}" if nodes else "",
         "runner": f"[self-hosted, {runner}]",
         "tags": f"  tags: [{runner}]\n",
+        "of_step_lines": "\n".join(OF_STEP_LINES),
     }
-    found = {TEST_FILE: _TEST.format(**filled, of_step_lines="\n".join(OF_STEP_LINES))}
+    found = {TEST_FILE: filled_in("gate.py.txt", **filled)}
     if ci is not None:
-        text = {"github": _GITHUB, "gitlab": _GITLAB}[ci]
-        found[CI_FILES[ci]] = text.format(**filled)
+        found[CI_FILES[ci]] = filled_in(f"gate.{ci}.yml", **filled)
     if not (repository / ".git").exists():
         raise ConfigError(
             f"{repository} is no git repository: run `git init` there, or name it: --repository DIR"

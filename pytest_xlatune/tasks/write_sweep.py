@@ -381,34 +381,23 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     names = sorted(
         {"CellSettings", "Protocol", "SiteSettings", "Sweep", "profile", "standard_tests", needs}
     )
-    return "\n".join(
-        [
-            f'"""The sweep {slug}: {found["model"]}, {found["parallelism"]}."""',
-            "",
-            "from pytest_xlatune import (",
-            *(f"    {each}," for each in names),
-            ")",
-            "",
-            "SWEEP = Sweep(",
-            f"    name={slug!r},",
-            "    cell=CellSettings(",
-            f"        model_tag={found['model']!r},",
-            f"        parallelism={found['parallelism']!r},",
-            _deployed(found),
-            *_of_step_lines(found),
-            "        protocol=Protocol(steps=15),",
-            "    ),",
-            f"    launcher={launcher},",
-            "    profiles=(",
-            *profiles,
-            "    ),",
-            f"    site=SiteSettings({site}),",
-            ")",
-            "",
-            "tests = standard_tests(SWEEP)",
-            "",
-        ]
+    return filled_in(
+        "sweep.py.txt",
+        slug=slug,
+        model=found["model"],
+        parallelism=found["parallelism"],
+        names="\n".join(f"    {name}," for name in names),
+        cell="\n".join([_deployed(found), *_of_step_lines(found)]),
+        launcher=launcher,
+        profiles="\n".join(profiles),
+        site=site,
     )
+
+
+def filled_in(template: str, **values: object) -> str:
+    """Return a file of `templates/` with its values."""
+    path = Path(__file__).with_name("templates") / template
+    return path.read_text(encoding="utf-8").format(**values)
 
 
 _VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,10 @@ from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, Ledger
-from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers import scripted
 from tests.helpers.pages import read
-from tests.helpers.scripted import FAILED, ScriptedExecutor, campaign, log, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
 @pytest.fixture(scope="module")
@@ -120,71 +117,6 @@ def test_a_cell_is_shown_over_time_with_what_changed(
     assert len(shown) == 2
     digest = str(shown[1]["cell_digest"])
     assert rows(capsys, "history", str(measured), "--cell", digest[:6]) == shown[1:]
-
-
-LOADS = (Load(model="dense", nodes=1), Load(model="sparse", nodes=2))
-
-
-def commits_measured(folder: Path, first: int, *, nodes: tuple[str, ...]) -> None:
-    """Measure two commits under two loads; `sparse` breaks on commit 3, `dense` is slow there."""
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        is_third = f"{3:012x}" in trial_id
-        if is_third and trial_id.startswith("sparse"):
-            return "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.\n", FAILED
-        text, outcome = scripted.ordinary(trial_id, attempt)
-        return (log(900.0 + len(text) % 3) if is_third else text), outcome
-
-    cell = replace(scripted.CELL, nodelist=nodes)
-    numbers = (first, first + 1)
-    at_commits = [replace(cell, code=f"{each:012x}{0:028x}") for each in numbers]
-    study = CommitStudy(
-        cells=tuple(load.cell(each) for load in LOADS for each in at_commits),
-        labels=tuple(f"{each:012x} change {each}" for each in numbers),
-        asked=Commits(loads=LOADS),
-        budget=60,
-    )
-    run(campaign(folder, ScriptedExecutor(script, max_in_flight=4), study=study))
-
-
-def test_commits_of_all_sweeps_stand_in_a_table_for_each_model_and_node_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes = ("n1", "n2", "n3", "n4")
-    for name, first, others in (("a", 1, nodes), ("b", 2, nodes), ("c", 4, (*nodes[:3], "n9"))):
-        commits_measured(tmp_path / name, first, nodes=others)
-    run(campaign(tmp_path / "d", ScriptedExecutor()))  # names no commit
-
-    assert main(["history", str(tmp_path), "--by-load", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"dense FSDP=4, 1 node", "sparse FSDP=4, 2 nodes"}
-    runs = ["screened"] * 6
-    dense, sparse = told["dense FSDP=4, 1 node"], told["sparse FSDP=4, 2 nodes"]
-    for rows in (dense, sparse):
-        assert [int(each["commit"][:12], 16) for each in rows] == [1, 2, 2, 3, 4, 5]
-    assert [each["verdict"] for each in dense] == [*runs[:3], "SLOWER", *runs[4:]]
-    assert [each["verdict"] for each in sparse] == [*runs[:3], "dropped", *runs[4:]]
-    for above, each in pairwise(dense):
-        assert each["delta"] == pytest.approx(each["tgs"] / above["tgs"] - 1)
-    assert dense[3]["delta"] < -0.08
-    assert sparse[3]["tgs"] is None
-    # of two nodes one is another: nothing is compared
-    assert [each["differs"] for each in sparse] == ["", "", "", "", "nodes", ""]
-    assert [each["delta"] is None for each in sparse] == [True, False, False, True, True, False]
-
-    monkeypatch.setenv("COLUMNS", "240")
-    assert main(["history", str(tmp_path), "--by-load"]) == 0
-    said = capsys.readouterr().out
-    assert "2 loads in 3 ledgers" in said
-    assert "it accuses no commit" in said
-    assert said.count(f"{2:012x}") == 4, "two loads in two sweeps"
-
-
-def test_without_a_commit_there_is_no_table_of_commits(
-    measured: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", str(measured), "--by-load"]) == 2
-    assert "none of 3 ledgers measured a commit" in capsys.readouterr().err
 
 
 def test_the_course_of_a_cell_is_a_page(
@@ -294,9 +226,7 @@ def test_the_course_of_a_cell_reads_no_trial_of_another(
 
 
 @pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])
-@pytest.mark.parametrize(
-    "argv", [("history",), ("history", "--by-load"), ("history", "--cell", "pretend")]
-)
+@pytest.mark.parametrize("argv", [("history",), ("history", "--cell", "pretend")])
 def test_where_no_ledger_can_be_read_it_is_told_why(
     tmp_path: Path, text: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,12 +173,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
     drilled = drill_document(Drilled(drills=(before, after)), is_page=True)
-    made["course"] = document_page(
-        course([past(at) for at in range(3)], is_page=True), source="the ledgers"
-    )
-    made["history"] = document_page(
-        history([past(at) for at in range(5)], is_page=True), source="the ledgers"
-    )
+    made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
+    made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
     now = Live(
         written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
     )
@@ -214,7 +210,7 @@ def past(day: int) -> PastStudy:
 
 
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
-DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill", "history")
+DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill")
 LED = ("live", "index")
 FORESTS = ("example", "several")
 ROWS = ("course",)  # of names, below a plot

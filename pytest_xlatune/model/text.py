@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 
 # an integer that a program takes:  -1    1073741824
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
@@ -137,6 +138,11 @@ def size(fraction: float | None) -> str:
 def fine(fraction: float | None) -> str:
     """Write a noise between jobs or steps with two decimals: 0.0061 is `0.61 %`."""
     return ABSENT if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def minute(at_s: float | None) -> str:
+    """Write a time since the epoch to the minute, in UTC: `2026-11-24 09:30`."""
+    return f"{datetime.fromtimestamp(at_s or 0.0, UTC):%Y-%m-%d %H:%M}"
 
 
 def interval(ends: tuple[float, float] | None) -> str:

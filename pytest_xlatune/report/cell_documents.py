@@ -30,8 +30,8 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import joined, plainly
-from pytest_xlatune.report.leaderboard import can_tell, header, jobs
+from pytest_xlatune.report.language import plainly
+from pytest_xlatune.report.leaderboard import REASONS, Shown, can_tell, header, jobs, verdict_table
 from pytest_xlatune.report.lines import figure, speed, words_beside
 from pytest_xlatune.report.study_plots import pair_matrix
 
@@ -75,9 +75,6 @@ _HOW_SURE = {
     "batch": _BATCH_WAY + BATCH_RATES,
 }
 _MOST_PAIRS = 40  # in the table: the slowest
-
-# the head of a column, and what it says of a verdict
-_Column = tuple[str, Callable[[Verdict], str]]
 
 
 def cell_document(subject: Subject) -> Document:
@@ -127,7 +124,13 @@ def _arms(subject: Subject) -> Table:
     is_arm = reference is not None and any(
         each.trial.arm == reference.arm for each in subject.history
     )
-    shown: list[_Column] = [
+
+    def name(verdict: Verdict) -> str:
+        called = conclusion.facts.shown_name(verdict.arm)
+        return f"{literal(verdict.arm)} {plain(called.removeprefix(verdict.arm))}".strip()
+
+    shown: list[Shown] = [
+        ("~Arm", name),
         ("verdict", words_beside),
         (f">{conclusion.metric.head}", figure),
         (">change %", lambda each: points(each.delta)),
@@ -138,21 +141,10 @@ def _arms(subject: Subject) -> Table:
         ),
         *_use_columns(subject),
         (">runs", lambda each: str(each.n)),
-        ("~why", lambda each: joined(each.reasons) or ABSENT),
+        ("~why", REASONS[1]),
     ]
-
-    def name(verdict: Verdict) -> str:
-        called = conclusion.facts.shown_name(verdict.arm)
-        return f"{literal(verdict.arm)} {plain(called.removeprefix(verdict.arm))}".strip()
-
-    return Table(
-        columns=columns("~Arm", *(head for head, _ in shown)),
-        rows=tuple(
-            (name(each), *(value(each) for _, value in shown))
-            for each in (*((reference,) if is_arm and reference else ()), *conclusion.verdicts)
-            if each.arm != CONCLUSION
-        ),
-    )
+    rows = (*((reference,) if is_arm and reference else ()), *conclusion.verdicts)
+    return verdict_table((each for each in rows if each.arm != CONCLUSION), *shown)
 
 
 def _pairs(pairs: Sequence[PairFound]) -> Section:
@@ -177,11 +169,11 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
     )
 
 
-def _use_columns(subject: Subject) -> list[_Column]:
+def _use_columns(subject: Subject) -> list[Shown]:
     """Return the columns of what arms take of a device, each where any log tells it."""
     uses = subject.uses
 
-    def column(head: str, of: Callable[[DeviceUse], float | None]) -> list[_Column]:
+    def column(head: str, of: Callable[[DeviceUse], float | None]) -> list[Shown]:
         found = {arm: value for arm, use in uses.items() if (value := of(use)) is not None}
         return [(head, lambda each: significant(found.get(each.arm)))] if found else []
 

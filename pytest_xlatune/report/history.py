@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pytest_xlatune.model.cell import Cell, varied_fields
 from pytest_xlatune.model.metric import Metric
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
-from pytest_xlatune.model.text import ABSENT, counted, interval, percent, points, significant
+from pytest_xlatune.model.text import (
+    ABSENT,
+    counted,
+    interval,
+    minute,
+    percent,
+    points,
+    significant,
+)
 from pytest_xlatune.report.document import (
     Document,
     Table,
@@ -240,7 +247,7 @@ def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
 
 
 def _when(past: PastStudy) -> str:
-    return f"{datetime.fromtimestamp(past.ended_s, UTC):%Y-%m-%d %H:%M}"
+    return minute(past.ended_s)
 
 
 def _cost(past: PastStudy) -> tuple[str, str]:

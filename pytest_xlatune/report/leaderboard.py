@@ -9,8 +9,8 @@ no delta, interval or verdict.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from pytest_xlatune.model.text import (
     ABSENT,
     fine,
     interval,
+    minute,
     percent,
     points,
     significant,
@@ -76,7 +77,6 @@ _TOP, _BOTTOM = 8, 5
 
 _JOB = columns("~Job")
 _CELL = columns("~Cell")
-_INVALID = columns("~Profile", "~Flags", "~reason", "~evidence", "~jobs")
 
 
 def jobs_table(
@@ -321,8 +321,8 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
     if None not in (record.started_s, record.ended_s, record.node_hours):
         yield say(
             "Measured: {start} to {end} UTC, {hours} node-hours",
-            start=_minute(record.started_s),
-            end=_minute(record.ended_s),
+            start=minute(record.started_s),
+            end=minute(record.ended_s),
             hours=_hours(record.node_hours),
         )
     if (spent := record.job_hours) is not None:
@@ -355,10 +355,6 @@ def _hours(hours: float | None) -> str:
     if not hours:
         return "0"
     return significant(hours) if hours >= _LEAST_H else f"below {_LEAST_H}"
-
-
-def _minute(at_s: float | None) -> str:
-    return f"{datetime.fromtimestamp(at_s or 0.0, UTC):%Y-%m-%d %H:%M}"
 
 
 _SCORED_BY: Mapping[Metric, str] = {
@@ -571,6 +567,61 @@ def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
     return {**settings, BASELINE_ID: "as deployed"}
 
 
+Shown = tuple[str, Callable[[Verdict], str]]  # the head of a column, and a verdict's cell in it
+REASONS: Shown = ("~reason", lambda each: joined(each.reasons) or ABSENT)
+JOBS: Shown = ("~jobs", lambda each: ", ".join(each.job_ids) or ABSENT)
+_TROUBLES: tuple[Shown, ...] = (
+    (">runs lost", lambda each: f"{each.lost.lost} of {each.lost.runs}" if each.lost else ABSENT),
+    ("~to", lambda each: joined(each.lost.to, ", ") if each.lost else ABSENT),
+    (">hangs", lambda each: str(each.hangs)),
+    (">retries", lambda each: str(each.retries)),
+)
+
+
+def verdict_table(verdicts: Iterable[Verdict], *shown: Shown, title: str = "") -> Table:
+    """Return a table with a row for each verdict."""
+    return Table(
+        title=title,
+        columns=columns(*(head for head, _ in shown)),
+        rows=tuple(tuple(cell(each) for _, cell in shown) for each in verdicts),
+    )
+
+
+def named_by(subject: Subject) -> tuple[Shown, Shown]:
+    """Return the columns that say which profile it is, the winner with a star, and its settings."""
+    best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles)
+    return (
+        ("~Profile", lambda each: ("★ " if each is best else "") + literal(each.arm)),
+        ("~Flags", lambda each: settings.get(each.arm, ABSENT)),
+    )
+
+
+def _columns_of(conclusion: Conclusion) -> tuple[Shown, ...]:
+    """Return the columns of a leaderboard behind the settings."""
+    base, metric = conclusion.baseline, conclusion.metric
+
+    def of_others(shown: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
+        return lambda each: ABSENT if each.arm == base.arm else shown(each)
+
+    def said(verdict: Verdict) -> str:
+        is_reference = verdict.arm == base.arm and bool(verdict.n)
+        return "baseline" if is_reference else words_beside(verdict)
+
+    step: tuple[Shown, ...] = ((">step (s)", lambda each: significant(each.step_s)),)
+    effect: tuple[Shown, ...] = (("~settings", lambda each: plain(effect_words(each))),)
+    # imported tables do not say whether settings were in effect
+    has_effect = any(each.effect is not None for each in conclusion.verdicts)
+    return (
+        (f">{metric.head}", figure),
+        *(step if metric == TGS else ()),
+        (f">delta % vs {base.arm}", of_others(lambda each: points(each.delta))),
+        ("95 %", of_others(lambda each: interval(each.ci95))),
+        (">n", lambda each: str(each.n)),
+        ("~verdict", said),
+        *(effect if has_effect else ()),
+    )
+
+
 def tables(
     subject: Subject,
     *,
@@ -583,29 +634,13 @@ def tables(
     `only` are the verdicts to show, None is all; `is_short` keeps the top and the bottom of the
     screened profiles alone.
     """
-    conclusion, settings = subject.conclusion, settings_by_arm(subject.profiles)
+    conclusion, named = subject.conclusion, named_by(subject)
     verdicts = conclusion.verdicts if only is None else only
     confirmed = [each for each in verdicts if each.kind in CONFIRMED and not is_pending(each)]
     screened = [each for each in verdicts if each.kind is VerdictKind.SCREENED]
-    best, base = conclusion.winner, conclusion.baseline
-    metric = conclusion.metric
-    measured = (">TGS", ">step (s)") if metric == TGS else (f">{metric.head}",)
-    delta = f">delta % vs {base.arm}"
-    # imported tables do not say it
-    has_effect = any(each.effect is not None for each in conclusion.verdicts)
-    effect: tuple[str, ...] = ("~settings",) if has_effect else ()
-    titles = columns("~Profile", "~Flags", *measured, delta, "95 %", ">n", "~verdict", *effect)
-
-    def rows(of: Iterable[Verdict]) -> tuple[tuple[str, ...], ...]:
-        return tuple(
-            (
-                *_row(each, settings, base.arm, metric, is_best=each is best),
-                *([plain(effect_words(each))] if has_effect else []),
-            )
-            for each in of
-        )
-
-    yield Table(title="Confirmed", columns=titles, rows=rows((*confirmed, base)))
+    base, metric = conclusion.baseline, conclusion.metric
+    board = _columns_of(conclusion)
+    yield verdict_table((*confirmed, base), *named, *board, title="Confirmed")
     if confirmed:
         yield say.text(
             "delta % compares jobs of the same block; {figure} of a profile is that of the "
@@ -614,15 +649,17 @@ def tables(
         )
     shown, left_out = in_short(screened) if is_short else (screened, 0)
     if shown:
-        title = "Screened: ranks, proves nothing"
-        yield Table(title=title, columns=titles, rows=rows(shown))
+        yield verdict_table(shown, *named, *board, title="Screened: ranks, proves nothing")
     if left_out:
         yield Text(
             text=say.count(
                 left_out, "{n} more profile between these.", "{n} more profiles between these."
             )
         )
-    yield from _troubles(verdicts)
+    troubled = [each for each in verdicts if each.lost or each.hangs or each.retries]
+    if troubled:
+        title = "Runs that were lost or tried again"
+        yield verdict_table(troubled, named[0], *_TROUBLES, title=title)
     invalid = [each for each in verdicts if each.kind is VerdictKind.INVALID]
     for title, group in {
         "Not run: compiling decided them": [
@@ -634,8 +671,8 @@ def tables(
         "No valid measurement": [each for each in invalid if each.can_run],
     }.items():
         if group:
-            lines = tuple(_invalid_row(each, settings, subject.history) for each in group)
-            yield Table(title=title, columns=_INVALID, rows=lines)
+            evidence = ("~evidence", partial(_evidence, history=subject.history))
+            yield verdict_table(group, *named, REASONS, evidence, JOBS, title=title)
     pending = [each.arm for each in verdicts if is_pending(each)]
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
@@ -647,48 +684,7 @@ def in_short(screened: list[Verdict]) -> tuple[list[Verdict], int]:
     return ([*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened), left_out
 
 
-def _troubles(verdicts: Iterable[Verdict]) -> Iterator[Block]:
-    """Yield the table of arms that lost confirming runs, hung or were tried again."""
-    rows = tuple(
-        (
-            literal(each.arm),
-            f"{each.lost.lost} of {each.lost.runs}" if each.lost else ABSENT,
-            joined(each.lost.to, ", ") if each.lost else ABSENT,
-            str(each.hangs),
-            str(each.retries),
-        )
-        for each in verdicts
-        if each.lost or each.hangs or each.retries
-    )
-    if rows:
-        titles = columns("~Profile", ">runs lost", "~to", ">hangs", ">retries")
-        yield Table(title="Runs that were lost or tried again", columns=titles, rows=rows)
-
-
-def _row(
-    verdict: Verdict,
-    settings: Mapping[str, str],
-    reference: str,
-    metric: Metric,
-    *,
-    is_best: bool,
-) -> tuple[str, ...]:
-    is_reference = verdict.arm == reference
-    return (
-        ("★ " if is_best else "") + literal(verdict.arm),
-        settings.get(verdict.arm, ABSENT),
-        figure(verdict),
-        *([significant(verdict.step_s)] if metric == TGS else []),
-        ABSENT if is_reference else points(verdict.delta),
-        ABSENT if is_reference else interval(verdict.ci95),
-        str(verdict.n),
-        "baseline" if is_reference and verdict.n else words_beside(verdict),
-    )
-
-
-def _invalid_row(
-    verdict: Verdict, settings: Mapping[str, str], history: Sequence[TrialResult]
-) -> tuple[str, ...]:
+def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
     findings = [
         finding
         for each in history
@@ -698,13 +694,7 @@ def _invalid_row(
     ]
     # the one that dropped the profile, else the first
     findings.sort(key=lambda each: each.action is not Action.DROP)
-    return (
-        literal(verdict.arm),
-        settings.get(verdict.arm, ABSENT),
-        joined(verdict.reasons) or ABSENT,
-        literal(sentence(findings[0].said)) if findings else ABSENT,
-        ", ".join(verdict.job_ids) or ABSENT,
-    )
+    return literal(sentence(findings[0].said)) if findings else ABSENT
 
 
 def leaderboard_json(subject: Subject) -> str:

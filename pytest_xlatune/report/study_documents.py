@@ -44,13 +44,16 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import joined, plainly
+from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.leaderboard import (
+    JOBS,
+    REASONS,
     can_tell,
     header,
     jobs,
-    settings_by_arm,
+    named_by,
     tables,
+    verdict_table,
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
 
@@ -153,35 +156,21 @@ def imported(subject: Subject) -> Document:
     """Return the document of a table; it is dated by its import."""
     conclusion, cell = subject.conclusion, subject.cell
     count = counted(len(subject.history), "job")
-    settings = settings_by_arm(subject.profiles)
+    named = named_by(subject)
     ranked = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
     rest = [each for each in conclusion.verdicts if each.kind is not VerdictKind.SCREENED]
-
-    def row(verdict: Verdict, *figures: str) -> tuple[str, ...]:
-        return (
-            literal(verdict.arm),
-            settings.get(verdict.arm, ABSENT),
-            *figures,
-            joined(verdict.reasons) or ABSENT,
-            ", ".join(verdict.job_ids) or ABSENT,
-        )
-
-    ranking = Table(
+    ranking = verdict_table(
+        (*ranked, conclusion.baseline),
+        *named,
+        (">TGS", lambda each: rate(each.tgs)),
+        (">step (s)", lambda each: significant(each.step_s)),
+        (">delta % vs the control group", lambda each: points(each.delta)),
+        (">runs", lambda each: str(each.n)),
+        ("~compared with the noise", REASONS[1]),
+        JOBS,
         title="Ranks, proves nothing",
-        columns=columns(
-            "~Profile", "~Flags", ">TGS", ">step (s)", ">delta % vs the control group", ">runs",
-            "~compared with the noise", "~jobs",
-        ),
-        rows=tuple(
-            row(each, rate(each.tgs), significant(each.step_s), points(each.delta), str(each.n))
-            for each in (*ranked, conclusion.baseline)
-        ),
-    )  # fmt: skip
-    without = Table(
-        title="No figure",
-        columns=columns("~Profile", "~Flags", "~reason", "~jobs"),
-        rows=tuple(map(row, rest)),
     )
+    without = verdict_table(rest, *named, REASONS, JOBS, title="No figure")
     return Document(
         title=f"{cell.label}: an imported table",
         header=(

@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import zip_longest
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points
 from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
@@ -551,26 +550,20 @@ def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
         return
     rows = [
         (
-            f"{datetime.fromtimestamp(each.written_s, UTC):%Y-%m-%d %H:%M}",
-            figure(each.baseline),
-            str(each.baseline.n),
-            literal(each.best.arm) if each.best else ABSENT,
-            _promise(each.best) if each.best else ABSENT,
-            _change(each.change),
+            minute(written_s),
+            figure(baseline),
+            str(baseline.n),
+            literal(best.arm) if best else ABSENT,
+            _promise(best) if best else ABSENT,
+            _change(change),
         )
-        for each in covered.earlier
+        for written_s, baseline, best, change in (
+            *((each.written_s, each.baseline, each.best, each.change) for each in covered.earlier),
+            (covered.written_s, covered.conclusion.baseline, covered.best, None),
+        )
     ]
-    best, baseline = covered.best, covered.conclusion.baseline
-    today = (
-        f"{datetime.fromtimestamp(covered.written_s, UTC):%Y-%m-%d %H:%M}",
-        figure(baseline),
-        str(baseline.n),
-        literal(best.arm) if best else ABSENT,
-        _promise(best) if best else ABSENT,
-        ABSENT,
-    )
     yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
-    yield Table(columns=_HISTORY, rows=(*rows, today))
+    yield Table(columns=_HISTORY, rows=tuple(rows))
 
 
 def _promise(best: Verdict) -> str:

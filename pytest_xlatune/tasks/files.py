@@ -49,6 +49,12 @@ def has_pages() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
+def filled_in(template: str, **values: object) -> str:
+    """Return a file of `templates/` with its values."""
+    path = Path(__file__).with_name("templates") / template
+    return path.read_text(encoding="utf-8").format(**values)
+
+
 INDEX = "index.html"  # of a folder of reports
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: read as far as it goes"

@@ -683,10 +683,6 @@ def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
     }
 
 
-def _write_index(reports: Path) -> Path:
-    return write_index(reports)
-
-
 def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = None) -> Known:
     """Write the report of a study while it runs: its own files, no tuning document, no export.
 
@@ -706,7 +702,7 @@ def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = 
             texts[stem.with_name(f"{stem.name}.html")] = page
         write_all(texts)
         if has_pages():
-            _write_index(reports)
+            write_index(reports)
     return known
 
 
@@ -718,7 +714,7 @@ def publish_index(reports: Path) -> None:
     """
     if has_pages():
         with writing(), alone(reports):
-            _write_index(reports)
+            write_index(reports)
 
 
 def publish(
@@ -786,7 +782,7 @@ def publish(
                 known, document, covered=covered, files=files, live=_stands(known), home=_HOME
             )
             write_all({path: page})
-            written += (path, _write_index(reports) if index else reports / INDEX)
+            written += (path, write_index(reports) if index else reports / INDEX)
     return written + _given(known, folder, stem, report, exports) if exports else written
 
 

@@ -43,6 +43,7 @@ from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.tasks.files import filled_in
 from pytest_xlatune.workers.probe_environment import node_facts
 
 _DATA = "*-tuning.json"
@@ -327,52 +328,6 @@ def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
     return RunRecord(nodes=nodes)
 
 
-_GATE = '''\
-"""Is the recipe {name} faster than this cell as it is deployed? Exit status 0: it is, here too.
-
-    pytest {file}
-
-1 is "not shown to be faster, or slower", 10 "cannot tell", 11 "could not be measured".
-"""
-
-import runpy
-from pathlib import Path
-
-import pytest
-from msgspec.structs import replace
-
-from pytest_xlatune import Gate, candidate
-
-# measured elsewhere: {claim}
-DEPLOYED = runpy.run_path(str(Path(__file__).with_name({sweep!r})))["SWEEP"]
-SWEEP = replace(
-    DEPLOYED,
-    name={gate!r},
-    profiles=(),
-    derived=(),
-    no_env=None,
-    config_tags={{}},
-    study=None,
-    gate=Gate(
-        blocks=4,  # trials of the recipe, each beside one of the cell as deployed
-        candidates=(
-            candidate(
-                {name!r},
-                {flags!r},
-                env={env!r},
-                overrides={overrides!r},
-            ),
-        ),
-    ),
-)
-
-
-@pytest.mark.gate
-def test_it_is_faster_here(measure, profile):
-    assert measure(profile).faster
-'''
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """What brings a recipe to a new place.
@@ -409,7 +364,8 @@ def applied(
     gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")
     patch = sweep_file.with_name(f"{sweep_file.stem}_recipe.patch") if made.text else None
     texts = {
-        gate: _GATE.format(
+        gate: filled_in(
+            "recipe.py.txt",
             name=profile.id,
             file=gate.name,
             claim=recipe.claim,

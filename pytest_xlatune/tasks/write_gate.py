@@ -14,7 +14,8 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES, filled_in
+from pytest_xlatune.tasks.files import filled_in
+from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}

@@ -21,6 +21,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import Flag, Profile, parse_flags
 from pytest_xlatune.model.redact import is_secret
+from pytest_xlatune.tasks.files import filled_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,12 +393,6 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
         profiles="\n".join(profiles),
         site=site,
     )
-
-
-def filled_in(template: str, **values: object) -> str:
-    """Return a file of `templates/` with its values."""
-    path = Path(__file__).with_name("templates") / template
-    return path.read_text(encoding="utf-8").format(**values)
 
 
 _VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.guests import install
+from tests.helpers.how_to import whole
 from tests.helpers.payloads import PATH
 from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.waiting import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
-SECTION = PAGE.read_text("utf-8").partition("## How to add an executor\n")[2].partition("\n## ")[0]
-MODULE = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)[0]
-PROJECT = tomllib.loads("".join(re.findall(r"(?m)^    .*\n|^\n", SECTION.partition("1. ")[0])))
+(MODULE,), PROJECT = whole("executor")
 # its trials run on nodes, each of which is this machine
 FAR = """
 from xlatune_pool import PoolExecutor
@@ -53,7 +50,7 @@ FIRST = ("-m", "wave1 or wave2", "-k", "baseline or fast or same")
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder with the distribution of the page, and with one more on top of it."""
-    name, groups = PROJECT["project"]["name"], PROJECT["project"]["entry-points"]
+    name, groups = PROJECT["name"], PROJECT["entry-points"]
     install(tmp_path / "site", name, groups, {"xlatune_pool": MODULE})
     more = {
         "far": "xlatune_far:FarExecutor",

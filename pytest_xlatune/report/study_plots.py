@@ -18,7 +18,6 @@ from pytest_xlatune.report.page_plots import PlotAxis, Tick
 
 _MOST_NAMES = 12  # of an axis: more are told by their titles and the table
 _MOST_NODES = 24  # of a matrix
-_LEAST_CHANCE = 0.001
 _WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis: of a page, of a phone
 _LONG = 12  # characters of a name that need more space where it is turned
 

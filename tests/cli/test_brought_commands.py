@@ -12,7 +12,7 @@ from pytest_xlatune.cli import COMMANDS, main
 from tests.helpers.guests import install
 from tests.helpers.how_to import whole
 
-(ENTRY, COMMAND), PROJECT = whole("command")
+(ENTRY, COMMAND), PROJECT = whole("a command")
 
 
 @pytest.fixture

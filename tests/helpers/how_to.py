@@ -13,9 +13,9 @@ _MODULE = re.compile(r"\]\((\.\./\.\./sweeps/extend/\w+\.py)\)")
 
 
 def whole(what: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the modules of `How to add a WHAT`, and the table `project` of its pyproject.toml."""
+    """Return the modules of `How to add WHAT`, and the table `project` of its pyproject.toml."""
     page = PAGE.read_text(encoding="utf-8")
-    section = page.partition(f"## How to add a {what}\n")[2].partition("\n## ")[0]
+    section = page.partition(f"## How to add {what}\n")[2].partition("\n## ")[0]
     head = section.partition("\n1. ")[0].partition("```")[0]
     text = "".join(re.findall(r"(?m)^    (\S.*\n)", head))
     modules = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

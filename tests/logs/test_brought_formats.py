@@ -18,7 +18,7 @@ from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.guests import install
 from tests.helpers.how_to import whole
 
-FORMAT, PROJECT = whole("log format")
+FORMAT, PROJECT = whole("a log format")
 SHORT = """\
 from pytest_xlatune.logs.formats import LogFormat
 

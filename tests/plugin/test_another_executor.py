@@ -25,7 +25,7 @@ from tests.helpers.payloads import PATH
 from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.waiting import until
 
-(MODULE,), PROJECT = whole("executor")
+(MODULE,), PROJECT = whole("an executor")
 # its trials run on nodes, each of which is this machine
 FAR = """
 from xlatune_pool import PoolExecutor

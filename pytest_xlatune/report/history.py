@@ -31,7 +31,8 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.lines import figure, tally
-from pytest_xlatune.report.study_plots import CoursePlot, course_plot
+from pytest_xlatune.report.page_plots import Chart
+from pytest_xlatune.report.study_plots import course_plot
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -220,7 +221,7 @@ def course(past: Sequence[PastStudy]) -> Document:
     )
 
 
-def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> CoursePlot | None:
+def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
     figures = [
         (each.sweep, _when(each), value)
         for each in ordered

@@ -51,7 +51,7 @@ from pytest_xlatune.report.page_plots import (
     PARTS,
     BarOf,
     BarsPlot,
-    PathPlot,
+    Chart,
     Plot,
     bars_plot,
     drift,
@@ -61,7 +61,7 @@ from pytest_xlatune.report.page_plots import (
     strips,
     turn_strips,
 )
-from pytest_xlatune.report.study_plots import CoursePlot, Matrix
+from pytest_xlatune.report.study_plots import Matrix
 from pytest_xlatune.report.tuning_document import DEPLOYMENT, WHY, why
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Links:
     none: str = ""
 
 
-_Shown = Block | Plot | CoursePlot | Matrix | BarsPlot | Links
+_Shown = Block | Plot | Matrix | BarsPlot | Links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,8 +281,8 @@ def _page(
     return Page(title=title, parts=tuple(parts), files=tuple(files))
 
 
-def _known(plot: object) -> CoursePlot | Matrix | BarsPlot | PathPlot | None:
-    return plot if isinstance(plot, CoursePlot | Matrix | BarsPlot | PathPlot) else None
+def _known(plot: object) -> Chart | Matrix | BarsPlot | None:
+    return plot if isinstance(plot, Chart | Matrix | BarsPlot) else None
 
 
 def _has(sections: Sequence[Section], jobs: Table | None) -> bool:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
@@ -117,13 +118,22 @@ _LONG_LANE = 14  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A job in the path of a sweep: its lane, from where to where in percent, and its words."""
+    """A bar: from where, how wide, in percent; `looks` gives it a colour."""
 
-    lane: int
     at: float
     width: float
     looks: str
     said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarRow:
+    """A row of bars: its name, a variant or nothing, the bars, and a figure or nothing."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    what: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +144,7 @@ class PathPlot:
     """
 
     caption: str
-    lanes: tuple[str, ...]
-    bars: tuple[Bar, ...]
+    lanes: tuple[BarRow, ...]
     ticks: tuple[Tick, ...]
     kinds: tuple[tuple[str, str], ...]
     table: Table | None = None
@@ -143,7 +152,7 @@ class PathPlot:
     @property
     def long(self) -> str:
         """Whether the names of the lanes need a line of their own on a phone, as a class."""
-        return " long" if max(map(len, self.lanes)) > _LONG_LANE else ""
+        return " long" if max(len(lane.name) for lane in self.lanes) > _LONG_LANE else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,49 +183,62 @@ class Strips:
     strips: tuple[Strip, ...]
 
 
+_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis: of a page, of a phone
+_LONG = 12  # characters of a name that need more space where it is turned
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A trial in the plot of drift."""
+    """A figure; positions in percent, `looks` gives it a colour."""
 
     x: float
     y: float
-    is_reference: bool
     said: str
+    looks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """Each repeated trial against the mean of its arm, over time; `band` is one sigma."""
+class Chart:
+    """Figures over time.
+
+    Attributes:
+        caption: how to read it.
+        dots: the figures; with a `label` they are joined by a line, the oldest first.
+        label: its whole content in a sentence, read aloud where nothing is seen.
+        band: a shaded part, from where to where.
+        zero: a line where nothing changes.
+        unit: behind the figures of the axis.
+    """
 
     caption: str
     dots: tuple[Dot, ...]
-    band: tuple[float, float] | None
-    zero: float
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    label: str = ""
+    band: tuple[float, float] | None = None
+    zero: float | None = None
+    unit: str = ""
+
+    @property
+    def turned(self) -> str:
+        """Whether and where the names below the axis are turned, as classes of the page."""
+        if not self.label or _side_by_side(self.x_ticks, _NARROW):
+            return ""
+        long = " long" if max(len(tick.text) for tick in self.x_ticks) > _LONG else ""
+        return f" turned{long}{' narrow' if _side_by_side(self.x_ticks, _WIDE) else ''}"
 
 
-Plot = Forest | PathPlot | Strips | Drift
+def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
+    """Whether texts fit below an axis of so many characters; neighbours may stand close."""
+    placed = sorted(ticks, key=lambda tick: tick.at)
+    gaps = [
+        (right.at - left.at) * wide / 100 - (len(left.text) + len(right.text)) / 2
+        for left, right in pairwise(placed)
+    ]
+    return sum(len(tick.text) + 2 for tick in ticks) <= wide and min(gaps, default=1.0) >= 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPart:
-    """A part of a bar: from where, how wide, in percent; `looks` gives it a colour."""
-
-    at: float
-    width: float
-    looks: str
-    said: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarRow:
-    """A bar: its name, a variant or nothing, its parts, and its figure."""
-
-    name: str
-    what: str
-    parts: tuple[BarPart, ...]
-    text: str
+Plot = Forest | PathPlot | Strips | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,8 +400,8 @@ def bars_plot(
             BarRow(
                 name=plain(each.name),
                 what=plain(each.what),
-                parts=tuple(
-                    BarPart(
+                bars=tuple(
+                    Bar(
                         at=axis.at(begin),
                         width=round(100 * length / most, 2),
                         looks=looks,
@@ -521,26 +543,28 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
     unit, unit_s = _unit(whole_s)
     axis = PlotAxis((0.0, whole_s / unit_s), margin=0.0)
     lanes = list(dict.fromkeys(_stage(each) for each in _in_time(history)))
-    bars = []
+    bars: dict[str, list[Bar]] = {name: [] for name in lanes}
+    seen: dict[str, None] = {}
     for each, start, end in timed:
         at, to = axis.at((start - begin) / unit_s), axis.at((end - begin) / unit_s)
         looks = _LOOKS.get(each.status, "running")
-        bars.append(
+        if each.trial.arm == reference and looks == "measured":
+            looks = "reference"
+        seen[looks] = None
+        bars[_stage(each)].append(
             Bar(
-                lane=lanes.index(_stage(each)),
                 at=at,
                 width=max(round(to - at, 2), 0.2),
-                looks="reference" if each.trial.arm == reference and looks == "measured" else looks,
+                looks=looks,
                 said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}, "
                 f"{duration(end - start)}: {_came(each)}",
             )
         )
     return PathPlot(
         caption="Across: time since the first job began. Each bar is a trial's last attempt.",
-        lanes=tuple(lanes),
-        bars=tuple(bars),
+        lanes=tuple(BarRow(name=name, bars=tuple(found)) for name, found in bars.items()),
         ticks=axis.ticks(unit=f" {unit}"),
-        kinds=tuple((each, each) for each in dict.fromkeys(each.looks for each in bars)),
+        kinds=tuple((looks, looks) for looks in seen),
         table=stages(history),
     )
 
@@ -759,7 +783,7 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
 
 def drift(
     history: Sequence[TrialResult], *, reference: str = "", sigma: float | None = None
-) -> Drift | None:
+) -> Chart | None:
     """Return each repeated trial against the mean of its arm, over time; None without repeats."""
     by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
     for each in history:
@@ -782,7 +806,7 @@ def drift(
         Dot(
             x=x.at((start - begin) / unit_s),
             y=round(100 - y.at(off), 2),
-            is_reference=each.trial.arm == reference,
+            looks="reference" if each.trial.arm == reference else "",
             said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}: {percent(off)}",
         )
         for start, each, off in offs
@@ -795,8 +819,9 @@ def drift(
         caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."
     if reference:
         caption += f" Filled: {literal(reference)}."
-    return Drift(
+    return Chart(
         caption=caption,
+        unit=" %",
         dots=dots,
         band=(round(100 - y.at(sigma), 2), round(100 - y.at(-sigma), 2)) if sigma else None,
         zero=round(100 - y.at(0.0), 2),

@@ -7,54 +7,15 @@ Each is None where nothing was measured. `page.jinja` draws. Must draw nothing i
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.text import percent, points, significant
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.page_plots import PlotAxis, Tick
+from pytest_xlatune.report.page_plots import Chart, Dot, PlotAxis, Tick
 
-_MOST_NAMES = 12  # of an axis: more are told by their titles and the table
 _MOST_NODES = 24  # of a matrix
-_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis: of a page, of a phone
-_LONG = 12  # characters of a name that need more space where it is turned
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A figure; positions in percent."""
-
-    x: float
-    y: float
-    said: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoursePlot:
-    """Figures over time, joined by a line.
-
-    Attributes:
-        caption: how to read it.
-        label: its whole content in a sentence, read aloud where nothing is seen.
-        points: the figures, the oldest first.
-    """
-
-    caption: str
-    label: str
-    points: tuple[Point, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-
-    @property
-    def turned(self) -> str:
-        """Whether and where the names below the axis are turned, as classes of the page."""
-        texts = [each.text for each in self.x_ticks]
-        if _side_by_side(self.x_ticks, _NARROW):
-            return ""
-        long = " long" if max(map(len, texts)) > _LONG else ""
-        return f" turned{long}{' narrow' if _side_by_side(self.x_ticks, _WIDE) else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +36,6 @@ class Matrix:
     rows: tuple[tuple[Square, ...], ...]
 
 
-def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
-    """Whether texts fit below an axis of so many characters; neighbours may stand close."""
-    placed = sorted(ticks, key=lambda each: each.at)
-    gaps = [
-        (right.at - left.at) * wide / 100 - (len(left.text) + len(right.text)) / 2
-        for left, right in itertools.pairwise(placed)
-    ]
-    return sum(len(each.text) + 2 for each in ticks) <= wide and min(gaps, default=1.0) >= 1.0
-
-
 def _turned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     return tuple(Tick(at=_up(each.at), text=each.text) for each in ticks)
 
@@ -94,7 +45,7 @@ def _up(at: float) -> float:
     return round(100 - at, 2)
 
 
-def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> CoursePlot | None:
+def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Chart | None:
     """Return one figure of each study, oldest first: name, date and figure; `head` names it.
 
     None of fewer than two.
@@ -105,12 +56,13 @@ def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Cour
     y = PlotAxis([value for *_, value in figures], margin=0.12)
     said = [f"{when} {plain(name)}: {significant(value)}" for name, when, value in figures]
     places = [(x.at(float(at)), _up(y.at(value))) for at, (*_, value) in enumerate(figures)]
-    return CoursePlot(
+    return Chart(
         caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
         "that differ do not compare: the table says in what they differ.",
         label=plain(f"{head} of the reference, the oldest first: {'; '.join(said)}"),
-        points=tuple(
-            Point(x=at, y=up, said=words) for (at, up), words in zip(places, said, strict=True)
+        dots=tuple(
+            Dot(x=at, y=up, said=words, looks="mean")
+            for (at, up), words in zip(places, said, strict=True)
         ),
         x_ticks=tuple(
             Tick(at=at, text=when) for (at, _), (_, when, _) in zip(places, figures, strict=True)

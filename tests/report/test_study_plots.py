@@ -12,8 +12,7 @@ from pytest_xlatune.model.text import points
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.page_plots import Tick, forest
-from pytest_xlatune.report.study_plots import _side_by_side
+from pytest_xlatune.report.page_plots import Tick, _side_by_side, forest
 from tests.helpers import of_studies
 from tests.helpers.pages import read
 

@@ -431,8 +431,7 @@ _BOUNDED = N_(
     "{bound} (M, at 95 %), which is below {limit}."
 )
 _SLOWER = N_(
-    "The sweep ended: every setting that was decided is slower than the baseline, by {loss} at "
-    "least (M, at 95 %)."
+    "The sweep ended structurally bounded: no tested setting can gain {limit} or more (at 95 %)."
 )
 _NOTHING_SEEN = N_(
     "The sweep ended with all its trials, and proves nothing of any setting: of none is it known "
@@ -465,7 +464,6 @@ def ending_text(
     return say(
         how,
         bound=size(bound),
-        loss=size(-bound if bound is not None else None),
         limit=size(BOUNDED),
         reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),

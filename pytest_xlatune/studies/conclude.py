@@ -515,16 +515,14 @@ def _bound_notes(
         if widest:
             yield say("{arm} has no score and may gain anything: measure it again", arm=widest)
         return
-    if bound < 0:
-        yield say("every setting that was decided is slower, by {loss:size} at least", loss=-bound)
-    elif bound < BOUND:
+    if 0 <= bound < BOUND:
         yield say(
             "no tested setting gains more than {bound:percent} (95 %), which is below "
             "{limit:percent}, the aim of a sweep without a winner",
             bound=bound,
             limit=BOUND,
         )
-    else:
+    elif bound >= BOUND:
         yield say(
             "no tested setting gains more than {bound:percent} (95 %): the interval of "
             "{arm} reaches so far"

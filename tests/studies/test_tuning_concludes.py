@@ -603,7 +603,7 @@ def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
     assert bound < -0.005
     said = headline(found)
     assert f"is slower, by {size(-bound)} at least" in said
-    assert f"by {size(-bound)} at least" in ending_text(ENGLISH, found, history=done, stopped="")
+    assert "can gain 2.0 % or more" in ending_text(ENGLISH, found, history=done, stopped="")
     assert "gains more than" not in said
 
 

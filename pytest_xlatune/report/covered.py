@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -118,10 +117,8 @@ class Elsewhere(Record, frozen=True, kw_only=True):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-class Covered(Record, frozen=True, kw_only=True, dict=True):
+class Covered(Record, frozen=True, kw_only=True):
     """One cell of a tuning document, with all facts that the document tells of it.
-
-    It has no slots: its data are made once.
 
     Attributes:
         sweep: the sweep's name.
@@ -159,11 +156,6 @@ class Covered(Record, frozen=True, kw_only=True, dict=True):
     slots: tuple[tuple[str, str], ...] = ()
     exposed: Message | None = None
     pgle: str = ""
-
-    @cached_property
-    def data(self) -> dict[str, Json]:
-        """It as JSON."""
-        return self.to_json()
 
     @property
     def label(self) -> str:
@@ -272,34 +264,19 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
 
 def write_cells(cells: Sequence[Covered]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    return pretty_json({"schema": SCHEMA, "cells": [each.data for each in cells]})
+    return pretty_json({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
 
 
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
-def read_cells(
-    text: str, *, where: str, known: Covered | None = None, advice: str = _AGAIN
-) -> tuple[Covered, ...]:
-    """Read what `write_cells` wrote; a cell that is `known`, or has its trials, is not read again.
-
-    `advice` says what to do about a file that is none.
+def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Covered, ...]:
+    """Read what `write_cells` wrote; `advice` says what to do about a file that is none.
 
     Raises:
         LedgerError: it is damaged, or from another version.
     """
-
-    def cell_of(data: Json) -> Covered:
-        # to read all trials of a cell again that did not change was a quarter of a report
-        if known is None or not isinstance(data, dict):
-            return Covered.from_json(data)
-        if data == known.data:
-            return known
-        if data.get("history") == known.data["history"]:
-            return replace(Covered.from_json(data | {"history": []}), history=known.history)
-        return Covered.from_json(data)
-
-    return _read(text, cell_of, where=where, advice=advice)
+    return _read(text, Covered.from_json, where=where, advice=advice)
 
 
 def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:

@@ -179,7 +179,7 @@ def add_to_document(
     )
     kept: tuple[Covered, ...] = ()
     if data.exists():
-        kept = read_cells(read_ours(data), where=str(data), known=covered)
+        kept = read_cells(read_ours(data), where=str(data))
     elif english.exists() and not by_hand.exists():
         english.rename(by_hand)  # without our data beside it a person wrote it
     beside = by_hand.name if by_hand.exists() else ""
@@ -632,7 +632,7 @@ def covered_by(known: Known) -> Covered:
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
             pgle=_pgle_of(recipe) if recipe else "",
         )
-    text = json.dumps(covered.data)
+    text = json.dumps(covered.to_json())
     # a log line has no name that speaks of a secret, so the values themselves are searched for
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,12 +33,15 @@ import pages  # noqa: E402 - it lies in benchmarks/, which is no package
 
 from pytest_xlatune import cli, executors, ledger  # noqa: E402
 from pytest_xlatune.campaign.playbook import CLASS_RULES, FIRST_RULES, rule_for  # noqa: E402
+from pytest_xlatune.catalog.entries import CatalogEntry, Status, load  # noqa: E402
 from pytest_xlatune.catalog.rules import RULES  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
 from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
 from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
+from pytest_xlatune.model.cell import Axis  # noqa: E402
+from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import MEGASCALE, SITE_CLASSES, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
@@ -62,6 +65,7 @@ from pytest_xlatune.sweep.groups import (  # noqa: E402
     Where,
 )
 from pytest_xlatune.sweep.registry import KINDS, kind_names, markers  # noqa: E402
+from pytest_xlatune.tasks.known_settings import seen_in, shown_value, span  # noqa: E402
 from tests.project.test_architecture import LAYERS, PACKAGE  # noqa: E402
 from tests.slurm.faults import FAULTS  # noqa: E402
 
@@ -443,11 +447,52 @@ def facts() -> Lines:
 
 
 def catalog() -> Lines:
-    """Yield the catalog of flags and variables: `xlatune flags list --markdown`."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        cli.main(["flags", "list", "--markdown"])
-    yield from ("", *said.getvalue().strip().splitlines(), "")
+    """Yield the catalog as tables, one for each axis; an entry of several axes stands in each."""
+    entries = load().entries
+    of_gpus = [each for each in entries if not (each.channel or each.is_key)]
+    yield from _settings_table("Any axis", [each for each in of_gpus if "any" in each.axes])
+    for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
+        yield from _settings_table(axis.name, [each for each in of_gpus if axis.name in each.axes])
+    for variable, channel in CHANNELS.items():
+        own = [each for each in entries if each.channel == variable]
+        if own:
+            yield from _settings_table(f"{channel.reader} ({variable})", own)
+    yield from _settings_table("Keys of MaxText", [each for each in entries if each.is_key])
+
+
+def _settings_table(title: str, entries: Sequence[CatalogEntry]) -> Lines:
+    readers = {CHANNELS[each.channel].reader if each.channel else "jaxlib" for each in entries}
+    release = ", ".join(sorted(readers))
+    release = "only" if all(each.is_key for each in entries) else release
+    yield f"### {title}"
+    yield ""
+    yield f"| setting | tried | what it does; what it needs | seen in | {release} | source |"
+    yield "|---|---|---|---|---|---|"
+    for each in entries:
+        tried = ", ".join(f"`{shown_value(value)}`" for value in each.values)
+        if each.status is not Status.CANDIDATE:
+            tried = f"{tried} **{each.status}**".strip()
+        if each.companions:
+            tried += f" with `{each.companions}`"
+        if each.companion_keys:
+            tried += " with " + ", ".join(
+                f"`{key}={to}`" for key, to in each.companion_keys.items()
+            )
+        is_named = (each.channel or each.is_key) and "any" not in each.axes
+        axes = f"on {', '.join(each.axes)}" if is_named else ""
+        numerics = "changes numerics" if each.changes_numerics else ""
+        what = "; ".join(filter(None, (each.mechanism, each.constraints, axes, numerics)))
+        corrects = f" *Corrects: {each.corrects}.*" if each.corrects else ""
+        row = (
+            f"`{each.name}`",
+            tried or "the site's own",
+            what + "." + corrects,
+            seen_in(each),
+            span(each),
+            each.source,
+        )
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    yield ""
 
 
 def _rates(sentence: str, heading: str) -> Callable[[], Lines]:

@@ -20,7 +20,7 @@ from pytest_xlatune.cli.parsers import add_commands, add_json
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.known_settings import entry_json, entry_line, known_of, markdown_tables
+from pytest_xlatune.tasks.known_settings import entry_json, entry_line, known_of
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +38,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
     )
     add_context(listed)
-    listed.add_argument(
-        "--markdown", action="store_true", help="print Markdown, as in docs/reference/catalog.md"
-    )
     add_json(listed)
     listed.set_defaults(run=_list)
 
@@ -55,8 +52,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> Output:
     """Show the catalog; of an axis, the profiles that a wave would take, and what it leaves out."""
-    if arguments.markdown:
-        return Output(documents=(brief("The catalog", lines(*markdown_tables(load()))),))
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if arguments.axis is None:
         for name in ("deployed", "jaxlib", "device"):

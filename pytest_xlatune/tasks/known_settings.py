@@ -1,22 +1,19 @@
 """Tell all of a setting: the catalog, the releases of jaxlib, and what shows that it acted.
 
-Lines for a terminal, values for JSON, and the tables of docs/reference/catalog.md.
+Lines for a terminal, and values for JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pytest_xlatune.catalog.entries import (
-    Catalog,
     CatalogEntry,
-    Status,
     history,
     load,
     probed_libtpu,
 )
 from pytest_xlatune.evidence.hlo.difference import Below, expectations
-from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.record import Json
 
@@ -89,7 +86,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("source", entry.source),
         ("only", entry.vendor),
         ("goes to", entry.channel),
-        *((CHANNELS[each].reader, _span(entry)) for each in filter(None, [entry.channel])),
+        *((CHANNELS[each].reader, span(entry)) for each in filter(None, [entry.channel])),
         ("numerics", "changed: the loss rule decides" if entry.changes_numerics else ""),
     ):
         if text:
@@ -113,55 +110,8 @@ def _history_json(name: str) -> Json:
     return {"name": name, "history": known.to_json() if known else None}
 
 
-def markdown_tables(catalog: Catalog) -> Iterator[str]:
-    """Yield the catalog as tables, one for each axis; an entry of several axes stands in each."""
-    of_gpus = [each for each in catalog.entries if not (each.channel or each.is_key)]
-    yield from _table("Any axis", [each for each in of_gpus if "any" in each.axes])
-    for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
-        yield from _table(axis.name, [each for each in of_gpus if axis.name in each.axes])
-    for variable, channel in CHANNELS.items():
-        own = [each for each in catalog.entries if each.channel == variable]
-        if own:
-            yield from _table(f"{channel.reader} ({variable})", own)
-    yield from _table("Keys of MaxText", [each for each in catalog.entries if each.is_key])
-
-
-def _table(title: str, entries: Sequence[CatalogEntry]) -> Iterator[str]:
-    readers = {CHANNELS[each.channel].reader if each.channel else "jaxlib" for each in entries}
-    release = ", ".join(sorted(readers))
-    release = "only" if all(each.is_key for each in entries) else release
-    yield f"### {title}"
-    yield ""
-    yield f"| setting | tried | what it does; what it needs | seen in | {release} | source |"
-    yield "|---|---|---|---|---|---|"
-    for each in entries:
-        tried = ", ".join(f"`{shown_value(value)}`" for value in each.values)
-        if each.status is not Status.CANDIDATE:
-            tried = f"{tried} **{each.status}**".strip()
-        if each.companions:
-            tried += f" with `{each.companions}`"
-        if each.companion_keys:
-            tried += " with " + ", ".join(
-                f"`{key}={to}`" for key, to in each.companion_keys.items()
-            )
-        is_named = (each.channel or each.is_key) and "any" not in each.axes
-        axes = f"on {', '.join(each.axes)}" if is_named else ""
-        numerics = "changes numerics" if each.changes_numerics else ""
-        what = "; ".join(filter(None, (each.mechanism, each.constraints, axes, numerics)))
-        corrects = f" *Corrects: {each.corrects}.*" if each.corrects else ""
-        row = (
-            f"`{each.name}`",
-            tried or "the site's own",
-            what + "." + corrects,
-            seen_in(each),
-            _span(each),
-            each.source,
-        )
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-    yield ""
-
-
-def _span(entry: CatalogEntry) -> str:
+def span(entry: CatalogEntry) -> str:
+    """Say in which releases of its reader a setting is known."""
     if entry.channel:
         limits = (f"from {entry.since}" if entry.since else "",
                   f"to {entry.until}" if entry.until else "")  # fmt: skip

@@ -43,7 +43,7 @@ from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
 from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
-from pytest_xlatune.model.failure import MEGASCALE, SITE_CLASSES, FailureClass  # noqa: E402
+from pytest_xlatune.model.failure import Blame, FailureClass  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
@@ -229,7 +229,7 @@ _OF_SETTINGS = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED)
 def _source_of(cls: FailureClass) -> str:
     """Return what tells a class that no single line of a log shows."""
     told = (
-        (cls in MEGASCALE, "libtpu, a whole hang digest"),
+        (cls.is_of_digests, "libtpu, a whole hang digest"),
         (cls in _OF_THE_SITE, "the site's own command"),
         (cls in _OF_SLURM, "Slurm's squeue, sinfo and sacct"),
         (cls in _OF_SETTINGS, "what programs say of their settings: environment, HLO, NCCL_DEBUG"),
@@ -255,9 +255,10 @@ def failures() -> Lines:
     head = ("class", "means", "what a sweep does", "what you do", "whose trouble", "source")
     yield from _head(*head)
     for cls in FailureClass:
-        actions = sorted(asked.get(cls, {Action.RETRY} if cls in CLASS_RULES else set()))
+        is_ruled = cls in CLASS_RULES or cls.is_blamed_on(Blame.UNKNOWN)
+        actions = sorted(asked.get(cls, {Action.RETRY} if is_ruled else set()))
         done = [_follows(cls, action) for action in actions]
-        whose = "the site's" if cls in SITE_CLASSES else ""
+        whose = "the site's" if cls.is_blamed_on(Blame.SITE) else ""
         done_by_us = "; or ".join(dict.fromkeys(done))
         source = "; ".join(sources.get(cls, {})) or _source_of(cls)
         yield _row(f"`{cls}`", cls.meaning, done_by_us, cls.advice, whose, source)

@@ -16,12 +16,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from pytest_xlatune.ledger import Cannot, Decided
-from pytest_xlatune.model.failure import (
-    NODE_CLASSES,
-    SITE_CLASSES,
-    UNKNOWN_CLASSES,
-    FailureClass,
-)
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -60,10 +55,10 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     # a person's word, which says nothing of the program
     FailureClass.REQUEUED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
-    # a connection reset, a hub's 503 or an ECC error of one night dropped profiles for good
-    # the profile's, where it comes again; see `decide`
-    **dict.fromkeys(UNKNOWN_CLASSES, RetryRule(retries=1, then=Next.DROP)),
 }
+# of a class that may be the profile's or the site's: the profile's where it comes again, see
+# `decide`. A connection reset, a hub's 503 or an ECC error of one night dropped profiles for good
+_UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
 
 # of the reference, as long as it never ran: what ends it by itself would end every profile
 FIRST_RULES: Mapping[str, RetryRule] = {
@@ -101,6 +96,7 @@ _OWN_ENDS = frozenset(
         FailureClass.STEP_ABORTED,
     }
 )
+_OF_NODES = (Action.RESUME_NODE, Action.HOOK)
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
 
 
@@ -142,6 +138,8 @@ def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     if named is not None and not named.retries:
         return named
     by_class = named or CLASS_RULES.get(finding.cls)
+    if by_class is None and finding.cls in blamed_on(Blame.UNKNOWN):
+        by_class = _UNKNOWN_RULE
     # a finding that says DROP or STOP is never softened into a retry by its class
     if by_class is None or finding.action in (Action.DROP, Action.STOP):
         return ACTION_RULES.get(finding.action, RetryRule(retries=0))
@@ -183,7 +181,7 @@ def decide(
     tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
     again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
     # with other trouble in between it did not come again
-    is_doubtful = cls in UNKNOWN_CLASSES and (reference is Reference.UNKNOWN or not tried)
+    is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     cannot = None if again else _cannot(cls, then, reference)
     return Decision(
@@ -196,7 +194,8 @@ def decide(
         shown=cause.why,
         backoff_s=rule.backoff_s if again else 0.0,
         before=rule.before if again else Action.NONE,
-        is_of_node=cause.cls in NODE_CLASSES or cause.action in (Action.RESUME_NODE, Action.HOOK),
+        is_of_node=cause.cls in blamed_on(Blame.NODE)
+        or cause.action in (Action.RESUME_NODE, Action.HOOK),
     )
 
 
@@ -220,7 +219,7 @@ def of_an_earlier_session(decision: Decision) -> Decision:
 
     A full disk ended the earlier session's ledger before it could read the job's end.
     """
-    is_of_site = decision.cls in SITE_CLASSES and decision.cannot is None
+    is_of_site = decision.cls in blamed_on(Blame.SITE) and decision.cannot is None
     return (
         replace(decision, next=Next.RETRY)
         if decision.next is Next.STOP and is_of_site

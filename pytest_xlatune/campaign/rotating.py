@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign.playbook import Decision
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.failure import NODE_CLASSES, SITE_CLASSES, FailureClass
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
@@ -40,11 +40,10 @@ from pytest_xlatune.stats.score import timed_steps, window_steps
 # fault; then it follows the playbook. One that dies while it compiles has cost little, one that
 # dies in a turn perhaps most of a job
 MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 4}
-# ends from outside: neither a program nor the trainer is the cause, whatever it was at
-_FROM_OUTSIDE = (
-    SITE_CLASSES
-    | NODE_CLASSES
-    | {
+# ends from outside, beside the trouble of sites and nodes: neither a program nor the trainer is the
+# cause, whatever it was at
+_FROM_OUTSIDE = frozenset(
+    {
         *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
         *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
         *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
@@ -338,7 +337,7 @@ def blame(
     """
     if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
-    if decision.cls in _FROM_OUTSIDE | _OF_TRAINER and not (
+    if (_is_from_outside(decision.cls) or decision.cls in _OF_TRAINER) and not (
         decision.cls == FailureClass.TIME_LIMIT
         and _stood_still(read, steps, rotation, outcome.end_s)
     ):
@@ -462,4 +461,8 @@ def waits_or_fails(decision: Decision) -> Decision:
     """
     if decision.next is not Next.GIVE_UP:
         return decision
-    return replace(decision, next=Next.STOP if decision.cls in _FROM_OUTSIDE else Next.DROP)
+    return replace(decision, next=Next.STOP if _is_from_outside(decision.cls) else Next.DROP)
+
+
+def _is_from_outside(cls: str) -> bool:
+    return cls in _FROM_OUTSIDE or cls in blamed_on(Blame.SITE, Blame.NODE)

@@ -1,23 +1,21 @@
 """One line of a log -> the failure that it shows, by the table of signatures.
 
-The table is data: `signatures.toml`, which says what its fields mean. This module reads and checks
-it and asks it; it must not know a particular failure. The table is read when the first log is, and
-a pattern is compiled when the first line holds one of its words.
+The table is data: `signatures.toml`, which says what its fields mean. This module checks it and
+asks it; it must not know a particular failure. A pattern is compiled when the first line holds one
+of its words.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import MEGASCALE, Action, FailureClass, Finding
+from pytest_xlatune.model.failure import SIGNATURES, Action, FailureClass, Finding, signatures
 from pytest_xlatune.model.text import begun
 
 _E = TypeVar("_E", bound=Enum)
@@ -25,7 +23,6 @@ EVIDENCE_CHARS = 500
 _CODE = re.compile(r"E\d{4}")
 _LEAST_TAKEN = 60  # characters; of `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
-_FILE = Path(__file__).with_name("signatures.toml")
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
 # torch writes no zero in front of a month:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
 _SEVERITY = re.compile(r"\b([IWEF])\d{3,4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
@@ -131,14 +128,16 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
     Raises:
         ConfigError: a class, action or tier is unknown.
     """
+    classes = content["class"]
     return SignatureTable(
-        signatures=tuple(map(_signature, content["signature"])),
+        signatures=tuple(_signature(row, classes) for row in content["signature"]),
         harmless={row["sample"]: row["regex"] for row in content["harmless"]},
         diagnosed={
             _named(FailureClass, cls): Diagnosed(
                 _named(Action, row["action"]), _named(Tier, row["tier"])
             )
-            for cls, row in content["diagnosed"].items()
+            for cls, row in classes.items()
+            if "tier" in row
         },
         published=content.get("published", {}),
     )
@@ -147,19 +146,21 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
 @functools.cache
 def table() -> SignatureTable:
     """Return the table of `signatures.toml`, read once."""
-    return read_table(tomllib.loads(_FILE.read_text(encoding="utf-8")))
+    return read_table(signatures())
 
 
-def _signature(row: dict[str, Any]) -> Signature:
+def _signature(row: Mapping[str, Any], classes: Mapping[str, Any]) -> Signature:
+    cls = _named(FailureClass, row["class"])
     changed = {
-        "cls": _named(FailureClass, row.pop("class")),
-        "action": _named(Action, row["action"]),
+        "cls": cls,
+        "action": _named(Action, row.get("action") or classes[cls]["action"]),
         "tier": _named(Tier, row.get("tier", "cause")),
-        "is_fatal": row.pop("fatal", False),
+        "is_fatal": row.get("fatal", False),
         "words": tuple(row["words"]),
         "regex": "|".join(row["regex"]),
     }
-    return Signature(**row | changed)
+    same = {key: value for key, value in row.items() if key not in ("class", "fatal")}
+    return Signature(**same | changed)
 
 
 def _named(kind: type[_E], word: str) -> _E:
@@ -167,7 +168,7 @@ def _named(kind: type[_E], word: str) -> _E:
     found = kind.__members__.get(word.upper().replace("-", "_"))
     if found is None:
         known = (name.lower().replace("_", "-") for name in kind.__members__)
-        raise ConfigError.unknown(kind.__name__, word, valid=known, where=_FILE.name)
+        raise ConfigError.unknown(kind.__name__, word, valid=known, where=SIGNATURES.name)
     return found
 
 
@@ -254,7 +255,7 @@ def markdown() -> Iterator[str]:
         fatal = "yes" if each.is_fatal else ""
         yield f"| {each.cls} | {each.phase} | {each.action} | {fatal} | `{seen}` |"
     for cls, (action, _) in table().diagnosed.items():
-        is_digest = cls in MEGASCALE
+        is_digest = cls.is_of_digests
         phase, fatal = ("train", "yes") if is_digest else ("after the end", "")
         shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
         yield f"| {cls} | {phase} | {action} | {fatal} | {shown} |"

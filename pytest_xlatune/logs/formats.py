@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
-from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, table
+from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord
@@ -34,7 +34,7 @@ class BlockFinding:
         cls: the class of the failure.
         line: number of its first line, which the finding shows.
         detail: the figure or name that it holds.
-        action: what it asks for; None is what `signatures.toml` has for the class.
+        action: what it asks for; None is what its class asks for, or to be tried again.
     """
 
     cls: FailureClass
@@ -171,20 +171,12 @@ class Blocks:
                     place,
                     Finding(
                         cls=each.cls,
-                        action=each.action or _action_of(each.cls),
+                        action=each.action or each.cls.action or Action.RETRY,
                         line=each.line,
                         text=place.text.strip(),
                         detail=begun(each.detail, EVIDENCE_CHARS),
                     ),
                 )
-
-
-def _action_of(cls: FailureClass) -> Action:
-    """Return what a class asks for; where no table says it, to be tried again."""
-    known = table()
-    if cls in known.diagnosed:
-        return known.diagnosed[cls].action
-    return next((each.action for each in known.signatures if each.cls == cls), Action.RETRY)
 
 
 def formats() -> tuple[LogFormat, ...]:

@@ -15,12 +15,13 @@ from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import (
-    NODE_CLASSES,
     Action,
+    Blame,
     FailureClass,
     Finding,
     Outcome,
     State,
+    blamed_on,
 )
 
 _PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
@@ -144,7 +145,7 @@ def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, 
 
     def stands(each: Finding) -> bool:
         if state is State.NODE_FAIL:
-            return each.cls in NODE_CLASSES
+            return each.cls in blamed_on(Blame.NODE)
         if _tier(each) is not Tier.CAUSE or (each.line > end and not each.source):
             return False
         return state is State.TIMEOUT or each.action in (Action.DROP, Action.STOP)

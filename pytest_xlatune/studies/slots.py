@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.record import digest
@@ -43,8 +43,8 @@ from pytest_xlatune.stats.design import (
 from pytest_xlatune.studies.derived import DerivedRule, Stacks
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
-# by these a slot is known to take no trial any more
-_DEADLY = NODE_CLASSES | {FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED}
+# by these, as by the trouble of nodes, a slot is known to take no trial any more
+_DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
 _PAIR = 2  # slots on which an arm is lost by itself
 
 
@@ -213,7 +213,7 @@ class Slots:
 def _is_lost_to_nodes(result: TrialResult) -> bool:
     """Whether the nodes of a trial could not run it."""
     return result.status is TrialStatus.UNMEASURED and any(
-        finding.cls in _DEADLY for finding in result.findings[-1:]
+        finding.cls in (*_DEADLY, *blamed_on(Blame.NODE)) for finding in result.findings[-1:]
     )
 
 

@@ -10,7 +10,7 @@ from pytest_xlatune.campaign.playbook import CLASS_RULES, Reference, decide, rul
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.triage import primary
-from pytest_xlatune.model.failure import SITE_CLASSES, UNKNOWN_CLASSES, FailureClass
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.resources import Next, RetryPolicy
@@ -92,19 +92,19 @@ def test_what_jax_says_of_other_backends_is_no_trouble() -> None:
     assert read_log([f"{line}\n".encode()]).findings == ()
 
 
-@pytest.mark.parametrize("cls", sorted(SITE_CLASSES))
+@pytest.mark.parametrize("cls", sorted(blamed_on(Blame.SITE)))
 def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
     actions = {each.action for each in table().signatures if each.cls == cls}
     if cls in table().diagnosed:  # by a hang digest
         actions.add(table().diagnosed[cls].action)
     assert Action.DROP not in actions
-    assert cls not in UNKNOWN_CLASSES
+    assert not cls.is_blamed_on(Blame.UNKNOWN)
     for action in actions or {CLASS_RULES[cls].before}:
         rule = rule_for(RetryPolicy(), Finding(cls=cls, action=action))
         assert rule.then in (Next.STOP, Next.GIVE_UP)
 
 
-@pytest.mark.parametrize("cls", sorted(UNKNOWN_CLASSES))
+@pytest.mark.parametrize("cls", sorted(blamed_on(Blame.UNKNOWN)))
 def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
     cls: FailureClass,
 ) -> None:

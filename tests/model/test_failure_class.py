@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_xlatune.campaign.playbook import CLASS_RULES, STATE_CLASSES
-from pytest_xlatune.model.failure import NODE_CLASSES, FailureClass
+from pytest_xlatune.model.failure import Action, Blame, FailureClass, signatures
 
 
 def test_a_class_is_its_name_and_says_what_it_means() -> None:
@@ -11,7 +11,8 @@ def test_a_class_is_its_name_and_says_what_it_means() -> None:
         assert each.value == each.name.lower().replace("_", "-")
         assert FailureClass(each.value) is each
         assert f"{each}" == each.value
-        assert each.meaning, each
+        assert each.meaning
+        assert each.advice
         assert not each.meaning.endswith("."), each
 
 
@@ -19,6 +20,15 @@ def test_no_two_classes_mean_the_same() -> None:
     assert len({each.meaning for each in FailureClass}) == len(FailureClass)
 
 
-def test_the_playbook_and_the_campaign_know_no_other_class() -> None:
-    named = {*CLASS_RULES, *(cls for cls, _ in STATE_CLASSES.values()), *NODE_CLASSES}
+def test_the_table_and_the_playbook_know_no_other_class() -> None:
+    assert [*signatures()["class"]] == [*FailureClass]
+    named = {*CLASS_RULES, *(cls for cls, _ in STATE_CLASSES.values())}
     assert named <= set(FailureClass)
+
+
+def test_a_class_is_a_row_and_no_row_has_an_unknown_word() -> None:
+    keys = {"meaning", "advice", "action", "tier", "blame", "digest"}
+    for cls, row in signatures()["class"].items():
+        assert set(row) <= keys, cls
+        assert {*row.get("blame", ())} <= {*Blame}, cls
+        assert FailureClass(cls).action in (*Action, None)

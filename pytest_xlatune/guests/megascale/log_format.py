@@ -13,7 +13,7 @@ from pytest_xlatune.guests.megascale.command import report_lines
 from pytest_xlatune.guests.megascale.digest import Digest
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
-from pytest_xlatune.model.failure import MEGASCALE, FailureClass, Finding
+from pytest_xlatune.model.failure import FailureClass, Finding
 
 # one of them stands in each line that can begin a digest, or that a worker prints before one
 _OPENING = (
@@ -36,7 +36,7 @@ class MegascaleFormat(LogFormat):
 
     def explains(self, findings: Sequence[Finding]) -> bool:
         """Whether a finding tells that the log has a digest."""
-        return any(each.cls in MEGASCALE for each in findings)
+        return any(cls.is_of_digests for cls in map(FailureClass, {each.cls for each in findings}))
 
     def whole(self) -> WholeReader:
         """Return a reader for all that a log says of Megascale."""

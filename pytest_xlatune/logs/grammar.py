@@ -12,7 +12,6 @@ import string
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_xlatune.model import channels
 from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import Json, read_json
 
@@ -385,8 +384,6 @@ _ENVIRONMENT = re.compile(
     r"(?P<shell>export |declare -x )?"
     r"(?P<name>(?:NCCL|RCCL|XLA|JAX|HSA|HIP|UCX|NVTE|LIBTPU)_\w+)=(?P<value>.*)"
 )
-# Config param per_device_batch_size: 7.0
-_CONFIG = re.compile(r"Config param (?P<key>\w+): ?(?P<value>.*)")
 
 
 def parse_environment(text: str) -> tuple[str, str] | None:
@@ -425,197 +422,11 @@ def head_of(text: str) -> tuple[str, str, bool] | None:
     return front, match[0], match["step"] is not None
 
 
-# PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
-# as a shell that traces its commands says it:  + python3 -m MaxText.train base.yml steps=15
-_ASKED = re.compile(
-    r"\bPASSTHROUGH_ARGS=(?P<said>.*)"
-    r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
-    r"\S{0,200}[Mm]ax[Tt]ext\S{0,200}train\S{0,99}(?P<traced> .*)"
-)
-ASKED_WORDS = ("passthrough_args=", "maxtext")
-# steps=15      --steps=15
-_ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
-
-
-def parse_asked(text: str) -> dict[str, str]:
-    """Return the arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
-    match = _ASKED.search(text)
-    said = (match["said"] or match["traced"] or "") if match is not None else ""
-    words = said.strip().strip("\"'").split()
-    found = filter(None, map(_ARGUMENT.fullmatch, words))
-    return {each["key"]: each["value"].strip("\"'") for each in found}
-
-
 def find_environment(text: str) -> tuple[str, str, str] | None:
     """Return the text in front of a line of `printenv`, its name and its value."""
     match = _ENVIRONMENT.search(text)
     setting = parse_environment(text[match.start() :]) if match is not None else None
     return (text[: match.start()], *setting) if match is not None and setting else None
-
-
-def parse_config(text: str) -> tuple[str, str] | None:
-    """Return key and value of a `Config param` line."""
-    match = _CONFIG.search(text)
-    return (match["key"], match["value"].rstrip()) if match else None
-
-
-_ENDS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
-        r"^\s*Status: *(?:SUCCESS|FAILED) \(exit (?P<exit>\d{1,3})\)",
-        r"^\s*Status: *CANCELLED \((?P<cancelled>scancel)",
-        # == Training FAILED (exit=143, 84s) ==
-        r"== Training FAILED \(exit=(?P<exit>\d{1,3}),",
-        # == Training END (84s) ==
-        r"== Training (?P<ended>END) \(",
-        # srun: error: n2: task 1: Exited with exit code 1
-        r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
-        # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
-        r"(?P<megatron_ended>\[after training is done\])",
-        # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...
-        r"(?P<minutes_ended>exiting program after [\d.]{1,20} minutes)",
-        # torchtitan, HF:  Training completed
-        r"(?:^|- INFO - )(?P<titan_ended>Training completed)\b",
-        # `Trainer.fit` stopped: `max_steps=40` reached.
-        r"(?P<lightning_ended>`Trainer\.fit` stopped: `max_\w+=\S+` reached)",
-        # HF:  {'train_runtime': 93.1, 'train_samples_per_second': 85.9, ...}
-        r"^\W*(?P<hf_ended>'train_runtime': )",
-        # submitit INFO (2026-01-12 07:08:09,123) - Job completed successfully
-        r"^submitit .*(?P<submitit_ended>Job completed successfully)",
-    )
-)
-END_WORDS = (
-    *("status: success", "status: failed", "status: cancelled"),
-    *("== training end", "== training failed", "exited with exit code"),
-    *("[after training is done]", "training completed", "`trainer.fit` stopped"),
-    *("'train_runtime':", "job completed successfully", "exiting program after"),
-)
-_END_HINTS = ("status:", "== training ", "exited with exit code", *END_WORDS[-6:])
-_SIGTERM_EXIT = 143
-
-
-def may_tell_end(low: str) -> bool:
-    """Whether a line in lower case may be one that `parse_end` reads."""
-    return any(hint in low for hint in _END_HINTS)
-
-
-def parse_end(text: str) -> int | None:
-    """Return the exit code of the job where a line tells its end; 143 for a cancel."""
-    for pattern in _ENDS:
-        if (match := pattern.search(text)) is not None:
-            groups = match.groupdict()
-            if groups.get("cancelled"):
-                return _SIGTERM_EXIT
-            is_well = any(said for name, said in groups.items() if name.endswith("ended"))
-            return 0 if is_well else int(groups["exit"])
-    return None
-
-
-# gpu1:101:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring
-# gpu1:101:101 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 8.
-# gpu1:101:101 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0,mlx5_1
-_NCCL = re.compile(
-    r"\bNCCL INFO (?P<name>(?:NCCL|RCCL)_\w+) set (?:by environment )?to (?P<value>.*)"
-)
-# gpu1:101:101 [0] NCCL INFO Invalid value many for NCCL_MAX_NCHANNELS, using default -2.
-_NCCL_DEFAULT = re.compile(
-    r"\bNCCL INFO Invalid value .* for (?P<name>(?:NCCL|RCCL)_\w+), (?P<value>using default .*)"
-)
-
-
-LISTED_WORD = "argv["  # of a flag that a library lists
-READ_WORDS = (
-    "nccl info ",
-    LISTED_WORD,
-)  # half of a log is NCCL's; those that matter name a variable
-
-
-def parse_read(text: str) -> tuple[str, str] | None:
-    """Return a setting and its value where the library that reads it says so.
-
-    NCCL or RCCL does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a
-    full stop. Of the flags of other libraries see `channels`.
-    """
-    if (listed := next(channels.says(text), None)) is not None:
-        return listed
-    match = _NCCL.search(text) or _NCCL_DEFAULT.search(text)
-    if match is None:
-        return None
-    value = match["value"].strip()
-    return match["name"], value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
-
-
-# gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL version 2.18.1+cuda12.1
-# node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567             RCCL version : 2.22.3-HEAD:7d8d
-# ROCm version : 7.2.0.0-43-fc0010cf6a
-_LIBRARY = re.compile(
-    r"(?:^|\bNCCL INFO )(?P<name>NCCL|RCCL|ROCm) version *:? *(?P<version>\d+\.\d[\w.+:/-]*)"
-)
-LIBRARY_WORDS = ("ccl version", "rocm version")
-
-
-def parse_library(text: str) -> tuple[str, str] | None:
-    """Return NCCL, RCCL or ROCm and the version that a library tells as it is loaded.
-
-    NVIDIA/nccl, src/init.cc (`showVersion`); ROCm/rccl prints a block of such lines.
-    """
-    match = _LIBRARY.search(text)
-    return (match["name"], match["version"]) if match else None
-
-
-# Devices: [CudaDevice(id=0), CudaDevice(id=1)]      jax.devices(): [CpuDevice(id=0)]
-_DEVICES = re.compile(
-    r"^(?P<front>[^\[\]\n]{0,80}?)\[?(?:StreamExecutor)?(?P<kind>Cpu|Cuda|Rocm|Gpu|Tpu)Device\(id="
-)
-# System Information: Jax Backend: PJRT C API      System Information: Jax Backend: cpu
-#   jax.default_backend(): gpu
-_BACKEND = re.compile(
-    r"(?P<front>\bJax Backend|\bdefault_backend(?:\(\))?)[:=] *'?"
-    r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b"
-)
-_DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
-DEVICE_WORDS = (
-    *("cpudevice(id=", "cudadevice(id=", "rocmdevice(id=", "gpudevice(id=", "tpudevice(id="),
-    *("jax backend: ", "default_backend"),
-)
-
-
-def parse_device(text: str) -> tuple[str, str] | None:
-    """Return the beginning of a line that names JAX's devices, and the platform of the first.
-
-    As Python prints a list of them (jax/_src/xla_bridge.py, `devices`), and as MaxText tells its
-    backend (max_utils.py, `print_system_information`).
-    """
-    match = _BACKEND.search(text[:_MOST_DEVICE_CHARS]) or _DEVICES.match(text[:_MOST_DEVICE_CHARS])
-    if match is None:
-        return None
-    kind = match["kind"].lower()
-    front = re.sub(r"\d+", "0", match["front"]).strip(" :=") or "a list of devices"
-    return front, _DEVICE_KINDS.get(kind, kind)
-
-
-_MOST_DEVICE_CHARS = 400
-
-# what XLA says of a profile for its scheduler (profile_guided_latency_estimator.cc and
-# gpu_hlo_schedule.cc of 0.10.2), once a program that lacks an operation, or for want of the file:
-#   Found 100 instructions from the profile.
-#   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
-#   PGLE profile file does not exist: /shared/step.pbtxt
-_PGLE = re.compile(
-    r"Found (?P<found>\d{1,9}) instructions from the profile"
-    r"|(?:parse PGLE proto from (?:text|binary) file '|PGLE profile file does not exist: )"
-    r"(?P<unread>[^']{1,4096})"
-)
-PGLE_WORDS = ("instructions from the profile", "parse pgle proto", "pgle profile file")
-
-
-def parse_pgle(text: str) -> tuple[int | None, str] | None:
-    """Return how many operations XLA found of a profile for its scheduler, or an unread file."""
-    match = _PGLE.search(text)
-    if match is None:
-        return None
-    return (int(match["found"]) if match["found"] else None), (match["unread"] or "").strip()
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:

@@ -152,13 +152,13 @@ def test_lines_of_nccl_that_name_no_variable_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_at: list[int] = []
-    examine = LogReader._examine
+    examine = LogReader._read_line
 
-    def counting(self: LogReader, line: bytes, number: int, *, torn: bool = False) -> None:
+    def counting(self: LogReader, line: bytes, number: int, *, is_torn: bool = False) -> None:
         looked_at.append(number)
-        examine(self, line, number, torn=torn)
+        examine(self, line, number, is_torn=is_torn)
 
-    monkeypatch.setattr(LogReader, "_examine", counting)
+    monkeypatch.setattr(LogReader, "_read_line", counting)
     spam = [
         f"3: gpu003:{n}:{n + 7} [3] NCCL INFO Channel {n % 16:02d}/0 : {n % 64}[3] -> {n % 61}[3] "
         f"[send] via NET/IB/3/GDRDMA comm 0x{n * 7919:012x} nRanks 64\n"

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune import logs
-from pytest_xlatune.logs import LogReader, Phase
+from pytest_xlatune.logs import LogReader, Phase, _course
 from pytest_xlatune.model.result import Action, StepRecord
 from tests.helpers.examples import tried
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
@@ -301,8 +300,8 @@ def test_a_run_of_step_lines_is_read_as_each_line_is(
     segments: list[tuple[int, int, int, str, str]], by: int, kept: tuple[int, int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        for name, count in zip(("_MOST_STEPS", "_MORE_STEPS"), kept, strict=True):
-            patched.setattr(logs, name, count)
+        for name, count in zip(("MOST_STEPS", "MORE_STEPS"), kept, strict=True):
+            patched.setattr(_course, name, count)
         _compare_runs_with_lines(segments, by)
 
 

@@ -1,0 +1,413 @@
+"""The classes of lines: what a line tells, and which lines are looked at for it.
+
+A line goes through the classes in their order until one has taken it for itself. Each is asked only
+for lines that have one of its words. Another trainer's steps come in as a row of `patterns`, or as
+a `LogFormat` of another distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._course import Course
+from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, sight
+from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
+from pytest_xlatune.logs.grammar import Origin
+from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.model import channels
+from pytest_xlatune.model.failure import Action, FailureClass, Finding
+from pytest_xlatune.model.metric import StepRecord
+from pytest_xlatune.model.text import begun
+
+STEP_WORD = "completed "
+_VARIABLES = ("nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_")
+_MOST_DEVICES, _MOST_DEVICE_CHARS = 8, 400
+_SIGTERM_EXIT = 143
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a log.
+
+    Attributes:
+        text: without what stands in front of it.
+        low: the same in lower case.
+        origin: who printed it.
+        number: its 1-based number in the log.
+        segment: as it was printed, which is the evidence of a finding.
+        is_torn: whether it lost its end.
+    """
+
+    text: str
+    low: str
+    origin: Origin
+    number: int
+    segment: str
+    is_torn: bool
+
+
+class LineClass(NamedTuple):
+    """A class of lines.
+
+    Attributes:
+        words: in lower case; a line without any of them is none of the class.
+        read: takes what a line with one of the words tells; returns whether no other class reads
+            it.
+        sieved: the words by which its lines are found in a log, where they are rarer than `words`.
+    """
+
+    words: tuple[str, ...]
+    read: Callable[[Line, Course], bool]
+    sieved: tuple[str, ...] = ()
+
+    def holds(self, low: str) -> bool:
+        """Whether a line in lower case may be one of these."""
+        return any(word in low for word in self.words)
+
+
+def steps_of_format(form: LogFormat) -> LineClass:
+    """Return the class of the lines of steps that a format of another distribution reads."""
+
+    def read(line: Line, course: Course) -> bool:
+        is_whole = not line.is_torn or line.text.endswith("]")  # a bar that is drawn to its end
+        return is_whole and _take(form.steps(line.text, line.origin.label), line, course)
+
+    return LineClass(form.words, read)
+
+
+def steps_of_pattern(pattern: StepPattern) -> LineClass:
+    """Return the class of the lines of steps that the user's pattern reads.
+
+    Of two formats in one log it is the one that was asked for.
+    """
+
+    def read(line: Line, course: Course) -> bool:
+        if line.is_torn and not line.text.endswith("]"):
+            return False
+        goal = pattern.last_step(line.text)
+        course.goal = goal if goal is not None else course.goal
+        steps = pattern.steps(line.text, line.origin.label)
+        if steps and not course.has_own:
+            course.has_own = True
+            course.start.steps.clear()
+        return _take(steps, line, course)
+
+    return LineClass(pattern.words, read)
+
+
+def steps_of_maxtext(keep: Callable[[Line], None]) -> LineClass:
+    """Return the class of MaxText's lines of steps; `keep` is given each before it is read."""
+
+    def read(line: Line, course: Course) -> bool:
+        if course.has_own:
+            return False
+        text, label = line.text, line.origin.label
+        whole = grammar.without_torn_field(text) if line.is_torn else text
+        steps = grammar.parse_steps(whole, label)
+        if len(steps) == 1 and course.is_cut(steps[0]):
+            steps = grammar.parse_steps(grammar.without_torn_field(text), label)
+        keep(line)
+        return _take(steps, line, course)
+
+    return LineClass((STEP_WORD,), read)
+
+
+def blocks_of(blocks: Blocks) -> LineClass:
+    """Return the class of the lines that a format of another distribution reads as blocks."""
+
+    def read(line: Line, course: Course) -> bool:
+        start = course.start
+        start.is_hung |= line.text.lstrip().startswith(blocks.format.heads)
+        blocks.note(line.number, LinePlace(start.index, start.count, line.segment))
+        return False
+
+    return LineClass(blocks.format.words, read)
+
+
+def settings_behind(keep: Callable[[Line], None]) -> LineClass:
+    """Return the class of settings that may stand behind an unknown text, which `keep` is given."""
+
+    def read(line: Line, course: Course) -> bool:
+        del course
+        keep(line)
+        return False
+
+    return LineClass(_VARIABLES, read)
+
+
+def _take(steps: Sequence[StepRecord], line: Line, course: Course) -> bool:
+    """Take the steps of a line; false where it has none. A loss that is no number is a finding."""
+    for record in steps:
+        if record.loss is not None and not math.isfinite(record.loss):
+            finding = Finding(
+                cls=FailureClass.NUMERICAL_FAILURE,
+                action=Action.DROP,
+                line=line.number,
+                text=begun(line.segment.strip(), EVIDENCE_CHARS),
+                detail=f"loss {record.loss}",
+            )
+            course.find(finding)
+        course.step(record, line.origin)
+    return bool(steps)
+
+
+_ENDS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
+        r"^\s*Status: *(?:SUCCESS|FAILED) \(exit (?P<exit>\d{1,3})\)",
+        r"^\s*Status: *CANCELLED \((?P<cancelled>scancel)",
+        # == Training FAILED (exit=143, 84s) ==
+        r"== Training FAILED \(exit=(?P<exit>\d{1,3}),",
+        # == Training END (84s) ==
+        r"== Training (?P<ended>END) \(",
+        # srun: error: n2: task 1: Exited with exit code 1
+        r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
+        # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
+        r"(?P<megatron_ended>\[after training is done\])",
+        # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...
+        r"(?P<minutes_ended>exiting program after [\d.]{1,20} minutes)",
+        # torchtitan, HF:  Training completed
+        r"(?:^|- INFO - )(?P<titan_ended>Training completed)\b",
+        # `Trainer.fit` stopped: `max_steps=40` reached.
+        r"(?P<lightning_ended>`Trainer\.fit` stopped: `max_\w+=\S+` reached)",
+        # HF:  {'train_runtime': 93.1, 'train_samples_per_second': 85.9, ...}
+        r"^\W*(?P<hf_ended>'train_runtime': )",
+        # submitit INFO (2026-01-12 07:08:09,123) - Job completed successfully
+        r"^submitit .*(?P<submitit_ended>Job completed successfully)",
+    )
+)
+
+
+_ENDED = (
+    *("exited with exit code", "[after training is done]", "training completed"),
+    *("`trainer.fit` stopped", "'train_runtime':", "job completed successfully"),
+    "exiting program after",
+)
+
+
+def _end(line: Line, course: Course) -> bool:
+    """The end of the job, as launcher or scheduler print it; 143 for a cancel."""
+    if not line.is_torn:
+        course.start.exit_code = course.start.exit_code or _exit_code(line.text)
+    return False
+
+
+def _exit_code(text: str) -> int | None:
+    match = next(filter(None, (pattern.search(text) for pattern in _ENDS)), None)
+    if match is None:
+        return None
+    groups = match.groupdict()
+    if groups.get("cancelled"):
+        return _SIGTERM_EXIT
+    is_well = any(said for name, said in groups.items() if name.endswith("ended"))
+    return 0 if is_well else int(groups["exit"])
+
+
+# gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL version 2.18.1+cuda12.1
+# node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567             RCCL version : 2.22.3-HEAD:7d8d
+# ROCm version : 7.2.0.0-43-fc0010cf6a
+_LIBRARY = re.compile(
+    r"(?:^|\bNCCL INFO )(?P<name>NCCL|RCCL|ROCm) version *:? *(?P<version>\d+\.\d[\w.+:/-]*)"
+)
+
+
+def _library(line: Line, course: Course) -> bool:
+    """NCCL, RCCL or ROCm and the version that a library tells as it is loaded.
+
+    NVIDIA/nccl, src/init.cc (`showVersion`); ROCm/rccl prints a block of such lines.
+    """
+    match = None if line.is_torn else _LIBRARY.search(line.text)
+    if match is not None:
+        course.start.libraries.put(match["name"], match["version"], line.origin)
+    return False
+
+
+# Devices: [CudaDevice(id=0), CudaDevice(id=1)]      jax.devices(): [CpuDevice(id=0)]
+_DEVICES = re.compile(
+    r"^(?P<front>[^\[\]\n]{0,80}?)\[?(?:StreamExecutor)?(?P<kind>Cpu|Cuda|Rocm|Gpu|Tpu)Device\(id="
+)
+# System Information: Jax Backend: PJRT C API      System Information: Jax Backend: cpu
+#   jax.default_backend(): gpu
+_BACKEND = re.compile(
+    r"(?P<front>\bJax Backend|\bdefault_backend(?:\(\))?)[:=] *'?"
+    r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b"
+)
+_DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
+
+
+_DEVICE_LISTS = tuple(f"{kind}device(id=" for kind in ("cpu", "cuda", "rocm", "gpu", "tpu"))
+
+
+def _device(line: Line, course: Course) -> bool:
+    """JAX's devices: the beginning of the line that names them, and the platform of the first.
+
+    As Python prints a list of them (jax/_src/xla_bridge.py, `devices`), and as MaxText tells its
+    backend (max_utils.py, `print_system_information`).
+    """
+    text = line.text[:_MOST_DEVICE_CHARS]
+    match = _BACKEND.search(text) or _DEVICES.match(text)
+    if line.is_torn or match is None or line.origin.rank not in ("", "0"):
+        return False
+    platform = _DEVICE_KINDS.get(match["kind"].lower(), match["kind"].lower())
+    front = re.sub(r"\d+", "0", match["front"]).strip(" :=") or "a list of devices"
+    devices = course.start.devices
+    if front in devices or len(devices) < _MOST_DEVICES:
+        # a line that names now this and now that one tells nothing
+        devices[front] = platform if devices.get(front, platform) == platform else ""
+    return False
+
+
+# what XLA says of a profile for its scheduler (profile_guided_latency_estimator.cc and
+# gpu_hlo_schedule.cc of 0.10.2), once a program that lacks an operation, or for want of the file:
+#   Found 100 instructions from the profile.
+#   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
+#   PGLE profile file does not exist: /shared/step.pbtxt
+_PGLE = re.compile(
+    r"Found (?P<found>\d{1,9}) instructions from the profile"
+    r"|(?:parse PGLE proto from (?:text|binary) file '|PGLE profile file does not exist: )"
+    r"(?P<unread>[^']{1,4096})"
+)
+
+
+def _pgle(line: Line, course: Course) -> bool:
+    """How many operations XLA found of a profile for its scheduler, or a file it could not read."""
+    match, start = _PGLE.search(line.text), course.start
+    if match is not None and match["found"]:
+        start.pgle_found = max(int(match["found"]), start.pgle_found or 0)
+    elif match is not None:
+        start.pgle_unread = match["unread"].strip() or start.pgle_unread
+    return False
+
+
+# PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
+# as a shell that traces its commands says it:  + python3 -m MaxText.train base.yml steps=15
+_ASKED = re.compile(
+    r"\bPASSTHROUGH_ARGS=(?P<said>.*)"
+    r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
+    r"\S{0,200}[Mm]ax[Tt]ext\S{0,200}train\S{0,99}(?P<traced> .*)"
+)
+# steps=15      --steps=15
+_ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
+
+
+def _asked(line: Line, course: Course) -> bool:
+    """The arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
+    match = None if line.is_torn else _ASKED.search(line.text)
+    said = (match["said"] or match["traced"] or "") if match is not None else ""
+    arguments = filter(None, map(_ARGUMENT.fullmatch, said.strip().strip("\"'").split()))
+    course.asked |= {each["key"]: each["value"].strip("\"'") for each in arguments}
+    return False
+
+
+# Config param per_device_batch_size: 7.0
+_CONFIG = re.compile(r"Config param (?P<key>\w+): ?(?P<value>.*)")
+
+
+def _config(line: Line, course: Course) -> bool:
+    """A `Config param` line of MaxText."""
+    match = _CONFIG.search(line.text)
+    if match is None:
+        return False
+    course.begin_if_trained(line.origin)
+    course.begin_if_configured_again(match["key"], line.origin)
+    course.start.config.put(match["key"], match["value"].rstrip(), line.origin)
+    return True
+
+
+# gpu1:101:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring
+# gpu1:101:101 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 8.
+# gpu1:101:101 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0,mlx5_1
+_NCCL = re.compile(
+    r"\bNCCL INFO (?P<name>(?:NCCL|RCCL)_\w+) set (?:by environment )?to (?P<value>.*)"
+)
+# gpu1:101:101 [0] NCCL INFO Invalid value many for NCCL_MAX_NCHANNELS, using default -2.
+_NCCL_DEFAULT = re.compile(
+    r"\bNCCL INFO Invalid value .* for (?P<name>(?:NCCL|RCCL)_\w+), (?P<value>using default .*)"
+)
+
+
+def _read(line: Line, course: Course) -> bool:
+    """A setting and its value where the library that reads it says so.
+
+    NCCL or RCCL does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a
+    full stop. Of the flags of other libraries see `channels`.
+    """
+    setting = next(channels.says(line.text), None)
+    if setting is None:
+        match = _NCCL.search(line.text) or _NCCL_DEFAULT.search(line.text)
+        if match is None:
+            return False
+        value = match["value"].strip()
+        setting = match["name"], value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
+    if not line.is_torn:  # a value that is cut is another one
+        course.start.nccl.put(*setting, line.origin)
+    return True
+
+
+def _environment(line: Line, course: Course) -> bool:
+    """A line of `printenv`."""
+    setting = grammar.parse_environment(line.text)
+    if setting is None:
+        return False
+    course.begin_if_trained(line.origin)
+    if line.is_torn and setting[0] == "XLA_FLAGS":
+        course.has_cut_flags = True
+    else:
+        course.start.env.put(*setting, line.origin)
+    return True
+
+
+# Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
+_COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNORECASE)
+
+
+def _compiled(line: Line, course: Course) -> bool:
+    """The memory of a device as the compiled step takes it."""
+    match = _COMPILED.search(line.text)
+    if match is not None:
+        course.start.memory_gb = float(match[1])
+    return match is not None
+
+
+def _memstats(line: Line, course: Course) -> bool:
+    """`Memstats: After params initialized`: what follows is the compilation."""
+    course.begin_if_trained(line.origin)
+    course.compiles()
+    return True
+
+
+def _failure(line: Line, course: Course) -> bool:
+    """A failure by the table of signatures, whose words the sieve has."""
+    seen = sight(line.text, line=line.number, evidence=line.segment)
+    if seen is not None:
+        course.find(seen.finding, is_fatal=seen.is_fatal)
+    return seen is not None
+
+
+# in their order, behind those that read steps
+FACTS: tuple[LineClass, ...] = (
+    LineClass(
+        ("status:", "== training ", *_ENDED),
+        _end,
+        sieved=(
+            *("status: success", "status: failed", "status: cancelled"),
+            *("== training end", "== training failed", *_ENDED),
+        ),
+    ),
+    LineClass(("ccl version", "rocm version"), _library),
+    LineClass((*_DEVICE_LISTS, "jax backend: ", "default_backend"), _device),
+    LineClass(("instructions from the profile", "parse pgle proto", "pgle profile file"), _pgle),
+    LineClass(("passthrough_args=", "maxtext"), _asked),
+    LineClass(("config param ",), _config),
+    LineClass(("nccl info ", "argv["), _read, ("argv[",)),
+    LineClass(_VARIABLES, _environment),
+    LineClass(("total memory size: ",), _compiled),
+    LineClass(("memstats: after params",), _memstats),
+    LineClass(("",), _failure),
+)

@@ -1,12 +1,12 @@
 """Text of a training job -> steps, configuration, findings. Pure: callers do the reading.
 
-    grammar     what stands in front of a line; MaxText's step lines and metrics file
-    patterns    step lines of other trainers
-    lines       the classes of lines: which lines are looked at for what, and what they tell
-    signatures  one line -> failure class, by the table `signatures.toml`
-    figures     what a protocol scores beside steps: a field of the user's own, bus bandwidth
-    triage      report and outcome -> findings, and the root cause of them
-    formats     what other distributions read of a log
+    grammar       what stands in front of a line; MaxText's step lines and metrics file
+    patterns      step lines of other trainers
+    line_classes  which lines are looked at for what, and what they tell
+    signatures    one line -> failure class, by the table `signatures.toml`
+    figures       what a protocol scores beside steps: a field of the user's own, bus bandwidth
+    triage        report and outcome -> findings, and the root cause of them
+    formats       what other distributions read of a log
 
 This module joins the lines: bytes of a growing log in, the report at any moment.
 
@@ -35,11 +35,11 @@ from pytest_xlatune.logs._sieve import LineFilter, StepShapes
 from pytest_xlatune.logs._signatures import is_harmless, table
 from pytest_xlatune.logs.formats import Blocks, formats
 from pytest_xlatune.logs.grammar import Origin
-from pytest_xlatune.logs.lines import (
+from pytest_xlatune.logs.line_classes import (
     FACTS,
     STEP_WORD,
-    Line,
     LineClass,
+    LogLine,
     blocks_of,
     settings_behind,
     steps_of_format,
@@ -343,8 +343,8 @@ class LogReader:
         origin, text = grammar.split_origin(segment, self._learner.prefix)
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
 
-        def line_of(text: str) -> Line:
-            return Line(
+        def line_of(text: str) -> LogLine:
+            return LogLine(
                 text=text,
                 low=text.lower(),
                 origin=origin,
@@ -369,7 +369,7 @@ class LogReader:
         if not self._is_read(line, self._steps):
             self._is_read(line, self._facts)
 
-    def _is_read(self, line: Line, classes: Iterable[LineClass]) -> bool:
+    def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
         """Read a line by classes, one after the other; return whether one took it for itself."""
         return any(each.holds(line.low) and each.read(line, self._course) for each in classes)
 
@@ -399,7 +399,7 @@ class LogReader:
         if not learner.is_learning:
             self._early.clear()
 
-    def _keep_early(self, line: Line) -> None:
+    def _keep_early(self, line: LogLine) -> None:
         """Keep the line of a step that is read again once its prefix is learnt.
 
         One without an unknown text in front may be read by its shape, and is not kept then either.
@@ -408,7 +408,7 @@ class LogReader:
         if is_kept and grammar.head_of(grammar.split_origin(line.segment)[1]) is not None:
             self._early.append((line.segment, line.number))
 
-    def _keep_unread(self, line: Line) -> None:
+    def _keep_unread(self, line: LogLine) -> None:
         """Keep a setting behind an unknown text until that is known to be a prefix."""
         if line.is_torn or not self._learner.is_learning or len(self._unread) >= _MOST_UNREAD:
             return

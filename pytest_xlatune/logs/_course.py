@@ -1,6 +1,6 @@
 """The course of a program as the lines of its log tell it: its starts, their steps, its findings.
 
-It is told one thing after the other by the classes of lines (`lines`), in the order of the log.
+It is told one thing after the other by `line_classes`, in the order of the log.
 
 Whose steps: rank 0 by its label; without labels the first line of each step id. Which start: the
 last. A start begins where settings or Memstats are printed after a step was, where a process that

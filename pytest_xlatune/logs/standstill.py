@@ -2,25 +2,31 @@
 
 The node's side, `executors.look_at_hang`, writes one `HangLook` a rank. In a job of collectives the
 ranks that wait are the innocent ones: all of them wait at one place, for a rank that is not there.
-So a rank is behind that has ended, is stopped, did not answer, has launched fewer collectives as
-NCCL's RAS counts them, printed fewer steps by two or more, or stands where the others do not. Where
-all stand alike no rank is named.
+So three rules name a rank: it is gone (it has ended, is stopped or was not heard of), it is behind
+(it launched fewer collectives, or came to an earlier step by two or more), or it stands elsewhere
+than the others. Where all stand alike no rank is named.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
 
-_FEWER_ENQUEUED = "it had enqueued {few} collectives, and others {many}"
+# what torch's watchdogs count
+_COUNTED = {
+    "enqueued": "it had enqueued {few} collectives, and others {many}",
+    "completed": "it had completed {few} collectives, and others {many}",
+    "waits_for": "it timed out in collective {few}, and others in {many}",
+}
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
@@ -130,7 +136,7 @@ _WORD: Mapping[Doing, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class RankState:
     """Where one rank stands.
 
     Attributes:
@@ -143,7 +149,6 @@ class Stand:
         last_line: of its log.
         is_busy: whether another thread than the main one computes; None between busy and idle.
         pid: id of the process that the other fields describe; 0 if it is unknown.
-        inner: the innermost frames of the main thread, of the user's code or of a library.
     """
 
     rank: int
@@ -156,7 +161,6 @@ class Stand:
     last_line: str = ""
     is_busy: bool | None = None
     pid: int = 0
-    inner: tuple[str, ...] = ()
 
     @property
     def why(self) -> Message:
@@ -177,10 +181,13 @@ class Standstill:
         node: the node on which all of `behind` are, where ranks of other nodes are not; else "".
     """
 
-    stands: tuple[Stand, ...]
+    stands: tuple[RankState, ...]
     behind: tuple[int, ...]
     why: Message
     node: str = ""
+
+
+_Found = tuple[list[RankState], Message] | None
 
 
 class Work(NamedTuple):
@@ -212,13 +219,12 @@ def standstill(
     told = tuple(looks)
     if not told:
         return None
-    stands = _stands(told, steps or {}, ended or {}, ranks)
-    for find in (_gone, _of_nccl(told), _fewer_steps, _elsewhere, _beside, _busy):
-        found = find(stands)
-        if found is not None:
-            behind, why = found
-            return _named(stands, behind, why)
-    return Standstill(stands=stands, behind=(), why=_none(stands))
+    states = _states(told, steps or {}, ended or {}, ranks)
+    nccl = next((look.nccl for look in told if look.nccl), "")
+    found = _gone(states) or _behind(states, nccl=nccl) or _elsewhere(states)
+    if found is None:
+        return Standstill(stands=states, behind=(), why=_none(states))
+    return _named(states, *found)
 
 
 def said_by_logs(
@@ -240,77 +246,110 @@ def said_by_logs(
             OF_ALL is the group of all.
     """
     counts = groups or {}
-    counted = (rank for each in counts.values() for rank in each)
-    ranks = sorted({*last_lines, *steps, *named, *counted})
-    stands = tuple(
-        Stand(
+    counted = (rank for group in counts.values() for rank in group)
+    states = tuple(
+        RankState(
             rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
         )
-        for rank in ranks
+        for rank in sorted({*last_lines, *steps, *named, *counted})
     )
-    lost = {*named}
-    if lost and (len(lost) < len(ranks) or len(ranks) == 1):
-        doing = say("named by the line `{said}`", said=said)
-        behind = [each for each in stands if each.rank in lost]
-    elif late := _late([*counts.values()]):
-        doing = late[1]
-        behind = [each for each in stands if each.rank in late[0]]
-    elif found := _fewer_steps([each for each in stands if each.step is not None]):
-        behind = found[0]
-        most = max(steps.values())
-        doing = say(
-            "others came to step {most}; its last line: {line}",
-            most=most,
-            line=behind[0].last_line or "none",
+    found = _gone(states, {*named}, said) or _behind(states, counts) or _elsewhere(states, counts)
+    return _named(states, *found, are_seen=False) if found else None
+
+
+def _gone(states: Sequence[RankState], named: Collection[int] = (), said: str = "") -> _Found:
+    """Ranks that have ended, are stopped or were not heard of: the others cannot get on."""
+    lost = [state for state in states if state.rank in named]
+    if lost and (len(lost) < len(states) or len(states) == 1):
+        return lost, say("named by the line `{said}`", said=said)
+    for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
+        found = [state for state in states if state.doing is doing]
+        if found and len(found) < len(states):
+            return found, found[0].why
+    return None
+
+
+def _behind(
+    states: Sequence[RankState],
+    counts: Mapping[str, Mapping[int, Work]] = MappingProxyType({}),
+    *,
+    nccl: str = "",
+) -> _Found:
+    """Ranks that launched fewer collectives, or came to an earlier step."""
+    few, many, processes = _fewest(nccl)
+    # a process of a container has another id inside: then none is found
+    found = [state for state in states if state.pid and state.pid in processes]
+    # two nodes may have processes of one id
+    if found and len(found) < len(states) and len(found) <= len(processes):
+        return found, say(
+            "NCCL counts {few} launched collectives of {many}; {doing}",
+            few=few,
+            many=many,
+            doing=found[0].why,
         )
-    elif unheard := _unheard(counts, ranks):
-        doing = unheard[1]
-        behind = [each for each in stands if each.rank in unheard[0]]
-    else:
+    if late := _late(states, counts.values()):
+        return late
+    steps = {state.rank: state.step for state in states if state.step is not None}
+    is_seen = any(state.doing is not Doing.SILENT for state in states)
+    if not steps or max(steps.values()) - min(steps.values()) < _STEPS_APART:
         return None
-    return _named(stands, behind, doing, are_seen=False)
+    if is_seen and len(steps) < len(states):
+        return None
+    found = [state for state in states if state.step == min(steps.values())]
+    if is_seen:
+        return found, found[0].why
+    return found, say(
+        "others came to step {most}; its last line: {line}",
+        most=max(steps.values()),
+        line=found[0].last_line or "none",
+    )
 
 
-def _late(groups: Sequence[Mapping[int, Work]]) -> tuple[set[int], Message] | None:
-    """Return the ranks whose watchdogs count fewer collectives of a group, and how many.
+def _elsewhere(
+    states: Sequence[RankState], counts: Mapping[str, Mapping[int, Work]] = MappingProxyType({})
+) -> _Found:
+    """Ranks that stand, in the main thread or beside it, where the others do not."""
+    if not states:
+        return None
+    for find in (_not_waiting, _beside, _busy):
+        if (found := find(states)) is not None:
+            return found
+    return _unheard(states, counts)
+
+
+def _late(states: Sequence[RankState], groups: Collection[Mapping[int, Work]]) -> _Found:
+    """Ranks whose watchdogs count fewer collectives of a group.
 
     First those that enqueued fewer: their program did not get there. Then those that completed
     fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
     numbers far apart, or of a rank more than half, are of groups that share no name.
     """
-    for text, name in (
-        (_FEWER_ENQUEUED, "enqueued"),
-        ("it had completed {few} collectives, and others {many}", "completed"),
-        ("it timed out in collective {few}, and others in {many}", "waits_for"),
-    ):
+    for name, text in _COUNTED.items():
         best: tuple[int, int, set[int]] = (0, 0, set())
         for group in groups:
-            said = ((rank, each._asdict()[name]) for rank, each in group.items())
+            said = ((rank, work._asdict()[name]) for rank, work in group.items())
             counts: dict[int, int] = {rank: count for rank, count in said if count is not None}
             few, many = min(counts.values(), default=0), max(counts.values(), default=0)
             found = {rank for rank, count in counts.items() if count == few}
-            is_one = text == _FEWER_ENQUEUED or (
-                many - few <= _APART and 2 * len(found) < len(counts)
-            )
+            is_one = name == "enqueued" or (many - few <= _APART and 2 * len(found) < len(counts))
             if many - few > best[1] - best[0] and is_one:
                 best = few, many, found
         if best[2]:
-            return best[2], say(text, few=best[0], many=best[1])
+            late = [state for state in states if state.rank in best[2]]
+            return late, say(text, few=best[0], many=best[1])
     return None
 
 
-def _unheard(
-    groups: Mapping[str, Mapping[int, Work]], ranks: Sequence[int]
-) -> tuple[set[int], Message] | None:
-    """Return the few ranks without a word of torch's watchdog, where the others' say one thing.
+def _unheard(states: Sequence[RankState], groups: Mapping[str, Mapping[int, Work]]) -> _Found:
+    """The few ranks without a word of torch's watchdog, where the others' say one thing.
 
     A rank that is not in the collective has nothing that could time out.
     """
     told = groups.get(OF_ALL, {})
     if len(groups) != 1 or len({*told.values()}) != 1:
         return None
-    found = {*ranks} - {*told}
-    if not found or 2 * len(found) >= len(ranks):
+    found = [state for state in states if state.rank not in told]
+    if not found or 2 * len(found) >= len(states):
         return None
     return found, say(
         "its watchdog said nothing of the collective that timed out on the {others} other ranks",
@@ -318,15 +357,12 @@ def _unheard(
     )
 
 
-_Found = tuple[list[Stand], Message] | None
-
-
-def _stands(
+def _states(
     looks: Sequence[HangLook],
     steps: Mapping[int, int],
     ended: Mapping[int, str],
     ranks: Iterable[int],
-) -> tuple[Stand, ...]:
+) -> tuple[RankState, ...]:
     seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
     own = {look.rank: look for look in looks}
     silent = {*ranks} - {*own, *ended}  # payloads
@@ -344,11 +380,11 @@ def _stands(
     for rank in sorted(expected | {*seen}):
         step = None if is_nested else steps.get(rank)
         if rank in seen and rank not in ended:
-            found.append(_stand(rank, seen[rank], step))
+            found.append(_state(rank, seen[rank], step))
             continue
         is_gone = rank in ended or rank in own or not silent
         found.append(
-            Stand(
+            RankState(
                 rank=rank,
                 node=own[rank].node if rank in own and not is_nested else "",
                 doing=Doing.GONE if is_gone else Doing.SILENT,
@@ -359,14 +395,14 @@ def _stands(
     return tuple(found)
 
 
-def _stand(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> Stand:
+def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> RankState:
     """Return where a rank stands: of its processes the one that computes has the most threads."""
     look, main = max(seen, key=lambda each: (bool(each[1].stacks), each[1].threads, each[1].pid))
     doing = _doing(main)
     on = main.on if doing is Doing.READS else main.channel if doing is Doing.DISK else ""
     at = _own(main.stacks[0]) if main.stacks else ""
     beside = frozenset(filter(None, (_own(each) for each in main.stacks[1:])))
-    return Stand(
+    return RankState(
         rank=rank,
         node=look.node,
         doing=doing,
@@ -377,7 +413,6 @@ def _stand(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
         last_line=look.last_lines[-1] if look.last_lines else "",
         is_busy=_busy_or_idle(main.other_cores),
         pid=main.pid,
-        inner=main.stacks[0][:3] if main.stacks else (),
     )
 
 
@@ -408,33 +443,6 @@ def _own(frames: Sequence[str]) -> str:
             file, _, rest = each.rpartition(":")
             return f"{PurePath(file).name}:{rest}"
     return ""
-
-
-def _gone(stands: Sequence[Stand]) -> _Found:
-    """Ranks that have ended, are stopped or did not answer: the others cannot get on."""
-    for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
-        found = [each for each in stands if each.doing is doing]
-        if found and len(found) < len(stands):
-            return found, found[0].why
-    return None
-
-
-def _of_nccl(looks: Sequence[HangLook]) -> Callable[[Sequence[Stand]], _Found]:
-    def find(stands: Sequence[Stand]) -> _Found:
-        few, many, processes = _fewest(next((each.nccl for each in looks if each.nccl), ""))
-        # a process of a container has another id inside: then none is found
-        found = [each for each in stands if each.pid and each.pid in processes]
-        # two nodes may have processes of one id
-        if not found or len(found) == len(stands) or len(found) > len(processes):
-            return None
-        return found, say(
-            "NCCL counts {few} launched collectives of {many}; {doing}",
-            few=few,
-            many=many,
-            doing=found[0].why,
-        )
-
-    return find
 
 
 def _fewest(text: str) -> tuple[int, int, set[int]]:
@@ -469,15 +477,7 @@ def _fewest(text: str) -> tuple[int, int, set[int]]:
     return best
 
 
-def _fewer_steps(stands: Sequence[Stand]) -> _Found:
-    steps = [each.step for each in stands if each.step is not None]
-    if not steps or len(steps) < len(stands) or max(steps) - min(steps) < _STEPS_APART:
-        return None
-    found = [each for each in stands if each.step == min(steps)]
-    return found, found[0].why
-
-
-def _elsewhere(stands: Sequence[Stand]) -> _Found:
+def _not_waiting(stands: Sequence[RankState]) -> _Found:
     """Ranks that do not wait where others do; else those that stand apart from more than half."""
     waiting = [each for each in stands if each.doing is Doing.WAITS]
     # more than half read from a socket: that is how these wait, for a rank that does not
@@ -493,7 +493,7 @@ def _elsewhere(stands: Sequence[Stand]) -> _Found:
     return _apart(stands, lambda each: (each.doing, each.at))
 
 
-def _apart(stands: Sequence[Stand], key: Callable[[Stand], object]) -> _Found:
+def _apart(stands: Sequence[RankState], key: Callable[[RankState], object]) -> _Found:
     ((most, count),) = Counter(map(key, stands)).most_common(1)
     if count == len(stands) or 2 * count <= len(stands):
         return None
@@ -501,7 +501,7 @@ def _apart(stands: Sequence[Stand], key: Callable[[Stand], object]) -> _Found:
     return found, found[0].why
 
 
-def _beside(stands: Sequence[Stand]) -> _Found:
+def _beside(stands: Sequence[RankState]) -> _Found:
     """Ranks with another thread where no other rank has one, such as a callback of the program."""
     found = _apart(stands, lambda each: each.beside)
     if found is None:
@@ -514,7 +514,7 @@ def _beside(stands: Sequence[Stand]) -> _Found:
     return behind, say("a thread beside the main one is in {at}", at=fresh[0])
 
 
-def _busy(stands: Sequence[Stand]) -> _Found:
+def _busy(stands: Sequence[RankState]) -> _Found:
     """Ranks on which another thread computes while those of the others are idle, or idles alone."""
     if any(each.is_busy is None for each in stands):
         return None
@@ -530,8 +530,8 @@ def _busy(stands: Sequence[Stand]) -> _Found:
 
 
 def _named(
-    stands: tuple[Stand, ...],
-    behind: Sequence[Stand],
+    stands: tuple[RankState, ...],
+    behind: Sequence[RankState],
     doing: Message,
     *,
     are_seen: bool = True,
@@ -573,7 +573,7 @@ def _named(
     )
 
 
-def _none(stands: Sequence[Stand]) -> Message:
+def _none(stands: Sequence[RankState]) -> Message:
     if len({each.why for each in stands}) == 1:
         return say(
             "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",

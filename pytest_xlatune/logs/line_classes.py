@@ -31,7 +31,7 @@ _SIGTERM_EXIT = 143
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """A line of a log.
 
     Attributes:
@@ -62,7 +62,7 @@ class LineClass(NamedTuple):
     """
 
     words: tuple[str, ...]
-    read: Callable[[Line, Course], bool]
+    read: Callable[[LogLine, Course], bool]
     sieved: tuple[str, ...] = ()
 
     def holds(self, low: str) -> bool:
@@ -73,7 +73,7 @@ class LineClass(NamedTuple):
 def steps_of_format(form: LogFormat) -> LineClass:
     """Return the class of the lines of steps that a format of another distribution reads."""
 
-    def read(line: Line, course: Course) -> bool:
+    def read(line: LogLine, course: Course) -> bool:
         is_whole = not line.is_torn or line.text.endswith("]")  # a bar that is drawn to its end
         return is_whole and _take(form.steps(line.text, line.origin.label), line, course)
 
@@ -86,7 +86,7 @@ def steps_of_pattern(pattern: StepPattern) -> LineClass:
     Of two formats in one log it is the one that was asked for.
     """
 
-    def read(line: Line, course: Course) -> bool:
+    def read(line: LogLine, course: Course) -> bool:
         if line.is_torn and not line.text.endswith("]"):
             return False
         goal = pattern.last_step(line.text)
@@ -100,10 +100,10 @@ def steps_of_pattern(pattern: StepPattern) -> LineClass:
     return LineClass(pattern.words, read)
 
 
-def steps_of_maxtext(keep: Callable[[Line], None]) -> LineClass:
+def steps_of_maxtext(keep: Callable[[LogLine], None]) -> LineClass:
     """Return the class of MaxText's lines of steps; `keep` is given each before it is read."""
 
-    def read(line: Line, course: Course) -> bool:
+    def read(line: LogLine, course: Course) -> bool:
         if course.has_own:
             return False
         text, label = line.text, line.origin.label
@@ -120,7 +120,7 @@ def steps_of_maxtext(keep: Callable[[Line], None]) -> LineClass:
 def blocks_of(blocks: Blocks) -> LineClass:
     """Return the class of the lines that a format of another distribution reads as blocks."""
 
-    def read(line: Line, course: Course) -> bool:
+    def read(line: LogLine, course: Course) -> bool:
         start = course.start
         start.is_hung |= line.text.lstrip().startswith(blocks.format.heads)
         blocks.note(line.number, LinePlace(start.index, start.count, line.segment))
@@ -129,10 +129,10 @@ def blocks_of(blocks: Blocks) -> LineClass:
     return LineClass(blocks.format.words, read)
 
 
-def settings_behind(keep: Callable[[Line], None]) -> LineClass:
+def settings_behind(keep: Callable[[LogLine], None]) -> LineClass:
     """Return the class of settings that may stand behind an unknown text, which `keep` is given."""
 
-    def read(line: Line, course: Course) -> bool:
+    def read(line: LogLine, course: Course) -> bool:
         del course
         keep(line)
         return False
@@ -140,7 +140,7 @@ def settings_behind(keep: Callable[[Line], None]) -> LineClass:
     return LineClass(_VARIABLES, read)
 
 
-def _take(steps: Sequence[StepRecord], line: Line, course: Course) -> bool:
+def _take(steps: Sequence[StepRecord], line: LogLine, course: Course) -> bool:
     """Take the steps of a line; false where it has none. A loss that is no number is a finding."""
     for record in steps:
         if record.loss is not None and not math.isfinite(record.loss):
@@ -191,7 +191,7 @@ _ENDED = (
 )
 
 
-def _end(line: Line, course: Course) -> bool:
+def _end(line: LogLine, course: Course) -> bool:
     """The end of the job, as launcher or scheduler print it; 143 for a cancel."""
     if not line.is_torn:
         course.start.exit_code = course.start.exit_code or _exit_code(line.text)
@@ -217,7 +217,7 @@ _LIBRARY = re.compile(
 )
 
 
-def _library(line: Line, course: Course) -> bool:
+def _library(line: LogLine, course: Course) -> bool:
     """NCCL, RCCL or ROCm and the version that a library tells as it is loaded.
 
     NVIDIA/nccl, src/init.cc (`showVersion`); ROCm/rccl prints a block of such lines.
@@ -244,7 +244,7 @@ _DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
 _DEVICE_LISTS = tuple(f"{kind}device(id=" for kind in ("cpu", "cuda", "rocm", "gpu", "tpu"))
 
 
-def _device(line: Line, course: Course) -> bool:
+def _device(line: LogLine, course: Course) -> bool:
     """JAX's devices: the beginning of the line that names them, and the platform of the first.
 
     As Python prints a list of them (jax/_src/xla_bridge.py, `devices`), and as MaxText tells its
@@ -275,7 +275,7 @@ _PGLE = re.compile(
 )
 
 
-def _pgle(line: Line, course: Course) -> bool:
+def _pgle(line: LogLine, course: Course) -> bool:
     """How many operations XLA found of a profile for its scheduler, or a file it could not read."""
     match, start = _PGLE.search(line.text), course.start
     if match is not None and match["found"]:
@@ -296,7 +296,7 @@ _ASKED = re.compile(
 _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 
 
-def _asked(line: Line, course: Course) -> bool:
+def _asked(line: LogLine, course: Course) -> bool:
     """The arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
     match = None if line.is_torn else _ASKED.search(line.text)
     said = (match["said"] or match["traced"] or "") if match is not None else ""
@@ -309,7 +309,7 @@ def _asked(line: Line, course: Course) -> bool:
 _CONFIG = re.compile(r"Config param (?P<key>\w+): ?(?P<value>.*)")
 
 
-def _config(line: Line, course: Course) -> bool:
+def _config(line: LogLine, course: Course) -> bool:
     """A `Config param` line of MaxText."""
     match = _CONFIG.search(line.text)
     if match is None:
@@ -332,7 +332,7 @@ _NCCL_DEFAULT = re.compile(
 )
 
 
-def _read(line: Line, course: Course) -> bool:
+def _read(line: LogLine, course: Course) -> bool:
     """A setting and its value where the library that reads it says so.
 
     NCCL or RCCL does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a
@@ -350,7 +350,7 @@ def _read(line: Line, course: Course) -> bool:
     return True
 
 
-def _environment(line: Line, course: Course) -> bool:
+def _environment(line: LogLine, course: Course) -> bool:
     """A line of `printenv`."""
     setting = grammar.parse_environment(line.text)
     if setting is None:
@@ -367,7 +367,7 @@ def _environment(line: Line, course: Course) -> bool:
 _COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNORECASE)
 
 
-def _compiled(line: Line, course: Course) -> bool:
+def _compiled(line: LogLine, course: Course) -> bool:
     """The memory of a device as the compiled step takes it."""
     match = _COMPILED.search(line.text)
     if match is not None:
@@ -375,14 +375,14 @@ def _compiled(line: Line, course: Course) -> bool:
     return match is not None
 
 
-def _memstats(line: Line, course: Course) -> bool:
+def _memstats(line: LogLine, course: Course) -> bool:
     """`Memstats: After params initialized`: what follows is the compilation."""
     course.begin_if_trained(line.origin)
     course.compiles()
     return True
 
 
-def _failure(line: Line, course: Course) -> bool:
+def _failure(line: LogLine, course: Course) -> bool:
     """A failure by the table of signatures, whose words the sieve has."""
     seen = sight(line.text, line=line.number, evidence=line.segment)
     if seen is not None:

@@ -235,7 +235,7 @@ def _source_of(cls: FailureClass) -> str:
         (cls in _OF_SETTINGS, "what programs say of their settings: environment, HLO, NCCL_DEBUG"),
         (cls == FailureClass.IMAGE_MISSING, "the launcher, before the job"),
         (cls == FailureClass.CHECKOUT_FAIL, "git, before the job"),
-        (cls in signatures.table().diagnosed, "log and end of the job together"),
+        (cls in signatures.table().told, "log and end of the job together"),
         (cls == FailureClass.UNFINISHED, "log and end of the job together"),
     )
     return next((source for is_so, source in told if is_so), "the sweep itself")
@@ -247,8 +247,8 @@ def failures() -> Lines:
     asked: dict[str, set[Action]] = {}
     for each in known.signatures:
         asked.setdefault(each.cls, set()).add(each.action)
-    for cls, (action, _) in known.diagnosed.items():
-        asked.setdefault(cls, set()).add(action)
+    for cls in map(FailureClass, known.told):
+        asked.setdefault(cls, set()).add(cls.action or Action.RETRY)
     sources: dict[str, dict[str, None]] = {}
     for each in known.signatures:
         sources.setdefault(each.cls, {}).setdefault(each.source)

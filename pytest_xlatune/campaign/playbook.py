@@ -1,6 +1,6 @@
 """The failure playbook: what follows from how an attempt ended.
 
-One table: where the scheduler says that the attempt ended (`STATE_CLASSES`), what its log says
+One table: where the scheduler says that the attempt ended (`CLASS_OF_STATE`), what its log says
 (`CLASS_RULES`, `ACTION_RULES`), and how often it was tried. `decide` reads it. A decision depends
 on the status of the attempts of a trial and on their findings, never on a measured value:
 re-running what came out slow would make winners of noise. Nodes are never swapped. This module
@@ -16,7 +16,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from pytest_xlatune.ledger import Cannot, Decided
-from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
+from pytest_xlatune.model.failure import CLASS_OF_STATE, Blame, FailureClass, blamed_on
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -74,19 +74,6 @@ ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.DROP: RetryRule(retries=0, then=Next.DROP),
     Action.STOP: RetryRule(retries=0, then=Next.STOP),
 }
-
-# what an outcome means where the log says nothing
-STATE_CLASSES: Mapping[State, tuple[FailureClass, Action]] = {
-    State.NODE_FAIL: (FailureClass.NODE_FAIL, Action.RESUME_NODE),
-    State.LOST: (FailureClass.LOST, Action.RETRY),
-    State.PREEMPTED: (FailureClass.PREEMPTED, Action.RETRY),
-    State.REQUEUED: (FailureClass.REQUEUED, Action.RETRY),
-    State.OUT_OF_MEMORY: (FailureClass.OOM_HOST, Action.RETRY),
-    State.TIMEOUT: (FailureClass.TIME_LIMIT, Action.NONE),
-    State.CANCELLED: (FailureClass.CANCELLED, Action.NONE),
-    State.FAILED: (FailureClass.EXIT_CODE, Action.RETRY),
-}
-
 
 # how a program ends, or stands still, where its log says nothing that a table knows
 _OWN_ENDS = frozenset(
@@ -228,11 +215,13 @@ def of_an_earlier_session(decision: Decision) -> Decision:
 
 
 def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
-    cls, action = STATE_CLASSES.get(outcome.state, (FailureClass.UNKNOWN_DEATH, Action.RETRY))
+    is_failed = outcome.state is State.FAILED
+    unknown = FailureClass.EXIT_CODE if is_failed else FailureClass.UNKNOWN_DEATH
+    cls = CLASS_OF_STATE.get(outcome.state, unknown)
     told = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
-    if outcome.signal and outcome.state is State.FAILED:
+    if outcome.signal and is_failed:
         # at a deadline or a cancel the signal was ours
         told = f"signal {outcome.signal}"
-        cls, action = FailureClass.KILLED, Action.RETRY
+        cls = FailureClass.KILLED
     text = cause.text if cause else ""
-    return Finding(cls=cls, action=action, text=text or told, detail=told)
+    return Finding(cls=cls, action=cls.action or Action.RETRY, text=text or told, detail=told)

@@ -81,13 +81,6 @@ class Signature:
         return "" if None in groups.values() else self.detail.format_map(groups)
 
 
-class Diagnosed(NamedTuple):
-    """What a class asks for that only log and outcome together show, and how telling it is."""
-
-    action: Action
-    tier: Tier
-
-
 @dataclass(frozen=True, kw_only=True)
 class SignatureTable:
     """The whole of `signatures.toml`."""
@@ -95,7 +88,7 @@ class SignatureTable:
     signatures: tuple[Signature, ...]  # in order; the first one that matches a line names it
     # sample line -> the pattern that finds it: lines that appear in good runs
     harmless: Mapping[str, str]
-    diagnosed: Mapping[FailureClass, Diagnosed]  # the classes that no line shows
+    told: Mapping[str, Tier]  # the classes that log and outcome tell together
     # code of XLA's published list -> what its page advises
     published: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,8 +106,7 @@ class SignatureTable:
     def tiers(self) -> Mapping[str, Tier]:
         """Class -> its tier; where its signatures differ, that of the most telling one."""
         ranked = sorted(self.signatures, key=lambda each: -each.tier)
-        tiers: dict[str, Tier] = {cls: each.tier for cls, each in self.diagnosed.items()}
-        return tiers | {each.cls: each.tier for each in ranked}
+        return {**self.told} | {each.cls: each.tier for each in ranked}
 
     @functools.cached_property
     def good(self) -> re.Pattern[str]:
@@ -132,10 +124,8 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
     return SignatureTable(
         signatures=tuple(_signature(row, classes) for row in content["signature"]),
         harmless={row["sample"]: row["regex"] for row in content["harmless"]},
-        diagnosed={
-            _named(FailureClass, cls): Diagnosed(
-                _named(Action, row["action"]), _named(Tier, row["tier"])
-            )
+        told={
+            _named(FailureClass, cls): _named(Tier, row["tier"])
             for cls, row in classes.items()
             if "tier" in row
         },
@@ -216,7 +206,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
         cls = FailureClass.FATAL_LINE
         finding = Finding(
             cls=cls,
-            action=known.diagnosed[cls].action,
+            action=cls.action or Action.RETRY,
             line=line,
             text=begun(evidence.strip(), EVIDENCE_CHARS),
             detail=begun(text.strip(), EVIDENCE_CHARS),
@@ -254,8 +244,8 @@ def markdown() -> Iterator[str]:
         seen = each.sample.replace("|", "\\|")
         fatal = "yes" if each.is_fatal else ""
         yield f"| {each.cls} | {each.phase} | {each.action} | {fatal} | `{seen}` |"
-    for cls, (action, _) in table().diagnosed.items():
+    for cls in map(FailureClass, table().told):
         is_digest = cls.is_of_digests
         phase, fatal = ("train", "yes") if is_digest else ("after the end", "")
         shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
-        yield f"| {cls} | {phase} | {action} | {fatal} | {shown} |"
+        yield f"| {cls} | {phase} | {cls.action} | {fatal} | {shown} |"

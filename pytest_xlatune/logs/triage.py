@@ -15,6 +15,7 @@ from pytest_xlatune.logs import STEPS_THAT_REFUTE, LogReport, Phase
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, Tier, table
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import (
+    CLASS_OF_STATE,
     Action,
     Blame,
     FailureClass,
@@ -33,15 +34,6 @@ _HANG = {
     Phase.BEFORE_MEMSTATS: FailureClass.HANG_INIT,
     Phase.COMPILING: FailureClass.HANG_SILENT_OOM,
     Phase.TRAINING: FailureClass.HANG_MID_TRAINING,
-}
-_OF_STATE = {
-    State.TIMEOUT: FailureClass.TIME_LIMIT,
-    State.CANCELLED: FailureClass.CANCELLED,
-    State.NODE_FAIL: FailureClass.NODE_FAIL,
-    State.PREEMPTED: FailureClass.PREEMPTED,
-    State.REQUEUED: FailureClass.REQUEUED,
-    State.OUT_OF_MEMORY: FailureClass.OOM_HOST,
-    State.LOST: FailureClass.LOST,
 }
 _OF_SIGNAL = {
     _SIGKILL: FailureClass.KILLED,
@@ -173,7 +165,7 @@ def end_of(report: LogReport) -> Outcome:
         each for each in report.findings if each.action is not Action.NONE or each.cls in _ENDS
     )
     classes = {each.cls for each in still}
-    of_classes = ((cls, state) for state, cls in _OF_STATE.items() if cls in classes)
+    of_classes = ((cls, state) for state, cls in CLASS_OF_STATE.items() if cls in classes)
     if (of_class := next(of_classes, None)) is not None:
         return Outcome(state=of_class[1], exit_code=report.exit_code)
     if report.exit_code is not None:
@@ -209,7 +201,7 @@ def advice(finding: Finding) -> str:
     said = table().published.get(finding.code)
     if said is not None:
         return f"{said} ({_PAGES}{finding.code[1:]})"
-    return next((each.advice for each in FailureClass if each == finding.cls), "")
+    return FailureClass(finding.cls).advice if finding.cls in {*FailureClass} else ""
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:
@@ -286,8 +278,8 @@ def _combined(
 
 def _class_of_end(outcome: Outcome) -> FailureClass:
     """Name how an attempt ended when its log explains nothing."""
-    if outcome.state in _OF_STATE:
-        return _OF_STATE[outcome.state]
+    if outcome.state in CLASS_OF_STATE:
+        return CLASS_OF_STATE[outcome.state]
     if signal := outcome.signal or max((outcome.exit_code or 0) - _SHELL_BASE, 0):
         return _OF_SIGNAL.get(signal, FailureClass.SIGNAL_KILL)
     if outcome.is_unreadable:
@@ -315,7 +307,7 @@ def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) 
         evidence = evidence[-EVIDENCE_CHARS - 1 :].partition("\n")[2]
     return Finding(
         cls=cls,
-        action=table().diagnosed[cls].action,
+        action=cls.action or Action.RETRY,
         text=evidence or cls.meaning,
         detail=detail,
     )

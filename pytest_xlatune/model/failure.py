@@ -282,6 +282,18 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
+# how the scheduler ends a job, in the class that an end without a word of the log has
+CLASS_OF_STATE = {
+    State.TIMEOUT: FailureClass.TIME_LIMIT,
+    State.CANCELLED: FailureClass.CANCELLED,
+    State.NODE_FAIL: FailureClass.NODE_FAIL,
+    State.PREEMPTED: FailureClass.PREEMPTED,
+    State.REQUEUED: FailureClass.REQUEUED,
+    State.OUT_OF_MEMORY: FailureClass.OOM_HOST,
+    State.LOST: FailureClass.LOST,
+}
+
+
 class Outcome(Record, frozen=True, kw_only=True):
     """How one attempt ended.
 

@@ -208,8 +208,7 @@ def test_the_actions_of_what_can_never_run_are_drops() -> None:
 
 
 def test_only_a_soft_success_counts_as_success() -> None:
-    diagnosed = {cls: each.action for cls, each in TABLE.diagnosed.items()}
-    assert [cls for cls in diagnosed if diagnosed[cls] is Action.SUCCESS] == ["soft-success"]
+    assert [cls for cls in FailureClass if cls.action is Action.SUCCESS] == ["soft-success"]
     assert Action.SUCCESS not in {each.action for each in TABLE.signatures}
 
 
@@ -250,7 +249,7 @@ def test_a_table_is_read() -> None:
     assert only.regex == r"Killed|ended by (?P<detail>\w+)"
     assert read.words == frozenset({"killed"})
     assert read.harmless == {"all is fine": "fine"}
-    assert read.diagnosed == {FailureClass.LOST: (Action.RETRY, Tier.SYMPTOM)}
+    assert read.told == {FailureClass.LOST: Tier.SYMPTOM}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     python benchmarks/batch_rates.py --write docs/reference/error_rates.md
 
-Drives the production study (propose, conclude) over curves of known truth. The ceiling M is
+Drives the production study (decide) over curves of known truth. The ceiling M is
 log-uniform in 2 .. 40; TGS is b / (b + c) with c = M U(.05, .6); in 55 % of the curves it falls
 again before the ceiling, by U(.02, .15) max(0, (b - k M) / (M / 2)) ** 1.5 in log with
 k = U(.4, .95); in half of them odd sizes lose U(0, .02). The estimate of the ceiling is
@@ -180,9 +180,9 @@ def run_to_end(
         return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
 
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += map(run, trials)
-    record = study.conclude(history).record
+    record = study.decide(history).conclusion.record
     if not isinstance(record, BatchRecord):
         raise TypeError(record)
     fitting = [each for each, share in truth.share.items() if share <= 1]

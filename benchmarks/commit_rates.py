@@ -2,7 +2,7 @@
 
     python benchmarks/commit_rates.py --write docs/reference/error_rates.md
 
-Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
+Drives the production study (decide) over worlds of known truth: jobs differ by `sigma`,
 and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Random numbers repeat.
 """
 
@@ -80,11 +80,11 @@ def search(world: World, seed: int, study: CommitStudy, loss: float) -> Counter[
     random = np.random.default_rng([seed, 20261124])
     first = int(random.integers(1, len(study.cells)))
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for trial in trials:
             is_slow = loss > 0 and study.places[trial.cell_digest] >= first
             history.append(run(trial, math.log1p(-loss) if is_slow else 0.0, world, random))
-    record = study.conclude(history).record
+    record = study.decide(history).conclusion.record
     assert isinstance(record, CommitsRecord)
     is_right = loss >= LEAST and record.first == study.ids[first]
     low, high = (study.ids.index(each) if each else -1 for each in (record.first, record.last))
@@ -104,11 +104,11 @@ def table(world: World, seed: int, study: CommitStudy, loss: float) -> Counter[s
     """Run one table of loads on two commits, the first of which one commit slows."""
     random = np.random.default_rng([seed, 20261125])
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for trial in trials:
             at = study.places[trial.cell_digest]
             history.append(run(trial, math.log1p(-loss) if at == 1 else 0.0, world, random))
-    said = {each.arm: each.kind for each in study.conclude(history).verdicts}
+    said = {each.arm: each.kind for each in study.decide(history).conclusion.verdicts}
     slow = {arm for arm, kind in said.items() if kind is VerdictKind.SLOWER}
     truth = {study.ids[1]} if loss else set()
     return Counter(

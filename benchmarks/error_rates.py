@@ -6,7 +6,7 @@
     python benchmarks/error_rates.py --only evidence --write docs/reference/error_rates.md
     python benchmarks/error_rates.py --keep tallies.json  # goes on where it was stopped
 
-Same seeds, same digits. Every sweep goes through study.propose, stats.score and study.conclude.
+Same seeds, same digits. Every sweep goes through study.decide and stats.score.
 """
 
 from __future__ import annotations

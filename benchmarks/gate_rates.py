@@ -42,8 +42,8 @@ def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> Co
     for seed in range(gates):
         study = GateStudy(cell=world.cell(), profiles=world.declared(), gate=gate, seed=seed)
         cluster = Cluster(world, seed)
-        history = cluster.run(study.propose([]))
-        kind = study.conclude(history).verdicts[0].kind
+        history = cluster.run(study.decide([]).due)
+        kind = study.decide(history).conclusion.verdicts[0].kind
         found["pass" if kind in PASSES else str(kind)] += 1
     return found
 

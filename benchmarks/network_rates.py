@@ -2,7 +2,7 @@
 
     python benchmarks/network_rates.py --write docs/reference/error_rates.md
 
-Drives the production study (propose, conclude) over worlds of known truth: jobs differ by `sigma`,
+Drives the production study (decide) over worlds of known truth: jobs differ by `sigma`,
 in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow, nodes differ for good by `spread`; a pair
 is as fast as its slower node. A bad node slows all its pairs, a bad link one pair, a bad uplink all
 pairs of two racks. Random numbers repeat.
@@ -109,9 +109,9 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
         return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
 
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += map(run, trials)
-    concluded = study.conclude(history)
+    concluded = study.decide(history).conclusion
     record, whole = concluded.record, concluded.verdict(CONCLUSION)
     assert isinstance(record, NetworkRecord)
     assert whole is not None

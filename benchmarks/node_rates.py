@@ -2,7 +2,7 @@
 
     python benchmarks/node_rates.py --write docs/reference/error_rates.md
 
-Drives the production study (propose, conclude) over worlds of known truth: nodes differ for good by
+Drives the production study (decide) over worlds of known truth: nodes differ for good by
 `spread`, jobs by `sigma`, and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything
 follows from the seeds.
 """
@@ -76,13 +76,13 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
 
     history: list[TrialResult] = []
     waves = 0
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += map(run, trials)
         waves += 1
     found: Counter[str] = Counter(jobs=len(history), waves=waves)
     slow = {each.nodelist[0] for each in study.cells[: world.slow]}
     middle = float(np.median(level))
-    for verdict in study.conclude(history).verdicts:
+    for verdict in study.decide(history).conclusion.verdicts:
         is_slow = verdict.arm in slow
         found[f"{'slow' if is_slow else 'healthy'} {verdict.kind}"] += 1
         found["found"] += is_slow and verdict.kind in ACCUSED

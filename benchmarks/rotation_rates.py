@@ -5,7 +5,7 @@
     python benchmarks/rotation_rates.py --sweeps 1000 --rest --write ...    # goes on
     python benchmarks/rotation_rates.py --sweeps 1000 --search --write ...    # sweeps that search
 
-Each sweep goes through the production code: `study.propose`, `turns_of` and `fit_turns` of single
+Each sweep goes through the production code: `study.decide`, `turns_of` and `fit_turns` of single
 steps, `study.conclude`. In logarithms of the speed, a step of a program in a rotation, and an
 ordinary job:
 
@@ -362,9 +362,9 @@ def sweep(world: World, seed: int) -> Counter[str]:
     """Run one sweep, and count."""
     cluster, study = Cluster(world, seed), study_of(world, seed)
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += map(cluster.run, trials)
-    conclusion = study.conclude(history)
+    conclusion = study.decide(history).conclusion
     found: Counter[str] = Counter(sweeps=1, jobs=len(history))
     found["winners"] = sum(each > 0 for each in world.effects)
     false = 0

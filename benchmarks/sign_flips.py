@@ -30,7 +30,6 @@ from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.report.covered import Covered
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import conflicts
-from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.sweep.deployed import deployed_env
 
 PART = "sign flips"  # of the page
@@ -117,7 +116,7 @@ def covered_by(world: World, seed: int) -> Covered:
         cell_digest=study.cell.digest,
         written_s=1e9 + seed,
         cell=study.cell,
-        profiles=profiles_in(study, history),
+        profiles=study.decide(history).profiles,
         conclusion=conclusion,
         history=tuple(history),
         files=(DeployedFile(path=ENV, text=DEPLOYED),),

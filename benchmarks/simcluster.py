@@ -1,6 +1,6 @@
 """A cluster that never was: job scores with known truth, drawn from a stated noise model.
 
-It feeds the production code (study.propose, stats.score, study.conclude) and holds no statistics of
+It feeds the production code (study.decide, stats.score) and holds no statistics of
 its own. One job, one step, in logarithms of Tokens/s/device:
 
     profile's effect + drift(time) + job effect + AR(1) step noise - warm-up - stragglers - pauses
@@ -368,7 +368,7 @@ def sweep(world: World, seed: int) -> tuple[Conclusion, list[TrialResult]]:
 def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, list[TrialResult]]:
     """Propose, run, repeat; then conclude."""
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         runs = (trial for trial in trials if not trial.protocol.is_scored)
         history += [cluster.evidence(trial, seed) for trial in runs]
         jobs = [trial for trial in trials if trial.protocol.is_scored]
@@ -386,7 +386,7 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
         for beside in _rounds(jobs) if cluster.world.node_slots > 1 else [jobs]:
             cluster.rounds += cluster.world.node_slots > 1
             history += cluster.run(beside) if beside else []
-    return study.conclude(history), history
+    return study.decide(history).conclusion, history
 
 
 def _rounds(jobs: Sequence[Trial]) -> list[list[Trial]]:

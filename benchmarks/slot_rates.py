@@ -4,7 +4,7 @@
     python benchmarks/slot_rates.py --only "three at +2 %" [--write ...]    # its rows
     python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
 
-Every sweep goes through study.propose, stats.score and study.conclude. Trials are of equal length;
+Every sweep goes through study.decide and stats.score. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
 the drift 1 % over the time of 50 trials one after the other. Eight slots are measured with 65 and
 with 50 trials.

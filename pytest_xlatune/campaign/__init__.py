@@ -81,7 +81,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
 from pytest_xlatune.prepare.preflight import refused_shape
 from pytest_xlatune.report.bubble import config_of
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Study, as_begun, whole
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, is_in_use
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -147,7 +147,7 @@ def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResul
     if proposed and all(each.id in final for each in proposed):
         raise LedgerError(
             f"it proposes {proposed[0].id} again, which has its result, and nothing that is left "
-            "to run; propose() must leave out the trials that are final in its history"
+            "to run; decide() must leave out the trials that are final in its history"
         )
 
 
@@ -236,7 +236,6 @@ class Campaign:
         self._state = LedgerState()
         self._broken: LedgerError | None = None  # the state is of a part of the ledger: no use
         self._view: View | None = None
-        self._concluded: Conclusion | None = None
         self._proposed: tuple[Trial, ...] = ()
         self._changes = -1  # of the state, when the study was asked last
         self._attempts = Attempts(
@@ -294,7 +293,7 @@ class Campaign:
             ]
             if mine:
                 # a finding of this session is for the next one, in every process
-                self.study, self._view = self.study.as_begun(mine[0]), None
+                self.study, self._view = as_begun(self.study, mine[0]), None
                 self._changes = -1
                 return
             lost = () if opened else lost_runs(self.folder)
@@ -430,7 +429,7 @@ class Campaign:
     def _propose(self) -> tuple[Trial, ...]:
         """Ask the study what to run next; raise before anything is written of what cannot be."""
         history = history_of(self._state, self.study)
-        proposed = tuple(self.study.propose(history))
+        proposed = self.study.decide(history).due
         try:
             if self.compile_step is None:
                 _refuse_compiled(proposed, self.study.policy.compiled_stage)
@@ -475,15 +474,11 @@ class Campaign:
                 self._broken = UnreadableLedgerError(f"{self.ledger.path}: {error}")
                 raise self._broken from None
             self._spending.feed(new)
-            self._view, self._concluded = None, None
+            self._view = None
 
     def conclude(self) -> Conclusion:
         """Return the study's conclusion from the present state."""
-        view = self.view()
-        # concluded anew for each test, 400 measured profiles took 26 s of CPU
-        if self._concluded is None:
-            self._concluded = self.study.conclude(view.history)
-        return self._concluded
+        return self.study.decide(self.view().history).conclusion
 
     def wait(
         self, is_ready: Callable[[View], bool], *, on_turn: Callable[[], None] | None = None
@@ -561,7 +556,7 @@ class Campaign:
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
         """Hide at each border what no text about the campaign may show."""
-        profiles, cells = profiles_in(self.study, history), self._run.cells.values()
+        profiles, cells = self.study.decide(history).profiles, self._run.cells.values()
         keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
     def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
@@ -679,8 +674,8 @@ class Campaign:
         if step is None or is_done or self._packing.is_full(view.state):
             return False
         with self._driver.taking_long():
-            whole = self.study.whole().propose(view.history)
-            events = step(view.state, view.pending, whole)
+            every = whole(self.study).decide(view.history).due
+            events = step(view.state, view.pending, every)
         if not events:
             self._compiled |= asked
         self._write(*events)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Decision, Reference, decide
+from pytest_xlatune.campaign.playbook import Reference, Ruling, decide
 from pytest_xlatune.campaign.rotating import (
     blame,
     ends_early,
@@ -92,7 +92,7 @@ class Assessment:
     """
 
     findings: tuple[Finding, ...]
-    decision: Decision
+    decision: Ruling
     score: Score | None = None
     settings: tuple[TrialSetting, ...] = ()
     rotation: RotationResult | None = None
@@ -277,7 +277,7 @@ class _Turned:
 
     result: RotationResult | None = None
     blamed: Blamed | None = None
-    decision: Decision | None = None
+    decision: Ruling | None = None
     findings: tuple[Finding, ...] = ()
     is_scored_whole: bool = True
 
@@ -286,7 +286,7 @@ def _rotation(
     trial: Trial,
     cell: Cell,
     steps: Sequence[StepRecord],
-    decision: Decision,
+    decision: Ruling,
     cause: Finding | None,
     *,
     journal: RotationRead | None,
@@ -314,11 +314,11 @@ def _rotation(
         outcome=outcome,
         earlier=blamed,
     )
-    after: Decision | None = None
+    after: Ruling | None = None
     if found is not None:
         after = goes_on(decision, found)
     elif decision.cls == FailureClass.TIME_LIMIT and is_enough(result, rotation):
-        after = Decision(next=Next.ACCEPT)
+        after = Ruling(next=Next.ACCEPT)
     elif rotation.number <= 1:
         after = waits_or_fails(decision)
     return _Turned(

@@ -26,7 +26,7 @@ from pytest_xlatune.campaign.assess import (
 )
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
-from pytest_xlatune.campaign.playbook import Decision, decide, of_an_earlier_session
+from pytest_xlatune.campaign.playbook import Ruling, decide, of_an_earlier_session
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.evidence.hlo.dump import (
     dumped_options,
@@ -95,7 +95,7 @@ from pytest_xlatune.sweep import checkouts
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 # asks the site to do what needs a person's rights; True when it is done
-Recover = Callable[[Decision, tuple[str, ...]], bool]
+Recover = Callable[[Ruling, tuple[str, ...]], bool]
 
 _ASK_AGAIN_S = 30.0  # between two requests to end the same job
 _LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
@@ -632,13 +632,13 @@ class Attempts:
 
     def _proved(
         self,
-        decision: Decision,
+        decision: Ruling,
         outcome: Outcome,
         report: LogReport,
         trial: Trial,
         *,
         is_cut: bool,
-    ) -> Decision:
+    ) -> Ruling:
         """Return a decision with its proof: the log's line, or who ended it and how far it came."""
         if outcome.state in _OF_SLURM and not is_cut:
             evidence = outcome.reason
@@ -651,8 +651,8 @@ class Attempts:
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
     def _prepared(
-        self, decision: Decision, nodes: tuple[str, ...]
-    ) -> tuple[Decision, tuple[Event, ...]]:
+        self, decision: Ruling, nodes: tuple[str, ...]
+    ) -> tuple[Ruling, tuple[Event, ...]]:
         """Do what a retry needs first, or have the site do it; without it the sweep stops."""
         needed = decision.before
         if decision.next is not Next.RETRY or needed not in (Action.HOOK, Action.RESUME_NODE):
@@ -665,7 +665,7 @@ class Attempts:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
-        said = Decision.from_json(without_secrets(decision.to_json()))
+        said = Ruling.from_json(without_secrets(decision.to_json()))
         if self._recover is not None and self._recover(said, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,

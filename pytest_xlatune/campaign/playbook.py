@@ -96,7 +96,7 @@ class Reference(StrEnum):
     FIRST = "first"  # the attempt is of this arm, which never ran
 
 
-class Decision(Decided, frozen=True, kw_only=True):
+class Ruling(Decided, frozen=True, kw_only=True):
     """What was decided after an attempt; `told` is the event that keeps it.
 
     Attributes:
@@ -140,7 +140,7 @@ def decide(
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
     reference: Reference = Reference.RUNS,
-) -> Decision:
+) -> Ruling:
     """Decide what follows from an attempt, given the root cause in its log, if any.
 
     `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
@@ -149,7 +149,7 @@ def decide(
     """
     policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
-        return Decision(
+        return Ruling(
             next=Next.ACCEPT,
             cls=cause.cls,
             evidence=cause.text,
@@ -158,7 +158,7 @@ def decide(
         )
     if cause is None or cause.action is Action.NONE:
         if outcome.state is State.COMPLETED:
-            return Decision(next=Next.ACCEPT)
+            return Ruling(next=Next.ACCEPT)
         cause = _from_state(outcome, cause)
     rule, cls = rule_for(policy, cause), cause.cls
     if reference is Reference.FIRST and cls not in policy.rules:
@@ -171,7 +171,7 @@ def decide(
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     cannot = None if again else _cannot(cls, then, reference)
-    return Decision(
+    return Ruling(
         next=Next.RETRY if again else then if cannot is None else Next.STOP,
         cannot=cannot,
         cls=cause.cls,
@@ -201,7 +201,7 @@ def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
     return None
 
 
-def of_an_earlier_session(decision: Decision) -> Decision:
+def of_an_earlier_session(decision: Ruling) -> Ruling:
     """Return a decision that trouble of the site does not stop which is over.
 
     A full disk ended the earlier session's ledger before it could read the job's end.

@@ -13,7 +13,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Decision
+from pytest_xlatune.campaign.playbook import Ruling
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
@@ -304,7 +304,7 @@ def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
 
 
 def blame(
-    decision: Decision,
+    decision: Ruling,
     cause: Finding | None,
     read: RotationRead | None,
     steps: Sequence[StepRecord],
@@ -439,7 +439,7 @@ def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:
     return next(ours, "")
 
 
-def goes_on(decision: Decision, found: Blamed) -> Decision:
+def goes_on(decision: Ruling, found: Blamed) -> Ruling:
     """Return the decision to run a rotation again: without what it died of, with a suspect."""
     again = replace(decision, next=Next.RETRY)
     if found.is_suspect:
@@ -452,7 +452,7 @@ def goes_on(decision: Decision, found: Blamed) -> Decision:
     return replace(again, tried=0, backoff_s=0.0, before=Action.NONE, found=why)
 
 
-def waits_or_fails(decision: Decision) -> Decision:
+def waits_or_fails(decision: Ruling) -> Ruling:
     """Return the decision where a look, or the first rotation, could not be measured.
 
     All that follows rests on it. What ended it from outside says nothing of the trainer: the sweep

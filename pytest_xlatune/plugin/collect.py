@@ -253,7 +253,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         _parametrize(metafunc, "derived", {each.name: each for each in slots})
     if "arm" in wanted:
         study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
-        arms = study.arms(())
+        arms = study.decide(()).arms
         metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
     if "finalist" in wanted:
         said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values

@@ -288,7 +288,7 @@ def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
 
 
 def _arm_of(campaign: Campaign, name: str) -> Arm:
-    arms = {each.id: each for each in campaign.study.arms(())}
+    arms = {each.id: each for each in campaign.study.decide(()).arms}
     if name not in arms:
         where = f"sweep {campaign.resolved.sweep.name!r}"
         raise ConfigError.unknown("arm", name, valid=arms, where=where)

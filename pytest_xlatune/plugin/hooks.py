@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pytest_xlatune.campaign.playbook import Decision
+    from pytest_xlatune.campaign.playbook import Ruling
     from pytest_xlatune.model.result import Conclusion, TrialResult
     from pytest_xlatune.plugin.session import Session
     from pytest_xlatune.sweep.declaration import Sweep
@@ -70,7 +70,7 @@ def pytest_xlatune_trial_ended(sweep: str, result: TrialResult) -> None:
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_xlatune_recover(sweep: str, decision: Decision, nodes: tuple[str, ...]) -> bool | None:
+def pytest_xlatune_recover(sweep: str, decision: Ruling, nodes: tuple[str, ...]) -> bool | None:
     """Called before a retry that needs a person's rights, e.g. the reset of a network adapter.
 
     Runs in whichever process looks after the campaign. Return True when the nodes are fit again;

@@ -1,9 +1,9 @@
 """Questions asked of cells: the contract between a study and all that runs or reports it.
 
-Each study is pure: `propose` says what to run next, `conclude` says what follows, `answer` says
-what a waiting test may know. Any code that can feed results back drives them: a campaign on a
-cluster, a simulated cluster that measures their error rates, a recorded ledger that is replayed.
-Outside this package no code names a study's class or a stage.
+Each study is pure: `decide` says what to run next and what follows, `outlook` what is still to
+come, `answer` what a waiting test may know. Any code that can feed results back drives them: a
+campaign on a cluster, a simulated cluster that measures their error rates, a recorded ledger that
+is replayed. Outside this package no code names a study's class or a stage.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Json, Record
+from pytest_xlatune.model.record import Json, Record, digest
 from pytest_xlatune.model.resources import RetryRule
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Arm, Trial
@@ -26,6 +28,7 @@ from pytest_xlatune.model.written import Written, wrong_kind
 from pytest_xlatune.stats.rotations import JobWork
 
 History = Sequence[TrialResult]
+S = TypeVar("S", bound="Study")
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 _REMEMBERED = 4  # histories
@@ -38,21 +41,12 @@ class OnNodeFailure(StrEnum):
     VERDICT = "verdict"  # the failure is the answer for the arm on that node; the study goes on
 
 
-class LossRule(StrEnum):
-    """With what the loss of a trial is compared."""
-
-    REFERENCE = "reference"  # with the reference's: arms must compute the same
-    OWN_ARM = "own-arm"  # with the other trials of its arm: another cell has another loss
-    NONE = "none"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a study wants of the campaign that runs it.
 
     Attributes:
         on_node_failure: what follows when a node cannot take its trial.
-        loss: with what a trial's loss is compared.
         reads_evidence: whether its history holds the evidence trials of other studies too.
         compiles_first: whether a compile check may say that trials outside blocks need no run.
         compiled_stage: the stage whose trials are compiled alone and never submitted: each is
@@ -63,7 +57,6 @@ class Policy:
     """
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
-    loss: LossRule = LossRule.REFERENCE
     reads_evidence: bool = False
     compiles_first: bool = False
     compiled_stage: str = ""
@@ -151,6 +144,8 @@ class Traits:
         cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
             is then an answer, and keeps no sweep from beginning.
         has_slots: whether it can lie on several node slots of its cell, which stay as they are.
+        whole: the fields that deselect a part of it -> what they are where nothing is deselected.
+        found: the fields that hold what earlier sessions found.
     """
 
     aim: Aim = Aim.EXPLORES
@@ -159,10 +154,71 @@ class Traits:
     is_deployed: bool = False
     cell_nodes: int = 0
     has_slots: bool = False
+    whole: Mapping[str, Json] = field(default_factory=dict)
+    found: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What a study makes of a history. Not slotted: the conclusion is drawn at the first use.
+
+    Attributes:
+        due: the trials to run next, in order; () when there is nothing left to run. Every trial
+            that can be planned now and is not final in the history.
+        arms: all that is compared, the reference first: declared arms, then derived ones.
+        concluded: draws the conclusion. Never raises for what a workload did.
+        added: which trials were added to those that were planned, and why; None: none were.
+    """
+
+    due: tuple[Trial, ...]
+    arms: tuple[Arm, ...]
+    concluded: Callable[[], Conclusion]
+    added: Message | None = None
+
+    @functools.cached_property
+    def conclusion(self) -> Conclusion:
+        """What follows from the history: verdicts, facts and notes."""
+        return self.concluded()
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The profiles that are compared, each once, the deployed baseline left out."""
+        found = {each.profile.id: each.profile for each in self.arms}
+        return tuple(profile for name, profile in found.items() if name != BASELINE_ID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is still to come of a study, as far as it can be foretold.
+
+    Attributes:
+        ahead: the trials that are due, and those that can be named and wait for others.
+        left: how many trials are likely still to come, those not planned yet included.
+        at_most: how many may still come at most.
+        rounds: how many of those that are left follow one another.
+        work: what the trials to come have to do; None where they are alike, as in most studies.
+        places: where a trial of the history, or of those ahead, stands, by its id: `round 3 of
+            about 7, 4 pairs`. Where a study says nothing, a trial in a block belongs to the
+            confirmation.
+        lines: what a plan says of the study: its trials, and what they can show.
+    """
+
+    ahead: tuple[Trial, ...]
+    left: int
+    at_most: int
+    rounds: int
+    work: JobWork | None = None
+    places: Mapping[str, Message] = field(default_factory=dict)
+    lines: tuple[Message, ...] = ()
+
+    @classmethod
+    def of(cls, due: tuple[Trial, ...], *, lines: tuple[Message, ...]) -> Self:
+        """Return the outlook of a study whose trials can all be planned: one after the other."""
+        return cls(ahead=due, left=len(due), at_most=len(due), rounds=len(due), lines=lines)
 
 
 class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
-    """The whole contract between a study and all that runs it; each default has a meaning.
+    """The whole contract between a study and all that runs it.
 
     A subclass is a frozen dataclass without slots, for what follows from its fields is kept. As
     builtins (`to_json`) it repeats, with a history, every conclusion.
@@ -201,77 +257,46 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
         return Policy()
 
     @abstractmethod
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return all that it compares, the reference first: declared arms, then derived ones."""
+    def decide(self, history: History) -> Decision:
+        """Return what to run next, and what follows from what ran.
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials to run next, in order; () when there is nothing left to run.
-
-        Every trial that can be planned now and is not final in `history`. Deterministic given the
-        study and the history: every process that asks gets the same trials in the same order.
+        Deterministic given the study and the history: every process that asks gets the same trials
+        in the same order, and the same verdicts.
         """
-        del history
-        return ()
 
     @abstractmethod
-    def conclude(self, history: History) -> Conclusion:
-        """Return what follows from `history`. Never raises for what a workload did."""
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come."""
 
     @abstractmethod
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks: a verdict, an arm, "not yet" or "never"."""
 
-    def left(self, history: History) -> int:
-        """Return how many trials are likely still to come, those not planned yet included."""
-        return len(self.propose(history))
 
-    def at_most(self, history: History) -> int:
-        """Return how many trials may still come at most; `left` where no more can follow."""
-        return self.left(history)
+def name_of(kind: str, *parts: Json) -> str:
+    """Return the name of a study: its kind, and a digest of what tells it from others of it."""
+    return f"{kind}-{digest(list(parts), length=8)}" if parts else kind
 
-    def why_more(self, history: History) -> Message | None:
-        """Return which trials were added to those that were planned, and why; None: none were."""
-        del history
-        return None
 
-    def work(self, history: History) -> JobWork | None:
-        """Return what the trials to come have to do; None where they are alike, as in most."""
-        del history
-        return None
+def whole(study: S) -> S:
+    """Return a study with nothing deselected: what a report is about."""
+    fields = study.traits.whole
+    changes = {name: value for name, value in fields.items() if getattr(study, name) != value}
+    return replace(study, **changes) if changes else study
 
-    def rounds(self, history: History) -> int:
-        """Return how many of the trials still to come follow one another; all of them in most."""
-        return self.left(history)
 
-    def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those that can be named and wait for others."""
-        return self.propose(history)
+def as_begun(study: S, declared: Mapping[str, Json]) -> S:
+    """Return a study as the first process of its session declared it.
 
-    def place(self, trial: Trial) -> Message | None:
-        """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`; None of most.
-
-        Where a study says nothing, a trial in a block belongs to the confirmation.
-        """
-        del trial
-        return None
-
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of the study: its trials, and what they can show."""
-        del history
-        return ()
-
-    def whole(self) -> Study:
-        """Return the study with nothing deselected: what a report is about."""
-        return self
-
-    def as_begun(self, declared: Mapping[str, Json]) -> Study:
-        """Return the study as the first process of its session declared it.
-
-        What was found since then, such as a calibration's noise, counts from the next session on:
-        otherwise two processes of one session would plan differently.
-        """
-        del declared
-        return self
+    What was found since then, such as a calibration's noise, counts from the next session on:
+    otherwise two processes of one session would plan differently.
+    """
+    own, before = study.to_json(), {name: declared.get(name) for name in study.traits.found}
+    if own | before == own:
+        return study
+    # a declaration is kept without its secrets: all but what was found stays our own
+    begun = study.from_json(own | before)
+    return replace(study, **{name: getattr(begun, name) for name in before})
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -382,12 +407,6 @@ def check_declared(found: object, *, kinds: Collection[str], what: str) -> None:
     """
     if not isinstance(found, DeclaredStudy) or found.kind not in kinds:
         raise wrong_kind(what, found, "a study's declaration, e.g. Gate(...)")
-
-
-def profiles_in(study: Study, history: History) -> tuple[Profile, ...]:
-    """Return the profiles that a study compares, each once, the deployed baseline left out."""
-    found = {each.profile.id: each.profile for each in study.arms(history)}
-    return tuple(each for name, each in found.items() if name != BASELINE_ID)
 
 
 def remembered(

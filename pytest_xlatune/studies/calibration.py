@@ -34,15 +34,18 @@ from pytest_xlatune.stats.noise import (
     slot_noise,
 )
 from pytest_xlatune.studies import (
+    Decision,
     History,
     OnNodeFailure,
+    Outlook,
     Policy,
     Study,
     Traits,
+    remembered,
 )
-from pytest_xlatune.studies.staged import PastWalk, StagedStudy
+from pytest_xlatune.studies.look import not_over
 from pytest_xlatune.studies.trials import Past, read, usable
-from pytest_xlatune.studies.verdicts import OneCell, reference
+from pytest_xlatune.studies.verdicts import OneCell, deployed, reference
 
 KIND = "calibration"
 JOBS = 12  # gives the noise to within a quarter
@@ -51,9 +54,7 @@ _PAIR = 2
 _ALONE, _BUSY = "alone", "busy"  # stages on several slots
 
 
-class CalibrationStudy(
-    StagedStudy["CalibrationWalk"], OneCell, frozen=True, kw_only=True, dict=True
-):
+class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """So many jobs of a cell as deployed.
 
     Attributes:
@@ -96,37 +97,40 @@ class CalibrationStudy(
         is_told = OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP
         return Policy(on_node_failure=is_told)
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
-        del history
+    @remembered
+    def decide(self, history: History) -> Decision:
+        """Return the trials of the first step that is not over, and the noise so far."""
+        past = self.past(history)
+        due = next(filter(None, (not_over(past, step) for step in self.steps)), ())
+        return Decision(
+            due=due,
+            arms=(deployed(self.cell),),
+            concluded=lambda: conclusion(self, past, is_over=not due),
+        )
+
+    @remembered
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come: of a round all slots run at once."""
+        past = self.past(history)
+        steps = [not_over(past, step) for step in self.steps]
+        ahead = tuple(trial for step in steps for trial in step)
         count = len(self._trials)
+        line = say("{trials:+trial} of the cell as deployed", trials=count)
         if self.slots:
-            alone = sum(each.stage == _ALONE for each in self._trials)
-            return (
-                say(
-                    "{trials:+trial} ({alone} alone, the others in {rounds} rounds of all "
-                    "slots) of the cell as deployed",
-                    trials=count,
-                    alone=alone,
-                    rounds=self.starts,
-                ),
+            line = say(
+                "{trials:+trial} ({alone} alone, the others in {rounds} rounds of all "
+                "slots) of the cell as deployed",
+                trials=count,
+                alone=sum(each.stage == _ALONE for each in self._trials),
+                rounds=self.starts,
             )
-        return (say("{trials:+trial} of the cell as deployed", trials=count),)
-
-    def begin(self, history: History) -> CalibrationWalk:
-        """Return the walk before the first step."""
-        return CalibrationWalk(self, self.past(history))
-
-    def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are not over, those of later steps too."""
-        walk = self.walked(history)
-        return tuple(each for each in self._trials if walk.over(each) is None)
-
-    def rounds(self, history: History) -> int:
-        """Return how many of them follow one another."""
-        walk = self.walked(history)
-        left = (sum(walk.over(each) is None for each in step) for step in self.steps)
-        return sum(min(each, 1) if self.slots else each for each in left)
+        return Outlook(
+            ahead=ahead,
+            left=len(ahead),
+            at_most=len(ahead),
+            rounds=sum(map(bool, steps)) if self.slots else len(ahead),
+            lines=(line,),
+        )
 
     def past(self, history: History) -> Past:
         """Return its own trials: of those that measured something else, none."""
@@ -174,49 +178,33 @@ class CalibrationStudy(
         )
 
 
-class CalibrationWalk(PastWalk[CalibrationStudy]):
-    """One calibration as far as it came."""
+def conclusion(study: CalibrationStudy, past: Past, *, is_over: bool) -> Conclusion:
+    """Return the baseline's line, the job noise, and what budgets could see with it."""
+    noise, window = _noise(past, study.cells), past.window
+    return Conclusion(
+        verdicts=(),
+        reference=reference(past),
+        record=NoiseRecord(sigma=noise.sigma_job if noise else None),
+        complete=is_over,
+        first_step=window.moved_to,
+        notes=(
+            *((outlook(noise.sigma_job),) if noise else ()),
+            *(_told(study, past) if is_over else ()),
+            *filter(None, [window.note]),
+        ),
+    )
 
-    def walk(self) -> None:
-        """Run one step after the other."""
-        steps = self.study.steps
-        for at, step in enumerate(steps, start=1):
-            after = (each for later in steps[at:] for each in later)
-            self.run(step, later=sum(self.over(each) is None for each in after))
 
-    def conclusion(self) -> Conclusion:
-        """Return the baseline's line, the job noise, and what budgets could see with it."""
-        noise, window = _noise(self.past, self.study.cells), self.past.window
-        return Conclusion(
-            verdicts=(),
-            reference=reference(self.past),
-            record=NoiseRecord(sigma=noise.sigma_job if noise else None),
-            complete=self.is_over,
-            first_step=window.moved_to,
-            notes=(
-                *((outlook(noise.sigma_job),) if noise else ()),
-                *(self.told() if self.is_over else ()),
-                *filter(None, [window.note]),
-            ),
-        )
-
-    def told(self) -> tuple[Message, ...]:
-        """Return what slots differ by; () where that was not asked for."""
-        study = self.study
-        if study.slots:
-            own = _slots(self.past, study.cells)
-            nodes = [compress(each) for each in study.slots]
-            return (
-                own.found(nodes)
-                if own
-                else (
-                    say(
-                        "cannot tell what slots differ by: a slot has no score, or too few trials "
-                        "have"
-                    ),
-                )
-            )
+def _told(study: CalibrationStudy, past: Past) -> tuple[Message, ...]:
+    """Return what slots differ by; () where that was not asked for."""
+    if not study.slots:
         return ()
+    found = _slots(past, study.cells)
+    if found is None:
+        return (
+            say("cannot tell what slots differ by: a slot has no score, or too few trials have"),
+        )
+    return found.found([compress(each) for each in study.slots])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +225,12 @@ def found_by(study: Study, history: History) -> Calibrated:
     """
     if not isinstance(study, CalibrationStudy):
         raise TypeError(f"{study.name} is no calibration")
-    walk = study.walked(history)
-    past = walk.past
+    past = study.past(history)
     return Calibrated(
         jobs=tuple(scored(tuple(past.screen.values()))),
         noise=_noise(past, study.cells),
         slots=_slots(past, study.cells) if study.slots else None,
-        told=walk.told(),
+        told=_told(study, past),
     )
 
 

@@ -3,16 +3,17 @@
 The profile stays as deployed; what an arm varies is in its cell. No such arm has to run, so there
 is no reference, and verdicts come at once when the last trial is over. Of a failed run it says
 whether the nodes may be at fault: one that a person cancelled, or that the scheduler or a hub lost,
-accuses no node. Plans nothing.
+accuses no node.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,38 +31,105 @@ from pytest_xlatune.studies import (
     Answer,
     Answered,
     Ask,
+    Decision,
     History,
-    LossRule,
     OnNodeFailure,
+    Outlook,
     Policy,
     Question,
+    Study,
+    remembered,
 )
-from pytest_xlatune.studies.staged import StagedStudy, W, Walk
-from pytest_xlatune.studies.trials import is_ours
+from pytest_xlatune.studies.trials import is_ours, usable
 from pytest_xlatune.studies.verdicts import level_kind, named, told
 
 C = TypeVar("C", bound="CellArms[Any]")
 
 
-class CellWalk(Walk[C]):
-    """A walk of a study whose arms are cells.
+class _StageOpenError(Exception):
+    """A stage is not over: the walk ends here."""
+
+
+class CellWalk(ABC, Generic[C]):
+    """How far one history of a study reaches: its stages in `walk`, the answer in `conclusion`.
+
+    A walk runs one stage after the other, in the order in which things happen. Where a stage is not
+    over the walk ends, and its missing trials are due. Plan and findings are one: the conclusion
+    rests on what the walk saw.
 
     Attributes:
+        study: whose question it is.
         results: its scored trials in a history, by id.
+        planned: the trials of all stages so far, in order.
+        pending: those of the last stage that are not over.
+        later: how many are likely to follow them, those that cannot be planned yet included.
     """
 
     def __init__(self, study: C, history: History) -> None:
-        super().__init__(study)
+        self.study = study
         self.results: Mapping[str, TrialResult] = {
             each.trial.id: each
             for each in history
             if each.trial.protocol.is_scored
             and is_ours(each.trial, protocols=study.protocols, study=study.name)
         }
+        self.planned: list[Trial] = []
+        self.pending: tuple[Trial, ...] = ()
+        self.later = 0
 
-    def result(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial so far; None where there is none."""
-        return self.results.get(trial.id)
+    @abstractmethod
+    def walk(self) -> None:
+        """Run the stages of the study, the first one first."""
+
+    @abstractmethod
+    def conclusion(self) -> Conclusion:
+        """Return what follows from the walk, however far it came."""
+
+    def go(self) -> Self:
+        """Walk as far as the history reaches; return itself."""
+        with suppress(_StageOpenError):
+            self.walk()
+        return self
+
+    def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
+        """Return the results of a stage, in its order; the walk ends here where one is not over.
+
+        Args:
+            trials: of the stage.
+            later: how many are likely to follow.
+        """
+        self.planned += trials
+        over = {each.id: found for each in trials if (found := self.over(each)) is not None}
+        self.pending = tuple(each for each in trials if each.id not in over)
+        if self.pending:
+            self.later = later
+            raise _StageOpenError
+        return [over[each.id] for each in trials]
+
+    def over(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial that is over; None of another."""
+        found = self.results.get(trial.id)
+        return found if found is not None and found.status.is_final else None
+
+    def value(self, trial: Trial) -> float | None:
+        """Return the log score of a trial; None where there is none."""
+        found = self.over(trial)
+        score = usable(found) if found is not None else None
+        return None if score is None else score.value
+
+    def of(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Return the results of trials, as far as there are any."""
+        return [self.results[each.id] for each in trials if each.id in self.results]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every stage is."""
+        return not self.pending
+
+    @property
+    def left(self) -> int:
+        """How many trials are likely still to come."""
+        return len(self.pending) + self.later if self.pending else 0
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
         """Return the arms that a trial tells of."""
@@ -70,20 +138,64 @@ class CellWalk(Walk[C]):
     @cached_property
     def by_arm(self) -> dict[str, list[TrialResult]]:
         """The results of all stages by arm, in the order of the stages; once the walk has ended."""
-        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.arms(())}
+        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.compared(())}
         for each in self.of(self.planned):
             for arm in self.arms_of(each.trial):
                 found[arm].append(each)
         return found
 
 
-class CellArms(StagedStudy[W], frozen=True, kw_only=True):
+W = TypeVar("W", bound=CellWalk[Any])
+
+
+class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
+
+    @abstractmethod
+    def begin(self, history: History) -> W:
+        """Return the walk before its first stage."""
+
+    @remembered
+    def walked(self, history: History) -> W:
+        """Return the walk as far as a history reaches."""
+        return self.begin(history).go()
+
+    @remembered
+    def decide(self, history: History) -> Decision:
+        """Return the trials of the stage that is not over, and what follows from the walk."""
+        walk = self.walked(history)
+        arms = self.compared(history)
+        return Decision(due=walk.pending, arms=arms, concluded=walk.conclusion)
+
+    @remembered
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come: trials on the nodes of others run beside them."""
+        walk = self.walked(history)
+        named = (*(each.trial for each in walk.results.values()), *walk.pending)
+        places = ((each.id, self.place_of(each)) for each in named)
+        return Outlook(
+            ahead=walk.pending,
+            left=walk.left,
+            at_most=walk.left,
+            rounds=walk.left,
+            places={name: place for name, place in places if place is not None},
+            lines=self.outline,
+        )
+
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it: its trials, and what they can show."""
+        return ()
+
+    def place_of(self, trial: Trial) -> Message | None:
+        """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`."""
+        del trial
+        return None
 
     @property
     def policy(self) -> Policy:
         """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE)
+        return Policy(on_node_failure=OnNodeFailure.VERDICT)
 
     @property
     @abstractmethod
@@ -124,7 +236,7 @@ class CellArms(StagedStudy[W], frozen=True, kw_only=True):
 
         return tuple(self.trial_of(arm, stage, block=number) for arm in sorted(arms, key=drawn))
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
+    def compared(self, history: History) -> tuple[Arm, ...]:
         """Return all that it compares: each cell that it may run."""
         del history
         return self.every_arm
@@ -135,9 +247,10 @@ class CellArms(StagedStudy[W], frozen=True, kw_only=True):
             return NEVER
         if question.about in (Ask.BEST, Ask.PROVEN):
             return Answer(state=Answered.YES)
-        if self.propose(history):
+        decision = self.decide(history)
+        if decision.due:
             return NOT_YET
-        verdict = self.conclude(history).verdict(question.name)
+        verdict = decision.conclusion.verdict(question.name)
         return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
 
 
@@ -152,12 +265,12 @@ class RankedCells(CellArms[W], frozen=True, kw_only=True):
         """Return the verdict on an arm, or the recommended one, once everything is over."""
         if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
             return NEVER
-        if question.about is not Ask.PROVEN and self.propose(history):
+        decision = self.decide(history)
+        if question.about is not Ask.PROVEN and decision.due:
             return NOT_YET
-        found = self.conclude(history)
         if question.about in (Ask.BEST, Ask.PROVEN):
-            return named(self.best(found), self.arms(history))
-        return told(found.verdict(question.name))
+            return named(self.best(decision.conclusion), decision.arms)
+        return told(decision.conclusion.verdict(question.name))
 
 
 def decided(verdict: Verdict, kind: VerdictKind, *reasons: Message) -> Verdict:
@@ -220,6 +333,25 @@ def _with_change(verdict: Verdict) -> Message:
     low, high = verdict.ci95
     text = "{arm} {change:percent} ({low:percent} to {high:percent})"
     return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
+
+
+def refuse_budget(what: str, *, budget: int, least: int, most: int) -> None:
+    """Refuse a budget that does not pay for the first stage.
+
+    Args:
+        what: takes how many, e.g. `8 nodes need 8 jobs to begin with`.
+        budget: of the study.
+        least: jobs of the first stage.
+        most: jobs that it takes at most.
+
+    Raises:
+        ConfigError: naming the budget to ask for.
+    """
+    if budget < least:
+        raise ConfigError(
+            f"{what}, the budget is {budget}; ask for --xlatune-budget {most}, which is the most "
+            "that it takes"
+        )
 
 
 def refuse_unless_positive(what: str, **values: float | None) -> None:

@@ -20,13 +20,12 @@ from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     TrialResult,
-    TrialStatus,
     TuningRecord,
     Verdict,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.sentences import RANKING_ONLY, SETTINGS_CHANGED
+from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
 from pytest_xlatune.stats.design import (
@@ -46,7 +45,6 @@ from pytest_xlatune.studies.slots import notes_on_slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
-    CANNOT_RUN,
     Past,
     fitted,
     unlike_warmup,
@@ -59,17 +57,15 @@ from pytest_xlatune.studies.verdicts import (
     beside,
     compared,
     job_ids_of,
-    lost_runs,
     measured,
     reference,
     score_flags,
-    straggler_veto,
-    survivor_veto,
     troubled,
     unmeasured,
     with_comparison,
     with_effect,
 )
+from pytest_xlatune.studies.vetoes import lost_runs, of_history, straggler_veto, survivor_veto
 
 _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
 
@@ -97,14 +93,9 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         everything,
     )
     base = with_effect(base, everything)
-    dropped = [each for each in everything if each.status is TrialStatus.DROPPED]
-    if dropped:
-        why = dropped[0].reason or CANNOT_RUN
-        not_run = dropped[0].not_run
-        return replace(base, can_run=False, not_run=not_run, reasons=(why, *base.reasons))
-    differs = decision.plan.losses.reason(past, profile_id)
-    if differs:
-        return replace(measured(base, everything), reasons=(differs, *base.reasons))
+    taken = decision.taken.get(profile_id)
+    if taken is not None:
+        return taken.of(measured(base, everything) if taken.can_run else base)
     if profile_id in decision.kept and confirmed and decision.look is not None:
         return _confirmed(decision, decision.look, base, confirmed, in_blocks)
     is_spared = any(usable(each) for each in in_blocks) and not confirmed
@@ -495,7 +486,7 @@ def _notes(
     notes += _window_notes(decision)
     if decision.ranks.baselines == 1 and decision.ranks.standings:
         notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
-    notes += _history_notes(decision)
+    notes += of_history(decision.past)
     notes += decision.arms.told
     notes += _slot_notes(decision)
     notes += _undecided_pair(decision)
@@ -651,7 +642,9 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
         )
         late = [each for each in ranked if each not in decision.again]
     else:
-        late = [each for each in best_of(decision, decision.ranks, most=size) if each not in own]
+        # one that could not run in its blocks keeps its place
+        ranked = best_of(decision, decision.ranks, most=size, always=decision.past.dropped)
+        late = [each for each in ranked if each not in own]
     if late:
         yield say(
             "{arms} would be a finalist by now, but the finalists were fixed when the "
@@ -684,22 +677,3 @@ def _undecided_pair(decision: SweepDecision) -> Iterator[Message]:
         )
     )
     yield say(text, arm=NO_ENV_ID, jobs=layout.blocks)
-
-
-def _history_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield what of the history is not compared, or no longer decided, and why."""
-    past = decision.past
-    if past.epochs > 1:
-        yield say(
-            "the nodes or the software on them changed: {epochs} epochs, and trials of two "
-            "epochs are not compared",
-            epochs=past.epochs,
-        )
-    if past.undeclared:
-        yield say("no longer declared, ignored: {arms}", arms=sorted(past.undeclared))
-    if past.changed:
-        yield say(SETTINGS_CHANGED, arms=sorted(past.changed))
-    if past.foreign:
-        yield say(
-            "{trials} trials of another cell, protocol or study were ignored", trials=past.foreign
-        )

@@ -23,7 +23,7 @@ left go to spare blocks, which bound and rank, and decide nothing. Writes no ver
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,8 +32,15 @@ from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
-from pytest_xlatune.studies.look import SPARE, Look, design_of, frozen_arms, look_at
+from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.studies.look import (
+    SPARE,
+    Look,
+    design_of,
+    frozen_arms,
+    look_at_design,
+    not_over,
+)
 from pytest_xlatune.studies.parts import bounds, entering
 from pytest_xlatune.studies.screen import Ranking, Screened, screen
 from pytest_xlatune.studies.slots import Slots
@@ -46,6 +53,7 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.tuning_plan import JobNoise, TuningPlan
 from pytest_xlatune.studies.turning import is_turned
+from pytest_xlatune.studies.vetoes import Veto, of_arms
 from pytest_xlatune.studies.waves import Waves
 
 BOUND = 0.02  # a sweep in which nothing can gain more is bounded
@@ -84,6 +92,7 @@ class SweepDecision:
 
     Attributes:
         plan, arms, past, slots: what it was made of.
+        taken: the arms that are out before anything is decided, and why.
         due: the trials to run next, in order; () when nothing is left.
         later: how many are likely to follow them, those that cannot be planned yet included.
         first: what the first runs of the screen say.
@@ -100,6 +109,7 @@ class SweepDecision:
     arms: Waves
     past: Past
     slots: Slots | None
+    taken: Mapping[str, Veto]
     due: tuple[Trial, ...] = ()
     later: int = 0
     first: Ranking
@@ -155,9 +165,7 @@ class SweepDecision:
         return {
             name: each
             for name, each in self.arms.profiles.items()
-            if self.arms.repeats.get(name) != BASELINE_ID
-            and name not in self.past.dropped
-            and self.plan.is_sound(self.past, name)
+            if self.arms.repeats.get(name) != BASELINE_ID and name not in self.taken
         }
 
 
@@ -172,11 +180,11 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
     """
     decision = rank(plan, arms, past, slots)
     to_screen = _to_screen(decision)
-    screened = _open(past, to_screen)
+    screened = not_over(past, to_screen)
     decision = replace(decision, is_screened=not screened)
     decision = replace(decision, layout=lay_out(decision))
     second = second_runs(decision)
-    again = _open(past, second)
+    again = not_over(past, second)
     decision = replace(decision, is_ranked=not (screened or arms.opens or again))
     if not again:
         decision = replace(decision, entered=enter(decision))
@@ -207,6 +215,7 @@ def rank(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None) -> Swee
         arms=arms,
         past=past,
         slots=slots,
+        taken=of_arms(past, (*arms.profiles, ALIAS.id), tolerance=plan.loss_tolerance),
         first=first,
         ranks=ranks,
         again=again,
@@ -225,11 +234,6 @@ def _to_screen(decision: SweepDecision) -> tuple[Trial, ...]:
 
 def _has_node(slots: Slots | None) -> bool:
     return slots is None or bool(slots.alive)
-
-
-def _open(past: Past, trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Return the trials that are not over."""
-    return tuple(each for each in trials if not past.is_final(each))
 
 
 def _behind_screen(decision: SweepDecision) -> int:
@@ -328,7 +332,7 @@ def best_of(
     *,
     most: int,
     among: Collection[str] = (),
-    always: Collection[str] = (),
+    always: Container[str] = (),
 ) -> list[str]:
     """Return the best profiles of a ranking that may help; those in `always` stay in any case.
 
@@ -345,7 +349,7 @@ def _may_help(decision: SweepDecision, arm: str, ranking: Ranking) -> bool:
     arms = decision.arms
     if arm not in arms.candidates or arms.repeats.get(arm) == BASELINE_ID:
         return False
-    if not decision.plan.is_sound(decision.past, arm) or arm in decision.paired:
+    if arm in decision.taken or arm in decision.paired:
         return False
     standing = ranking.standings[arm]
     reach = 2 * decision.noise.value * math.sqrt(standing.variance)
@@ -394,7 +398,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     planned: tuple[Trial, ...] = ()
     for number, width in enumerate(widths, start=1):
         if number > 1 and width < widths[number - 2]:
-            if due := _open(past, planned):
+            if due := not_over(past, planned):
                 later = widths[number - 1 :]
                 beside = design.baselines + len(pair)
                 return BlocksSoFar(
@@ -411,13 +415,13 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     blocks = BlocksSoFar(
         design=design,
         planned=planned,
-        due=_open(past, planned),
+        due=not_over(past, planned),
         going=(*going, *(each.id for each in pair)),
         may_grow=jobs > 0,
     )
     if blocks.due:
         return blocks
-    look = look_at(past, design, blocks.going, alpha=SWEEP_ALPHA)
+    look = look_at_design(past, design, blocks.going)
     is_won = any(kind is VerdictKind.FASTER for arm, kind in look.kinds.items() if arm != ALIAS.id)
     blocks = replace(blocks, look=look, may_grow=blocks.may_grow and not is_won)
     return _with_spare_blocks(decision, blocks, going, jobs, is_won=is_won)
@@ -461,8 +465,7 @@ def _promising(
     A measurement that an arm lacks counts as one at the baseline's level: a lost run is no reason
     to stay, and none to leave.
     """
-    past, plan = decision.past, decision.plan
-    fit = fitted(past.scored_in_blocks(designs=(design,), until=after))
+    fit = fitted(decision.past.scored_in_blocks(designs=(design,), until=after))
     lacking = (0.0, (1 + 1 / design.baselines) / after)
 
     def promise(arm: str) -> float:
@@ -471,7 +474,7 @@ def _promising(
         here = (inside.estimate, inside.variance) if inside is not None else lacking
         return combine([(screened.estimate, screened.variance), here])[0]
 
-    sound = [e for e in going if e not in past.dropped and not plan.losses.reason(past, e)]
+    sound = [each for each in going if each not in decision.taken]
     return tuple(sorted(sound, key=lambda e: (e == ALIAS.id, -promise(e), going.index(e))))
 
 
@@ -512,7 +515,7 @@ def _with_spare_blocks(
         blocks = replace(
             blocks,
             planned=(*blocks.planned, *trials),
-            due=_open(past, trials),
+            due=not_over(past, trials),
             added=say(text, block=number, arms=at_most(4, sorted(chosen))),
         )
     return blocks

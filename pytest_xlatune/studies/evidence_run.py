@@ -12,8 +12,8 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
-from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.message import say
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -24,8 +24,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import History, LossRule, Policy, Traits
-from pytest_xlatune.studies.verdicts import OneCell
+from pytest_xlatune.studies import Decision, History, Outlook, Traits
+from pytest_xlatune.studies.verdicts import OneCell, deployed
 
 KIND = "evidence"
 PROFILER = "xplane"  # where the protocol names none
@@ -57,35 +57,28 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
             stage=KIND,
         )
 
-    @property
-    def policy(self) -> Policy:
-        """What it wants of its campaign."""
-        return Policy(loss=LossRule.NONE)
+    def decide(self, history: History) -> Decision:
+        """Return the run, if it is not over or what it left is not read yet.
 
-    @property
-    def _compared(self) -> tuple[Profile, ...]:
-        return () if self.profile.id == BASELINE_ID else (self.profile,)
-
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
-        return (
-            say(
-                "{runs} run with profiler and dump, without a score",
-                runs=len(self.propose(history)),
-            ),
-        )
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the run, if it is not over or what it left is not read yet."""
+        Nothing is measured: evidence explains a verdict and is none.
+        """
         own = [each for each in history if each.trial.id == self.trial.id]
-        return () if any(_is_over(each) for each in own) else (self.trial,)
-
-    def conclude(self, history: History) -> Conclusion:
-        """Return that nothing was measured: evidence explains a verdict and is none."""
+        due = () if any(map(_is_over, own)) else (self.trial,)
+        other = () if self.profile.id == BASELINE_ID else (self.profile,)
         why = say("an evidence run measures nothing")
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
-        is_over = not self.propose(history)
-        return Conclusion(verdicts=(), reference=reference, complete=is_over, notes=(why,))
+        found = Conclusion(verdicts=(), reference=reference, complete=not due, notes=(why,))
+        return Decision(
+            due=due,
+            arms=tuple(deployed(self.cell, each) for each in (BASELINE, *other)),
+            concluded=lambda: found,
+        )
+
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come."""
+        due = self.decide(history).due
+        line = say("{runs} run with profiler and dump, without a score", runs=len(due))
+        return Outlook.of(due, lines=(line,))
 
 
 def _is_over(run: TrialResult) -> bool:

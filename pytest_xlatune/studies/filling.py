@@ -26,7 +26,7 @@ from pytest_xlatune.studies.derived import (
     choices,
     placed,
 )
-from pytest_xlatune.studies.look import begun, frozen_arms, is_spare, look_at
+from pytest_xlatune.studies.look import begun, frozen_arms, is_spare, look_at_design
 from pytest_xlatune.studies.trials import Past
 
 
@@ -168,7 +168,7 @@ def without_gain(past: Past) -> frozenset[str]:
     if not all(each.status.is_final for each in own.values()):
         return frozenset()
     kept = frozen_arms(past, after=last - 1)
-    look = look_at(past, design, kept)
+    look = look_at_design(past, design, kept)
     level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
     return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 

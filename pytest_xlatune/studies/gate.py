@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 from typing import ClassVar
@@ -31,7 +32,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import (
-    BASELINE,
     BASELINE_ID,
     Profile,
     check_unique,
@@ -48,8 +48,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.sentences import SETTINGS_CHANGED
-from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.compare import (
     GateLayout,
     NoComparison,
@@ -65,38 +64,37 @@ from pytest_xlatune.studies import (
     Aim,
     Asked,
     Candidate,
+    Decision,
     DeclaredStudy,
     History,
+    Outlook,
     Traits,
+    name_of,
+    remembered,
 )
-from pytest_xlatune.studies.staged import PastWalk, StagedStudy, name_of
+from pytest_xlatune.studies.look import Look, look_at, not_over
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
-    ScoredTrial,
-    fitted,
     median_loss,
     moved,
     read,
     unlike_warmup,
-    unlike_warmups,
     usable,
 )
 from pytest_xlatune.studies.verdicts import (
-    Losses,
     OneCell,
     beside,
-    compared,
     deployed,
     job_ids_of,
     measured,
     reference,
     score_flags,
-    straggler_veto,
     unmeasured,
     values_of,
     with_comparison,
 )
+from pytest_xlatune.studies.vetoes import of_arm, of_effect, straggler_veto
 
 _CANNOT_TELL_FOR = "cannot tell: {why}"
 
@@ -207,7 +205,7 @@ class StoredBaseline(Record, frozen=True, kw_only=True):
     trials: tuple[TrialResult, ...]
 
 
-class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dict=True):
+class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """One run of a gate; fewer candidates are another gate.
 
     Attributes:
@@ -286,23 +284,22 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         """The baseline's, then those of candidates that have one of their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the cell as deployed, then the candidates."""
-        del history
-        return (
-            deployed(self.cell, BASELINE),
-            *(deployed(self.others.get(each.id, self.cell), each) for each in self.profiles),
+    @remembered
+    def decide(self, history: History) -> Decision:
+        """Return the trials of all blocks that are not over, and the candidates' verdicts."""
+        past = self.past(history)
+        planned = tuple(each for each in self.trials if each.arm not in past.dropped)
+        due = not_over(past, planned)
+        gated = Gated(study=self, past=past, planned=planned, due=due)
+        own = (deployed(self.others.get(each.id, self.cell), each) for each in self.profiles)
+        return Decision(
+            due=due, arms=(deployed(self.cell), *own), concluded=lambda: conclusion(gated)
         )
 
-    @property
-    def losses(self) -> Losses:
-        """With what a trial's loss is compared."""
-        return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
-
-    def outline(self, history: History) -> tuple[Message, ...]:  # noqa: ARG002 - as above
-        """Return what a plan says of the gate: its trials, and what it can see."""
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come, and what the gate can see."""
         design, margin = self.design, self.gate.margin
-        return (
+        lines = (
             say(
                 "{trials} trials: {blocks} blocks of {candidates} candidates + {baselines} "
                 "baselines",
@@ -318,10 +315,7 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
                 noise=design.noise(margin),
             ),
         )
-
-    def begin(self, history: History) -> GateWalk:
-        """Return the walk before the blocks."""
-        return GateWalk(self, self.past(history))
+        return Outlook.of(self.decide(history).due, lines=lines)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -365,28 +359,238 @@ class GateStudy(StagedStudy["GateWalk"], OneCell, frozen=True, kw_only=True, dic
         )
 
 
-class GateWalk(PastWalk[GateStudy]):
-    """All that the verdicts of a gate rest on; a stored baseline stands in for a measured one."""
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    """One run of a gate as far as it came. Not slotted: the look is taken at the first use.
 
-    def walk(self) -> None:
-        """Run all blocks; none of a candidate that cannot run."""
-        self.run([each for each in self.study.trials if each.arm not in self.dropped])
+    Attributes:
+        study: the gate.
+        past: its trials; a stored baseline stands in for a measured one.
+        planned: all of it, without those of candidates that cannot run.
+        due: those of them that are not over.
+    """
 
-    def conclusion(self) -> Conclusion:
-        """Return the candidates' verdicts; none passes before all trials are over."""
-        return conclusion(self)
+    study: GateStudy
+    past: Past
+    planned: tuple[Trial, ...]
+    due: tuple[Trial, ...]
 
-    @property
-    def noise(self) -> float | None:
-        """Standard deviation of a job's score; None where blocks do not tell it."""
-        fit = self.fit
-        return fit.sigma if fit is not None and fit.df >= MIN_DF else None
+    @cached_property
+    def look(self) -> Look:
+        """The candidates beside the baselines."""
+        candidates, own = [each.id for each in self.study.profiles], self.past.scored_in_blocks()
+        # stored trials stand in no block: all are one, with everything
+        cells = [(0, arm, score) for _, arm, score in own] + [
+            (0, BASELINE_ID, score)
+            for each in self.past.confirms_of(BASELINE_ID)
+            if (score := usable(each)) is not None
+        ]
+        return look_at(
+            cells if self.study.stored else own,
+            candidates,
+            family=len(candidates),
+            window=self.past.window,
+        )
 
-    @property
-    def told(self) -> tuple[Message, ...]:
-        """How it is laid out."""
-        design, margin, stored = self.study.design, self.margin, self.stored
-        layout = say(
+    def comparison(self, candidate: str) -> Comparison | NoComparison:
+        """Compare a candidate with the baseline; a stored one has a noise of its own."""
+        if not self.study.stored:
+            return self.look.comparisons[candidate]
+        # by one variance 12 stored jobs beside 3 of twice the noise passed 19 % at the margin
+        values = {name: values_of(self.past.confirms_of(name)) for name in (BASELINE_ID, candidate)}
+        family = len(self.study.profiles)
+        return two_samples(values[BASELINE_ID], values[candidate], family=family, alpha=SWEEP_ALPHA)
+
+
+def conclusion(gated: Gated) -> Conclusion:
+    """Return the verdicts in declared order; none passes before all trials are over."""
+    level, fit = reference(gated.past), gated.look.fit
+    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
+    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
+    return Conclusion(
+        verdicts=verdicts,
+        reference=level,
+        record=NoiseRecord(
+            mde80=max(seen, default=None),
+            sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
+        ),
+        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
+        complete=not gated.due,
+        first_step=gated.past.window.moved_to,
+        notes=tuple(_notes(gated)),
+    )
+
+
+def _verdict(gated: Gated, candidate: str) -> Verdict:
+    trials = gated.past.confirms_of(candidate)
+    base = Verdict(arm=candidate, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
+    base = measured(base, trials)
+    taken = of_arm(gated.past, candidate, tolerance=gated.study.loss_tolerance)
+    if taken is not None and not taken.can_run:
+        return taken.of(base)
+    base = replace(base, reasons=score_flags(trials))
+    if taken is not None:
+        return taken.of(base)
+    if gated.due:
+        planned = len(gated.planned)
+        return _because(
+            base,
+            say(
+                "cannot tell yet: {over} of {trials} trials are over",
+                over=planned - len(gated.due),
+                trials=planned,
+            ),
+        )
+    if not base.n:
+        return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
+    return _compared(gated, base)
+
+
+def _compared(gated: Gated, base: Verdict) -> Verdict:
+    found, gate_of = gated.comparison(base.arm), gated.study.gate
+    missing = _missing(gated, base.arm)
+    if isinstance(found, NoComparison):
+        return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
+    unseen = of_effect(base)
+    claims = [
+        _margin(gated, found),
+        *(_untold(each) for each in missing),
+        *_stragglers(gated, found, base.arm),
+        *_floor(gated, base),
+        *([_untold(unseen)] if unseen else []),
+    ]
+    # the worst of the claims is the verdict; where all hold it is the first's word
+    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
+    kind = claims[0][0]
+    reasons = [reason for _, reason in claims]
+    if base.arm in gated.look.unlike:
+        reasons.append(unlike_warmup(gated.look.unlike[base.arm]))
+    rule = (
+        (
+            "non-inferiority at {margin:size}; {method}; stored baseline, a drift since then is "
+            "not excluded"
+        )
+        if gated.study.stored
+        else "non-inferiority at {margin:size}; {method}"
+    )
+    method = say(rule, margin=gate_of.margin, method=found.method)
+    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
+    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gate_of.margin):
+        # a loss is excluded, a gain is not: it passes, and is not called the same
+        decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
+    return replace(decided, n=base.n, method=method)
+
+
+def _because(verdict: Verdict, *reasons: Message) -> Verdict:
+    return replace(verdict, reasons=(*reasons, *verdict.reasons))
+
+
+def _untold(why: Message) -> _Claim:
+    return VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=why)
+
+
+def _margin(gated: Gated, comparison: Comparison) -> _Claim:
+    """Hold a candidate against the margin."""
+    margin = gated.study.gate.margin
+    kind = gate(comparison, margin=margin)
+    worst = relative(interval90(comparison)[0])
+    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
+    match kind:
+        case VerdictKind.FASTER:
+            found = say(
+                "no regression: faster by at least {least:percent}",
+                least=relative(comparison.lower),
+            )
+        case VerdictKind.EQUIVALENT:
+            found = say(
+                "no regression: {worst:percent} at worst, the margin is {margin:size}",
+                worst=worst,
+                margin=margin,
+            )
+        case VerdictKind.SLOWER:
+            found = say(
+                "regression: {best:percent} at best, {worst:percent} at worst, the margin "
+                "is {margin:size}",
+                margin=margin,
+                **ends,
+            )
+        case _:
+            enough = _enough(gated, comparison)
+            found = say(
+                "cannot tell: {worst:percent} at worst, {best:percent} at best, the margin "
+                "is {margin:size}; {enough}",
+                margin=margin,
+                enough=enough,
+                **ends,
+            )
+    return kind, found
+
+
+def _enough(gated: Gated, comparison: Comparison) -> Message:
+    design = gated.study.design
+    enough = deciding(comparison, design, margin=gated.study.gate.margin)
+    if enough is None:
+        return say(
+            "at a job noise of {sigma:.2%} no reasonable number of trials would decide it: "
+            "the change is too close to the margin",
+            sigma=comparison.sigma,
+        )
+    return say(
+        "at the noise seen ({sigma:.2%}) {blocks} blocks would decide it with 80 % power: "
+        "{trials} trials, {more} more",
+        sigma=comparison.sigma,
+        blocks=enough.blocks,
+        trials=enough.trials,
+        more=max(enough.trials - design.trials, 0),
+    )
+
+
+def _missing(gated: Gated, candidate: str) -> list[Message]:
+    """Return why the candidate's or the baseline's trials are incomplete."""
+    own = [gated.past.of(e) for e in gated.study.trials if e.arm in (candidate, BASELINE_ID)]
+    absent = [each for each in own if each is None or usable(each) is None]
+    if not absent:
+        return []
+    result = absent[0]
+    why = result.reason if result is not None else None
+    return [
+        say(
+            "{absent} of {trials} trials have no score ({why}); run it again",
+            absent=len(absent),
+            trials=len(own),
+            why=why or say("no finite score"),
+        )
+    ]
+
+
+def _stragglers(gated: Gated, comparison: Comparison, arm: str) -> list[_Claim]:
+    spare = interval90(comparison)[0] - math.log1p(-gated.study.gate.margin)
+    own, baselines = (gated.past.confirms_of(each) for each in (arm, gated.past.reference))
+    veto = straggler_veto(comparison, own, baselines, spare=spare)
+    return [_untold(veto)] if veto else []
+
+
+def _floor(gated: Gated, base: Verdict) -> list[_Claim]:
+    """Hold a candidate against the absolute floor, where there is one."""
+    floor_tgs = gated.study.gate.floor_tgs
+    if floor_tgs is None or base.tgs is None:
+        return []
+    kind = above(values_of(gated.past.confirms_of(base.arm)), math.log(floor_tgs))
+    kinds = {
+        VerdictKind.EQUIVALENT: "above the floor: {tgs:.1f} TGS, the floor is {floor:g}",
+        VerdictKind.SLOWER: "regression: below the floor: {tgs:.1f} TGS, the floor is {floor:g}",
+        VerdictKind.INCONCLUSIVE: (
+            "cannot tell whether it is above the floor: {tgs:.1f} TGS, the floor is {floor:g}"
+        ),
+    }
+    return [(kind, say(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
+
+
+def _notes(gated: Gated) -> list[Message]:
+    """Return how it is laid out, where steady state begins, and what was edited since."""
+    design, margin, stored = gated.study.design, gated.study.gate.margin, gated.study.stored
+    notes = [
+        say(
             (
                 "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
                 "randomised blocks, baselines: {baselines} stored; an equal candidate passes "
@@ -403,292 +607,16 @@ class GateWalk(PastWalk[GateStudy]):
             baselines=design.stored if stored else design.baselines,
             noise=design.noise(margin),
         )
-        if stored is None:
-            return (layout,)
-        return layout, say(
-            "the baseline was not measured beside the candidates but taken from {source} of "
-            "{written}: a drift of the cell since then cannot be told from a change",
-            source=stored.source,
-            written=stored.written,
-        )
-
-    def runs_of(self, arm: str) -> Sequence[TrialResult | None]:
-        """Return what the verdict on a candidate rests on: None of a trial without a result."""
-        own = (each for each in self.study.trials if each.arm in (arm, BASELINE_ID))
-        return [self.past.of(each) for each in own]
-
-    @property
-    def margin(self) -> float:
-        """Relative loss that is a regression."""
-        return self.study.gate.margin
-
-    @property
-    def stored(self) -> StoredBaseline | None:
-        """The stored baseline; None where it is measured beside the candidates."""
-        return self.study.stored
-
-    @cached_property
-    def dropped(self) -> Mapping[str, Message]:
-        """Candidate -> why it cannot run."""
-        return self.past.dropped
-
-    @cached_property
-    def scored(self) -> list[ScoredTrial]:
-        """What has a score, by block and arm; a stored baseline is one block with everything."""
-        found = self.past.scored_in_blocks()
-        if not self.stored:
-            return found
-        stored = [
-            score
-            for each in self.past.confirms_of(BASELINE_ID)
-            if (score := usable(each)) is not None
-        ]
-        arms = [*((arm, score) for _, arm, score in found), *((BASELINE_ID, s) for s in stored)]
-        return [(0, arm, score) for arm, score in arms]
-
-    def verdict(self, profile_id: str) -> Verdict:
-        """Return the verdict on a candidate."""
-        return _verdict(self, profile_id)
-
-    def judged(self, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-        """Return the verdict on a candidate that was measured and is valid."""
-        del trials
-        return _compared(self, base)
-
-    @cached_property
-    def fit(self) -> BlockFit | None:
-        """Least squares of what has a score."""
-        return fitted(self.scored)
-
-    @cached_property
-    def unlike(self) -> Mapping[str, float]:
-        """The candidates whose steps become steady at another time than the baseline's."""
-        family = len(self.study.profiles)
-        return unlike_warmups(self.scored, family=family, window=self.past.window)
-
-    def comparison(self, profile_id: str) -> Comparison | NoComparison:
-        """Compare a candidate with the baseline; a stored one has a noise of its own."""
-        # by one variance 12 stored jobs beside 3 of twice the noise passed 19 % at the margin
-        if self.stored:
-            values = {
-                name: [score.value for _, arm, score in self.scored if arm == name]
-                for name in (BASELINE_ID, profile_id)
-            }
-            family = len(self.study.profiles)
-            return two_samples(
-                values[BASELINE_ID], values[profile_id], family=family, alpha=SWEEP_ALPHA
-            )
-        return compared(self.fit, profile_id, family=len(self.study.profiles), alpha=SWEEP_ALPHA)
-
-
-def conclusion(gated: GateWalk) -> Conclusion:
-    """Return the verdicts in declared order."""
-    level = reference(gated.past)
-    verdicts = tuple(beside(gated.verdict(each.id), level) for each in gated.study.profiles)
-    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
-    window = gated.past.window
-    return Conclusion(
-        verdicts=verdicts,
-        reference=level,
-        record=NoiseRecord(
-            mde80=max(seen, default=None),
-            sigma=gated.noise,
-        ),
-        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
-        complete=gated.is_over,
-        first_step=window.moved_to,
-        notes=tuple(_notes(gated)),
-    )
-
-
-def _verdict(gated: GateWalk, profile_id: str) -> Verdict:
-    trials = gated.past.confirms_of(profile_id)
-    base = measured(
-        Verdict(
-            arm=profile_id,
-            kind=VerdictKind.INCONCLUSIVE,
-            reasons=score_flags(trials),
-            job_ids=job_ids_of(trials),
-        ),
-        trials,
-    )
-    if profile_id in gated.dropped:
-        why = gated.dropped[profile_id]
-        return replace(base, kind=VerdictKind.INVALID, can_run=False, reasons=(why,))
-    differs = gated.study.losses.reason(gated.past, profile_id)
-    if differs:
-        return replace(base, kind=VerdictKind.INVALID, reasons=(differs, *base.reasons))
-    if not gated.is_over:
-        over = len(gated.planned) - len(gated.pending)
-        return _because(
-            base,
+    ]
+    if stored is not None:
+        notes.append(
             say(
-                "cannot tell yet: {over} of {trials} trials are over",
-                over=over,
-                trials=over + gated.left,
-            ),
-        )
-    if not base.n:
-        return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
-    return gated.judged(base, trials)
-
-
-def _compared(gated: GateWalk, base: Verdict) -> Verdict:
-    found = gated.comparison(base.arm)
-    missing = _missing(gated, base.arm)
-    if isinstance(found, NoComparison):
-        return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
-    claims = [
-        _margin(gated, found),
-        *(_untold(each) for each in missing),
-        *_stragglers(gated, found, base.arm),
-        *_floor(gated, base),
-        *_unseen(base),
-    ]
-    # the worst of the claims is the verdict; where all hold it is the first's word
-    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
-    kind = claims[0][0]
-    reasons = [reason for _, reason in claims]
-    if base.arm in gated.unlike:
-        reasons.append(unlike_warmup(gated.unlike[base.arm]))
-    rule = (
-        (
-            "non-inferiority at {margin:size}; {method}; stored baseline, a drift since then is "
-            "not excluded"
-        )
-        if gated.stored
-        else "non-inferiority at {margin:size}; {method}"
-    )
-    method = say(rule, margin=gated.margin, method=found.method)
-    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
-    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gated.margin):
-        # a loss is excluded, a gain is not: it passes, and is not called the same
-        decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
-    return replace(decided, n=base.n, method=method)
-
-
-def _because(verdict: Verdict, *reasons: Message) -> Verdict:
-    return replace(verdict, reasons=(*reasons, *verdict.reasons))
-
-
-def _untold(why: Message) -> _Claim:
-    return VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=why)
-
-
-def _margin(gated: GateWalk, comparison: Comparison) -> _Claim:
-    """Hold a candidate against the margin."""
-    kind = gate(comparison, margin=gated.margin)
-    worst = relative(interval90(comparison)[0])
-    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
-    match kind:
-        case VerdictKind.FASTER:
-            found = say(
-                "no regression: faster by at least {least:percent}",
-                least=relative(comparison.lower),
-            )
-        case VerdictKind.EQUIVALENT:
-            found = say(
-                "no regression: {worst:percent} at worst, the margin is {margin:size}",
-                worst=worst,
-                margin=gated.margin,
-            )
-        case VerdictKind.SLOWER:
-            found = say(
-                "regression: {best:percent} at best, {worst:percent} at worst, the margin "
-                "is {margin:size}",
-                margin=gated.margin,
-                **ends,
-            )
-        case _:
-            enough = _enough(gated, comparison)
-            found = say(
-                "cannot tell: {worst:percent} at worst, {best:percent} at best, the margin "
-                "is {margin:size}; {enough}",
-                margin=gated.margin,
-                enough=enough,
-                **ends,
-            )
-    return kind, found
-
-
-def _enough(gated: GateWalk, comparison: Comparison) -> Message:
-    have = gated.study.design.trials
-    enough = deciding(comparison, gated.study.design, margin=gated.margin)
-    if enough is None:
-        return say(
-            "at a job noise of {sigma:.2%} no reasonable number of trials would decide it: "
-            "the change is too close to the margin",
-            sigma=comparison.sigma,
-        )
-    return say(
-        "at the noise seen ({sigma:.2%}) {blocks} blocks would decide it with 80 % power: "
-        "{trials} trials, {more} more",
-        sigma=comparison.sigma,
-        blocks=enough.blocks,
-        trials=enough.trials,
-        more=max(enough.trials - have, 0),
-    )
-
-
-def _missing(gated: GateWalk, profile_id: str) -> list[Message]:
-    """Return why the candidate's or the baseline's trials are incomplete."""
-    own = gated.runs_of(profile_id)
-    absent = [each for each in own if each is None or usable(each) is None]
-    if not absent:
-        return []
-    result = absent[0]
-    why = result.reason if result is not None else None
-    why = why or say("no finite score")
-    return [
-        say(
-            "{absent} of {trials} trials have no score ({why}); run it again",
-            absent=len(absent),
-            trials=len(own),
-            why=why,
-        )
-    ]
-
-
-def _unseen(base: Verdict) -> list[_Claim]:
-    """Return why a candidate says nothing: its settings may not have been in effect."""
-    if not base.unproved:
-        return []
-    return [
-        _untold(
-            say(
-                "nothing shows that {names} was in effect ({effect})",
-                names=base.unproved,
-                effect=base.effect,
+                "the baseline was not measured beside the candidates but taken from {source} of "
+                "{written}: a drift of the cell since then cannot be told from a change",
+                source=stored.source,
+                written=stored.written,
             )
         )
-    ]
-
-
-def _stragglers(gated: GateWalk, comparison: Comparison, arm: str) -> list[_Claim]:
-    spare = interval90(comparison)[0] - math.log1p(-gated.margin)
-    own, baselines = (gated.past.confirms_of(each) for each in (arm, gated.past.reference))
-    veto = straggler_veto(comparison, own, baselines, spare=spare)
-    return [_untold(veto)] if veto else []
-
-
-def _floor(gated: GateWalk, base: Verdict) -> list[_Claim]:
-    """Hold a candidate against the absolute floor, where there is one."""
-    floor_tgs = gated.study.gate.floor_tgs
-    if floor_tgs is None or base.tgs is None:
-        return []
-    kind = above(values_of(gated.past.confirms_of(base.arm)), math.log(floor_tgs))
-    kinds = {
-        VerdictKind.EQUIVALENT: "above the floor: {tgs:.1f} TGS, the floor is {floor:g}",
-        VerdictKind.SLOWER: "regression: below the floor: {tgs:.1f} TGS, the floor is {floor:g}",
-        VerdictKind.INCONCLUSIVE: (
-            "cannot tell whether it is above the floor: {tgs:.1f} TGS, the floor is {floor:g}"
-        ),
-    }
-    return [(kind, say(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
-
-
-def _notes(gated: GateWalk) -> list[Message]:
-    notes = [*gated.told]
     if gated.past.window.note:
         notes.append(gated.past.window.note)
     if gated.past.changed:

@@ -30,9 +30,9 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies import History, LossRule, Policy, remembered
+from pytest_xlatune.studies import Decision, History, Outlook, remembered
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import OneCell, job_ids_of, measured
+from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, measured
 
 KIND = "imported"
 _POWER = 0.8
@@ -59,36 +59,17 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """The study's word."""
         return KIND
 
-    @property
-    def policy(self) -> Policy:
-        """What it wants of its campaign."""
-        return Policy(loss=LossRule.NONE)
-
-    @property
-    def _compared(self) -> tuple[Profile, ...]:
-        return self.profiles
-
-    def outline(self, history: History) -> tuple[Message, ...]:  # noqa: ARG002 - as above
-        """Return what a plan says of it."""
-        return (say("nothing is run: the jobs of the table are over"),)
-
     @remembered
-    def conclude(self, history: History) -> Conclusion:
-        """Return the order of the profiles against the control group, and what noise allows."""
+    def decide(self, history: History) -> Decision:
+        """Return the order of the profiles against the control group: nothing is run."""
         table = _Table(study=self, runs=[each for each in history if each.trial.study == KIND])
-        noise, control = table.noise, table.control
-        return Conclusion(
-            verdicts=tuple(
-                sorted((table.verdict(each.id) for each in self.profiles), key=_standing)
-            ),
-            reference=table.verdict(BASELINE_ID),
-            record=NoiseRecord(
-                sigma=noise.sigma if noise else None,
-                mde80=noise.mde80(len(control)) if noise and control else None,
-            ),
-            complete=True,
-            notes=tuple(table.notes()),
-        )
+        arms = tuple(deployed(self.cell, each) for each in (BASELINE, *self.profiles))
+        return Decision(due=(), arms=arms, concluded=table.conclusion)
+
+    def outlook(self, history: History) -> Outlook:
+        """Return that nothing is to come."""
+        del history
+        return Outlook.of((), lines=(say("nothing is run: the jobs of the table are over"),))
 
     @cached_property
     def settings(self) -> Mapping[str, tuple[str, str]]:
@@ -150,6 +131,21 @@ class _Table:
         df = sum(len(group) - 1 for group in repeated)
         squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
         return _Noise(sigma=math.sqrt(squares / df), df=df) if df else None
+
+    def conclusion(self) -> Conclusion:
+        """Return the order of the profiles against the control group, and what noise allows."""
+        noise, control = self.noise, self.control
+        verdicts = (self.verdict(each.id) for each in self.study.profiles)
+        return Conclusion(
+            verdicts=tuple(sorted(verdicts, key=_standing)),
+            reference=self.verdict(BASELINE_ID),
+            record=NoiseRecord(
+                sigma=noise.sigma if noise else None,
+                mde80=noise.mde80(len(control)) if noise and control else None,
+            ),
+            complete=True,
+            notes=tuple(self.notes()),
+        )
 
     def verdict(self, name: str) -> Verdict:
         """Return the place of a profile: its change against the control group, and no more."""

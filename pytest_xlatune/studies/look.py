@@ -1,12 +1,13 @@
-"""The blocks of a sweep in its history, and the look at them when all that decide are complete.
+"""The ground of the engine: what is due of a plan, and the look at blocks when they are complete.
 
+Sweeps, gates and calibrations stand on it. Of a sweep's blocks it tells what its history holds.
 The layout stands in the design of every confirming trial, so that neither a restart nor a larger
 budget can refill the alpha that was spent on it. Writes no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.model.profile import BASELINE_ID
@@ -15,7 +16,8 @@ from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import SWEEP_ALPHA, Plan
-from pytest_xlatune.studies.trials import ALIAS, Past, fitted, unlike_warmups
+from pytest_xlatune.stats.window import Window
+from pytest_xlatune.studies.trials import ALIAS, Past, ScoredTrial, fitted, unlike_warmups
 from pytest_xlatune.studies.verdicts import compared
 
 SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
@@ -38,6 +40,11 @@ class Look:
     comparisons: Mapping[str, Comparison | NoComparison]
     kinds: Mapping[str, VerdictKind]
     unlike: Mapping[str, float]
+
+
+def not_over(past: Past, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return the trials that are not over."""
+    return tuple(each for each in trials if not past.is_final(each))
 
 
 def begun(past: Past) -> ConfirmDesign | None:
@@ -79,26 +86,31 @@ def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
 
 
 def look_at(
-    past: Past, design: ConfirmDesign, kept: Sequence[str], *, alpha: float = SWEEP_ALPHA
+    cells: Sequence[ScoredTrial],
+    arms: Sequence[str],
+    *,
+    family: int,
+    window: Window,
 ) -> Look:
-    """Look at the complete blocks of a design, and at the arms that were kept to their end."""
-    cells = past.scored_in_blocks(designs=(design,))
-    inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
-    entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
-    family = max(len(entered), 1)
+    """Compare arms with the baselines beside them, once.
+
+    Args:
+        cells: the scored trials of complete blocks.
+        arms: those that were kept to the end. A dropped arm can never win, so that those that stay
+            need no alpha for the cut.
+        family: how many entered, which share alpha.
+        window: in which the trials are scored.
+    """
     fit = fitted(cells)
-    # a dropped arm can never win, so that those that stay need no alpha for the cut
     comparisons = {
-        arm: compared(fit, arm, family=family, alpha=alpha)
-        for arm in sorted(kept)
-        if arm in inside and arm not in past.dropped
+        arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
     }
     found = {
         arm: each
         for arm, each in comparisons.items()
         if isinstance(each, Comparison) and arm != ALIAS.id
     }
-    faster = () if fit is None else winners(fit, found, family=family, alpha=alpha)
+    faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
     kinds = {
         arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
         for arm, each in comparisons.items()
@@ -109,8 +121,20 @@ def look_at(
         comparisons=comparisons,
         kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},
         unlike=unlike_warmups(
-            [each for each in cells if each[1] in {BASELINE_ID, *kept}],
+            [each for each in cells if each[1] in {BASELINE_ID, *arms}],
             family=family,
-            window=past.window,
+            window=window,
         ),
+    )
+
+
+def look_at_design(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
+    """Look at the complete blocks of a design, and at the arms that were kept to their end."""
+    inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
+    entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
+    return look_at(
+        past.scored_in_blocks(designs=(design,)),
+        [arm for arm in kept if arm in inside and arm not in past.dropped],
+        family=max(len(entered), 1),
+        window=past.window,
     )

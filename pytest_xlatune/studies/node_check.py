@@ -44,10 +44,10 @@ from pytest_xlatune.studies import (
     Asked,
     DeclaredStudy,
     History,
-    LossRule,
     OnNodeFailure,
     Policy,
     Traits,
+    name_of,
 )
 from pytest_xlatune.studies.cell_arms import (
     LEVEL,
@@ -58,15 +58,14 @@ from pytest_xlatune.studies.cell_arms import (
     in_a_sentence,
     is_excused,
     not_accused,
+    refuse_budget,
     refuse_nodes,
     refuse_unless_positive,
     undecided,
     worst_first,
 )
-from pytest_xlatune.studies.staged import name_of, refuse_budget
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
 from pytest_xlatune.studies.verdicts import (
-    NOT_FINITE,
     at_level,
     beside,
     changed,
@@ -75,6 +74,7 @@ from pytest_xlatune.studies.verdicts import (
     so_far,
     with_comparison,
 )
+from pytest_xlatune.studies.vetoes import NOT_FINITE
 
 _ALL_NODES_FAIL = (
     "more nodes failed than were measured: look at the load, and at what the nodes share; no "
@@ -247,7 +247,7 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     @property
     def policy(self) -> Policy:
         """A node that cannot run is an answer; all nodes compute the same."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.NONE, asks_nodes=True)
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=True)
 
     @property
     def most_suspects(self) -> int:
@@ -264,9 +264,9 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         """The nodes, in the order of the node list."""
         return [each.nodelist[0].lower() for each in self.cells]
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it: jobs and waves."""
-        del history
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it: jobs and waves."""
         nodes, asked = len(self.cells), self.asked
         return (
             say("{nodes} jobs, one on each node, all at once", nodes=nodes),
@@ -285,7 +285,7 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         """Return the walk before the first runs."""
         return NodeWalk(self, history)
 
-    def place(self, trial: Trial) -> Message | None:
+    def place_of(self, trial: Trial) -> Message | None:
         """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
         if trial.stage == SCREEN:
             return say("first run of {nodes} nodes", nodes=len(self.cells))

@@ -11,20 +11,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from functools import cached_property
 from itertools import accumulate
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.message import Message
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.record import Json
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.stats.rotations import JobWork
-from pytest_xlatune.studies import NOT_YET, Answer, Ask, History, Question, remembered
+from pytest_xlatune.studies import (
+    NOT_YET,
+    Answer,
+    Ask,
+    Decision,
+    History,
+    Outlook,
+    Question,
+    remembered,
+    whole,
+)
 from pytest_xlatune.studies.conclude import conclusion
 from pytest_xlatune.studies.engine import SweepDecision, decide
 from pytest_xlatune.studies.filling import kinds_of
@@ -71,8 +77,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return rotations(self, history)
 
     @remembered
-    def decided(self, history: History) -> SweepDecision:
-        """Return what follows from a history."""
+    def swept(self, history: History) -> SweepDecision:
+        """Return what follows from a history, of trials of their own in the place of rotations."""
         if self.slots:
             slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
             arms = Waves(self, slots.standing, slots)
@@ -85,101 +91,110 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         arms = Waves(plan, so_far.results, None)
         return decide(plan, arms, plan.read(so_far.results, arms.profiles))
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials to run next, in order."""
-        decision = self.decided(history)
-        return carried(decision.plan, self.rotated(history), decision.due)
-
-    def left(self, history: History) -> int:
-        """Return how many trials are likely still to come, those not planned yet included."""
-        jobs, turned = self._left(history)
-        return jobs + turned
-
-    def _left(self, history: History) -> tuple[int, int]:
-        """Return how many jobs, and how many rotations."""
-        decision = self.decided(history)
-        plan, due = decision.plan, decision.due
-        turned = sum(is_turned(plan, each) for each in due)
-        if not turned and not (plan.rotates and decision.arms.opens):
-            return decision.left, 0
-        return len(due) - turned + decision.later, max(to_come(plan, self.rotated(history)), 1)
-
     @remembered
-    def conclude(self, history: History) -> Conclusion:
-        """Return what follows from the results so far."""
-        decision, so_far = self.decided(history), self.rotated(history)
-        found = conclusion(decision)
-        if so_far.is_lost and not decision.entered:
+    def decide(self, history: History) -> Decision:
+        """Return the trials to run next, and what follows from the results so far."""
+        sweep, so_far = self.swept(history), self.rotated(history)
+        blocks = sweep.blocks if self.confirm and sweep.is_ranked else None
+        profiles = sweep.arms.profiles.values()
+        return Decision(
+            due=carried(sweep.plan, so_far, sweep.due),
+            arms=(deployed(self.cell), *(deployed(self.cell, each) for each in profiles)),
+            concluded=lambda: self._concluded(sweep, so_far),
+            added=blocks.added if blocks is not None else None,
+        )
+
+    def _concluded(self, sweep: SweepDecision, so_far: Rotations) -> Conclusion:
+        found = conclusion(sweep)
+        if so_far.is_lost and not sweep.entered:
             found = replace(found, complete=False)
         if self.rotates and so_far.why_not is not None:
             return replace(found, notes=(so_far.why_not, *found.notes))
         return replace(found, notes=(*so_far.told, *found.notes)) if so_far.found else found
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the baseline, the declared profiles, and those that waves derived."""
-        profiles = self.decided(history).arms.profiles.values()
-        return (deployed(self.cell), *(deployed(self.cell, each) for each in profiles))
-
-    def slots_of(self, history: History) -> Mapping[str, Profile]:
-        """Return the profile of each slot of a derived wave that is filled, by the slot's name."""
-        return self.decided(history).arms.slots
-
-    def whole(self) -> TuningStudy:
-        """Return the study of all profiles, confirmation included."""
-        return self._whole
-
-    @cached_property
-    def _whole(self) -> TuningStudy:
-        names = {each.id for each in self.profiles}
-        is_all = self.selected is None or (not self.rules and names <= self.selected)
-        if is_all and self.confirm:
-            return self
-        return replace(self, selected=None, confirm=True)
-
-    def as_begun(self, declared: Mapping[str, Json]) -> TuningStudy:
-        """Return the study with the noise, and the way of its profiles, that its session began."""
-        own, noise = self.to_json(), {"sigma_prior": declared.get("sigma_prior")}
-        noise["rotation"] = declared.get("rotation")
-        if own | noise == own:
-            return self
-        # a declaration is kept without its secrets: all but the noise stays our own
-        before = self.from_json(own | noise)
-        return replace(self, sigma_prior=before.sigma_prior, rotation=before.rotation)
-
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""
-        if self.decided(history).arms.evidence is None:
+        if self.swept(history).arms.evidence is None:
             return self
         rules = (each for each in self.singles if each.candidates)  # what needs no trace
         singles = tuple(replace(each, evidence=False, pgle=False) for each in rules)
         return replace(self, singles=singles)
 
-    def ahead(self, history: History) -> tuple[Trial, ...]:
-        """Return the trials that are proposed, and those that can be named and wait for others.
+    @remembered
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come, and what a plan says of the sweep.
 
-        Those behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
+        Trials behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
         declares in a wave behind a derived one wait for that.
         """
+        sweep, so_far, due = self.swept(history), self.rotated(history), self.decide(history).due
         foreseen = self.foreseen(history)
-        decision = foreseen.decided(history)
-        plan, so_far = decision.plan, self.rotated(history)
-        jobs = (each for each in (*decision.due, *foreseen.waiting(decision)))
-        own = (
-            *self.propose(history),
-            *first_of(plan, so_far, decision.due),
-            *(each for each in jobs if not is_turned(plan, each)),
+        later = sweep if foreseen is self else foreseen.swept(history)
+        jobs = (each for each in (*later.due, *waiting(foreseen, later)))
+        named = (
+            *due,
+            *first_of(later.plan, so_far, later.due),
+            *(each for each in jobs if not is_turned(later.plan, each)),
         )
-        return tuple({each.id: each for each in own}.values())
-
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of the sweep: trials, slots, and the smallest effect it finds."""
-        own = outline(
+        ahead = tuple({each.id: each for each in named}.values())
+        own, turned = self._left(sweep, so_far)
+        lines = outline(
             self,
-            screened=sum(trial.is_screened for trial in self.ahead(history)),
-            filled=self.foreseen(history).decided(history).arms.told,
-            kinds=kinds_of(self.decided(history).arms.read_evidence),
+            screened=sum(trial.is_screened for trial in ahead),
+            filled=later.arms.told,
+            kinds=kinds_of(sweep.arms.read_evidence),
         )
-        return (*outline_of_rotations(self), *own)
+        return Outlook(
+            ahead=ahead,
+            left=own + turned,
+            at_most=self._at_most(sweep, own + turned),
+            rounds=own + turned if self.rotates else self._rounds(sweep, history),
+            work=work(sweep.plan, due, own, turned) if turned else None,
+            lines=(*outline_of_rotations(self), *lines),
+        )
+
+    def _left(self, sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
+        """Return how many jobs, and how many rotations, are likely still to come."""
+        plan, due = sweep.plan, sweep.due
+        turned = sum(is_turned(plan, each) for each in due)
+        if not turned and not (plan.rotates and sweep.arms.opens):
+            return sweep.left, 0
+        return len(due) - turned + sweep.later, max(to_come(plan, so_far), 1)
+
+    def _at_most(self, sweep: SweepDecision, left: int) -> int:
+        """Return how many trials may still come: what the budget has left, where blocks are added.
+
+        No block is added any more once every one is over and none was proposed.
+        """
+        plan = sweep.plan
+        is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
+        if is_fixed or not sweep.left:
+            return left
+        blocks = sweep.blocks if sweep.is_ranked else None
+        if blocks is not None and not blocks.may_grow:
+            return sweep.left
+        past = sweep.past
+        spent = sum(
+            each.status.is_final and each.not_run is None
+            for each in (*past.screen.values(), *past.confirm.values())
+        )
+        has_run = sweep.arms.evidence is not None
+        return max(sweep.left, plan.budget - spent + has_run)
+
+    def _rounds(self, sweep: SweepDecision, history: History) -> int:
+        """Return how many of the trials that are left follow one another; others run beside."""
+        layout, slots = self.layout, len(self.cells)
+        loads = Counter(each.cell_digest for each in sweep.due)
+        longest, later = max(loads.values(), default=0), sweep.later
+        if not later:
+            return longest
+        if isinstance(layout, Refusal) or any(each.block for each in sweep.due):
+            return longest + math.ceil(later / slots)
+        begun = {each.stage for each in (*sweep.due, *(each.trial for each in history))}
+        runs = derived_runs([rule for rule in self.rules if rule.wave not in begun])
+        runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
+        of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
+        return longest + rounds_of_screen(runs, layout, slots) + of_blocks
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks, the same in the run that measures and in every later.
@@ -188,37 +203,36 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         confirmation are taken when everything is over.
         """
         if question.about is Ask.PROVEN:
-            whole = self.whole()
-            return best(whole.conclude(history), whole.arms(history))
+            return best(self._whole.decide(history))
         if self._lacks(history, question):
             return NOT_YET
+        decision = self.decide(history)
         match question.about:
             case Ask.REFERENCE if self.rotated(history).look is not None:
-                found = told(self.conclude(history).reference)
+                found = told(decision.conclusion.reference)
             case Ask.REFERENCE:
                 wave = self._reference_wave(history)
                 found = told(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
                 found = told(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
-                filled = self.slots_of(history).get(question.name)
-                found = named(filled.id if filled else "", self.arms(history))
+                filled = self.swept(history).arms.slots.get(question.name)
+                found = named(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
-                arms = self.arms(history)
-                entered = self.conclude(history).tuning.finalists
+                entered = decision.conclusion.tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
                 pair = {NO_ENV_ID} if self.pair == "on" else set()
-                own = [each.id for each in arms if each.id in {*entered} - pair][question.number :]
-                found = named(own[0] if own else "", arms)
+                own = [each.id for each in decision.arms if each.id in {*entered} - pair]
+                found = named("".join(own[question.number : question.number + 1]), decision.arms)
             case Ask.BEST:
-                found = best(self.conclude(history), self.arms(history))
+                found = best(decision)
             case _:
-                found = told(self.conclude(history).verdict(question.name))
+                found = told(decision.conclusion.verdict(question.name))
         return found
 
     def _lacks(self, history: History, question: Question) -> bool:
         """Whether trials are still to come that the answer rests on."""
-        pending = self.decided(history).due
+        pending = self.swept(history).due
         if question.about is Ask.REFERENCE:
             if self.rotated(history).look is not None:
                 return False
@@ -235,7 +249,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
         A small wave has one of its own. "" while an evidence run, or results, have to open it.
         """
-        waves = self.decided(history).arms
+        waves = self.swept(history).arms
         found = [queue.wave for queue in waves.selected]
         if not found:
             return "" if waves.opens else waves.queues[0].wave
@@ -245,7 +259,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict from what was measured once, up to the end of a wave or of all."""
-        until = self.conclude(self._until(history, wave)).verdict(arm)
+        until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
         # the line of the screen goes through all waves: a later one moves what a report says, and
         # so do second runs
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
@@ -266,64 +280,19 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         del history
         return {}
 
-    def waiting(self, decision: SweepDecision) -> tuple[Trial, ...]:
-        """Return the trials of declared profiles whose wave is behind one that is still open."""
-        arms = decision.arms
-        own = {each.id for each in self.profiles} & arms.candidates
-        return tuple(
-            trial
-            for queue in arms.queues[len(arms.plannable) :]
-            if any(each.arm in own for each in queue.trials)
-            for trial in queue.trials
-            if (trial.is_baseline or trial.arm in own) and not decision.past.is_final(trial)
-        )
+    @cached_property
+    def _whole(self) -> TuningStudy:
+        return whole(self)
 
-    def at_most(self, history: History) -> int:
-        """Return how many trials may still come: what the budget has left, where blocks are added.
 
-        No block is added any more once every one is over and none was proposed.
-        """
-        decision = self.decided(history)
-        plan = decision.plan
-        is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
-        if is_fixed or not decision.left:
-            return self.left(history)
-        blocks = decision.blocks if decision.is_ranked else None
-        if blocks is not None and not blocks.may_grow:
-            return decision.left
-        past = decision.past
-        spent = sum(
-            each.status.is_final and each.not_run is None
-            for each in (*past.screen.values(), *past.confirm.values())
-        )
-        has_run = decision.arms.evidence is not None
-        return max(decision.left, plan.budget - spent + has_run)
-
-    def why_more(self, history: History) -> Message | None:
-        """Return which spare block is planned, and for which profiles."""
-        decision = self.decided(history)
-        blocks = decision.blocks if self.confirm and decision.is_ranked else None
-        return blocks.added if blocks is not None else None
-
-    def work(self, history: History) -> JobWork | None:
-        """Return what the trials to come have to do, where rotations are among them."""
-        jobs, turned = self._left(history)
-        plan = self.decided(history).plan
-        return work(plan, self.propose(history), jobs, turned) if turned else None
-
-    def rounds(self, history: History) -> int:
-        """Return how many of the trials that are left follow one another; others run beside."""
-        if self.rotates:
-            return self.left(history)
-        layout, slots, decision = self.layout, len(self.cells), self.decided(history)
-        loads = Counter(each.cell_digest for each in decision.due)
-        longest, later = max(loads.values(), default=0), decision.later
-        if not later:
-            return longest
-        if isinstance(layout, Refusal) or any(each.block for each in decision.due):
-            return longest + math.ceil(later / slots)
-        begun = {each.stage for each in (*decision.due, *(each.trial for each in history))}
-        runs = derived_runs([rule for rule in self.rules if rule.wave not in begun])
-        runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
-        of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
-        return longest + rounds_of_screen(runs, layout, slots) + of_blocks
+def waiting(plan: TuningPlan, sweep: SweepDecision) -> tuple[Trial, ...]:
+    """Return the trials of declared profiles whose wave is behind one that is still open."""
+    arms = sweep.arms
+    own = {each.id for each in plan.profiles} & arms.candidates
+    return tuple(
+        trial
+        for queue in arms.queues[len(arms.plannable) :]
+        if any(each.arm in own for each in queue.trials)
+        for trial in queue.trials
+        if (trial.is_baseline or trial.arm in own) and not sweep.past.is_final(trial)
+    )

@@ -29,7 +29,6 @@ from pytest_xlatune.model.profile import (
     parse_flags,
 )
 from pytest_xlatune.model.record import Real, Record
-from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.model.trial import Trial
@@ -76,7 +75,7 @@ from pytest_xlatune.studies.trials import (
     wave_baselines,
     wave_order,
 )
-from pytest_xlatune.studies.verdicts import Losses, OneCell
+from pytest_xlatune.studies.verdicts import OneCell
 
 _ROTATION_OFF = "rotation is off"
 
@@ -161,7 +160,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             trial is a job.
     """
 
-    traits: ClassVar[Traits] = Traits(compares_settings=True, is_deployed=True, has_slots=True)
+    traits: ClassVar[Traits] = Traits(
+        compares_settings=True,
+        is_deployed=True,
+        has_slots=True,
+        whole={"selected": None, "confirm": True},
+        found=("sigma_prior", "rotation"),
+    )
     cell: Cell
     profiles: tuple[Profile, ...]
     stacks: tuple[Stacks, ...] = ()
@@ -495,11 +500,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The noise of a job, to plan with before anything is seen."""
         return JobNoise(known=self.sigma_prior)
 
-    @property
-    def losses(self) -> Losses:
-        """With what a trial's loss is compared."""
-        return Losses(tolerance=self.loss_tolerance, rule=self.policy.loss)
-
     @cached_property
     def orders(self) -> Orders:
         """Where the random orders come from."""
@@ -622,11 +622,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             declared=declared,
             slots=bool(self.slots),
         )
-
-    def is_sound(self, past: Past, arm: str) -> bool:
-        """Whether an arm ran wherever it was screened, and trained to the loss of the baseline."""
-        is_dropped = any(each.status is TrialStatus.DROPPED for each in past.screens_of(arm))
-        return not is_dropped and not self.losses.reason(past, arm)
 
 
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:

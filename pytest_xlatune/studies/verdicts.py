@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
+from pytest_xlatune.model.message import Message, first, say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
-    Conclusion,
-    LostRuns,
     Score,
     TrialResult,
     TrialStatus,
@@ -33,13 +29,10 @@ from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
-    VETO_P,
     NoComparison,
     ToldWinner,
     compare,
-    straggler_p,
 )
-from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
@@ -47,39 +40,18 @@ from pytest_xlatune.studies import (
     Answer,
     Answered,
     Ask,
+    Decision,
     History,
-    LossRule,
     Question,
     Study,
 )
-from pytest_xlatune.studies.trials import Past, losses_of, median_loss, usable
+from pytest_xlatune.studies.trials import Past, usable
+from pytest_xlatune.studies.vetoes import HANGS, NOT_FINITE
 
 _CLASS = "{cls}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """With what the loss of a trial is compared: relative tolerance, and the study's policy."""
-
-    tolerance: float
-    rule: LossRule
-
-    def reason(self, past: Past, arm: str) -> Message | None:
-        """Return how an arm's loss differs from what it is compared with; None: it does not."""
-        is_of_reference = self.rule is LossRule.REFERENCE
-        own = (*past.screens_of(arm), *past.confirms_of(arm))
-        expected = past.reference_loss if is_of_reference else median_loss(own)
-        if self.rule is LossRule.NONE or expected is None:
-            return None
-        others, began = past.reference_losses if is_of_reference else ([], None)
-        return first(
-            different_loss(each, expected, tolerance=self.tolerance, others=others, first=began)
-            for each in losses_of(own)
-        )
-
-
 NO_SCORE = say("no score")
-NOT_FINITE = say("its score is not finite")
 NOT_YET_MEASURED = say("not measured yet")
 
 
@@ -88,11 +60,6 @@ def unmeasured(trials: Sequence[TrialResult]) -> Message:
     return say(
         "it could not be measured: {why}", why=first(each.reason for each in trials) or NOT_FINITE
     )
-
-
-_HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
-_SURVIVORS_P = 0.20
-_SURVIVORS_N = 3
 
 
 def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
@@ -110,8 +77,8 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     return replace(
         base,
         retries=sum(max(len(each.job_ids) - 1, 0) for each in own) + len(blamed),
-        hangs=sum(finding.cls in _HANGS for each in own for finding in each.findings)
-        + sum(each.cls in _HANGS for each in blamed),
+        hangs=sum(finding.cls in HANGS for each in own for finding in each.findings)
+        + sum(each.cls in HANGS for each in blamed),
     )
 
 
@@ -125,104 +92,6 @@ def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
     """Return the same with the figures of what has a score; the jobs are those of all runs."""
     base = begun(arm, trials)
     return replace(measured(base, [e for e in trials if usable(e)]), job_ids=base.job_ids)
-
-
-def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
-    """Return which of an arm's runs are over without a score; None where every one has it."""
-    over = [each for each in trials if each.status.is_final]
-    lost = [each for each in over if usable(each) is None]
-    if not lost:
-        return None
-    return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
-
-
-def _cause(result: TrialResult) -> Message:
-    """Return what a run was lost to, its class where it has one."""
-    if result.asking:
-        cls = result.asking[-1].cls
-        return say("hang") if cls in _HANGS else say(_CLASS, cls=cls)
-    why = result.reason or NOT_FINITE
-    if "cls" in why.values:
-        return say(_CLASS, cls=why.values["cls"])
-    return why
-
-
-def survivor_veto(
-    trials: Sequence[TrialResult], references: Sequence[TrialResult]
-) -> Message | None:
-    """Return why lost runs forbid to call an arm faster; None where they do not.
-
-    Those that ended may be the fast ones. They forbid it where less than three are left, or where
-    Fisher's exact test at 20 % says that the arm loses more runs than the reference beside it.
-    """
-    # a +4 % profile that hung in half of its runs was FASTER in 205 of 300 sweeps, and losing its
-    # slow runs alone made one FASTER that gains nothing
-    own, beside = lost_runs(trials), lost_runs(references)
-    if own is None:
-        return None
-    over = sum(each.status.is_final for each in references)
-    p = straggler_p(own.lost, own.runs, beside.lost if beside else 0, over)
-    left = own.runs - own.lost
-    if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
-        return None
-    return coded(
-        MessageCode.SURVIVORS,
-        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
-        "the fast ones",
-        runs=own.told,
-        baselines_lost=beside.lost if beside else 0,
-        baselines=over,
-    )
-
-
-def straggler_veto(
-    comparison: Comparison,
-    trials: Sequence[TrialResult],
-    baselines: Sequence[TrialResult],
-    *,
-    spare: float,
-    level: float = VETO_P,
-) -> Message | None:
-    """Return why slow steps that the score leaves out forbid a claim; None where they do not.
-
-    They do where there are significantly more than in the baselines, unless what they cost in
-    tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
-    """
-    slow, steps = _stragglers(trials)
-    base_slow, base_steps = _stragglers(baselines)
-    p = straggler_p(slow, steps, base_slow, base_steps)
-    cost, base_cost = _straggler_cost(trials), _straggler_cost(baselines)
-    extra = math.inf if cost is None or base_cost is None else cost - base_cost
-    if p >= level or spare > extra:
-        return None
-    is_known = math.isfinite(extra)
-    return say(
-        "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} "
-        "of the baselines (p = {p:.3f}); with them the change is {change:percent}",
-        slow=slow,
-        steps=steps,
-        baselines_slow=base_slow,
-        baselines_steps=base_steps,
-        p=p,
-        change=relative(comparison.estimate - extra) if is_known else say("unknown"),
-    )
-
-
-def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
-    """Return the mean log loss of the whole window against the score; None where unknown."""
-    costs = [
-        score.value - math.log(score.window_tgs) if score.window_tgs else None
-        for each in trials
-        if each.rotation is None and (score := usable(each))
-    ]
-    known = [cost for cost in costs if cost is not None]
-    return fmean(known) if known and len(known) == len(costs) else None
-
-
-def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
-    jobs = (each for each in trials if each.rotation is None)  # no step of a turn is left out
-    scores = [score for each in jobs if (score := usable(each))]
-    return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
 
 
 def values_of(results: Sequence[TrialResult]) -> list[float]:
@@ -393,10 +262,10 @@ def told(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
     return Answer(state=Answered.YES, verdict=verdict)
 
 
-def best(conclusion: Conclusion, arms: Sequence[Arm]) -> Answer:
+def best(decision: Decision) -> Answer:
     """Return the arm that is recommended as an answer; YES without an arm: none is."""
-    found = conclusion.winner
-    return named(found.arm if found else "", arms)
+    found = decision.conclusion.winner
+    return named(found.arm if found else "", decision.arms)
 
 
 def named(arm: str, arms: Sequence[Arm]) -> Answer:
@@ -420,28 +289,18 @@ class OneCell(Study, frozen=True, kw_only=True):
         """The cell as deployed."""
         return BASELINE_ID
 
-    @property
-    def _compared(self) -> tuple[Profile, ...]:
-        """The profiles that are compared with the cell as deployed."""
-        return ()
-
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the cell as deployed, then the others."""
-        del history
-        return tuple(deployed(self.cell, each) for each in (BASELINE, *self._compared))
-
     def answer(self, history: History, question: Question) -> Answer:
         """Return what a waiting test asks: all verdicts come at once, with the last trial.
 
         A gate fails on a candidate that was measured and is not valid, such as one of another loss.
         """
-        if question.about is not Ask.PROVEN and self.propose(history):
+        decision = self.decide(history)
+        if question.about is not Ask.PROVEN and decision.due:
             return NOT_YET
         if question.about in (Ask.SLOT, Ask.RANKED):
             return Answer(state=Answered.YES)
-        conclusion = self.conclude(history)
         if question.about in (Ask.BEST, Ask.PROVEN):
-            return best(conclusion, self.arms(history))
+            return best(decision)
         arm = self.reference if question.about is Ask.REFERENCE else question.name
         is_gate = self.traits.aim is Aim.GATES
-        return told(conclusion.verdict(arm), fails_told=is_gate)
+        return told(decision.conclusion.verdict(arm), fails_told=is_gate)

@@ -60,6 +60,7 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning_plan import TuningPlan
+from pytest_xlatune.studies.vetoes import of_arm
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
 
@@ -525,7 +526,7 @@ class Waves:
             and math.isfinite(standing.estimate)
             and standing.estimate - level > LEAD * sigma * math.sqrt(standing.variance)
             and each.id not in repeats
-            and sweep.is_sound(past, each.id)
+            and of_arm(past, each.id, tolerance=sweep.loss_tolerance) is None
         ]
         return tuple(sorted(leaders, key=lambda each: -each.estimate))
 

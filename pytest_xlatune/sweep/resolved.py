@@ -93,7 +93,7 @@ class ResolvedSweep:
         if not self.commits:
             return self.cells
         codes = {cell.digest: cell.code for cell in self.study().cells}
-        first = {codes[each.cell_digest] for each in self.study().propose(())}
+        first = {codes[each.cell_digest] for each in self.study().decide(()).due}
         return tuple(each for each in self.cells if each.code in first)
 
     @property
@@ -156,7 +156,7 @@ class ResolvedSweep:
         self._refuse_no_change(study)
         own = {each.digest: each for each in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
-        for trial in study.ahead(()):
+        for trial in study.outlook(()).ahead:
             for cell in (own[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
 
@@ -169,7 +169,7 @@ class ResolvedSweep:
         if declared is None or study.traits.aim is not Aim.GATES or declared.stored:
             return
         by_digest = {each.digest: each for each in study.cells}
-        ahead = [each for each in reversed(study.ahead(())) if each.rotation is None]
+        ahead = [each for each in reversed(study.outlook(()).ahead) if each.rotation is None]
         trials = {each.arm: each for each in ahead}
         reference = trials.get(study.reference)
         if reference is None:

@@ -281,7 +281,7 @@ def judged(campaign: Campaign, tick: Tick, *, negative: str) -> tuple[tuple[Judg
     conclusion, aim = concluded(campaign, tick), campaign.study.traits.aim
     found: list[Judged] = []
     is_measured = False
-    for arm in campaign.study.arms(()):
+    for arm in campaign.study.decide(()).arms:
         if arm.id == campaign.study.reference and aim is Aim.GATES:
             continue
         try:

@@ -23,7 +23,7 @@ from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace, JobWork
-from pytest_xlatune.studies import Study
+from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -149,7 +149,8 @@ def cost_of(
     """Return what a study will still cost, given its results and the ledger of its cell."""
     site, protocol = resolved.sweep.site, resolved.cell.protocol
     runs_by, limits = site.runs_by, [protocol.deadline_s]
-    ran, load = _ran(entries, runs_by), study.work(tuple(history))
+    outlook = study.outlook(tuple(history))
+    ran, load = _ran(entries, runs_by), outlook.work
     took_s = [each.end_s - each.start_s for each in ran]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
@@ -161,15 +162,15 @@ def cost_of(
         )
         trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
     waits_s = [each.wait_s for each in ran if each.wait_s is not None]
-    left, slots = study.left(tuple(history)), len(resolved.slots) or 1
-    rounds = study.rounds(tuple(history)) if len(study.cells) > 1 and resolved.slots else 0
+    left, slots = outlook.left, len(resolved.slots) or 1
+    rounds = outlook.rounds if len(study.cells) > 1 and resolved.slots else 0
     if runs_by.names_nodes and not resolved.slots:
-        rounds = _waves_left(study, history, left)
+        rounds = _waves_left(study, outlook)
     return Cost(
         jobs=left,
         measured=sum(each.status.is_final and each.memory is None for each in history),
         nodes=study.traits.cell_nodes
-        or _nodes_of(study, history)
+        or _nodes_of(study, outlook)
         or len(resolved.cell.nodelist)
         or max(site.resources.nodes, 1),
         trial_s=trial_s,
@@ -177,7 +178,7 @@ def cost_of(
         queue_s=fmean(waits_s) if waits_s and runs_by.has_queue else None,
         rounds=rounds,
         slots=slots,
-        at_most=study.at_most(tuple(history)),
+        at_most=outlook.at_most,
         is_mixed=load is not None,
     )
 
@@ -253,19 +254,19 @@ def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
     return found
 
 
-def _nodes_of(study: Study, history: Sequence[TrialResult]) -> float:
+def _nodes_of(study: Study, outlook: Outlook) -> float:
     """Return the mean number of nodes of the trials that come next; 0 where they name none."""
     nodes = {each.digest: len(each.nodelist) for each in study.cells}
-    counts = [nodes.get(each.cell_digest, 0) for each in study.ahead(tuple(history))]
+    counts = [nodes.get(each.cell_digest, 0) for each in outlook.ahead]
     return sum(counts) / len(counts) if counts and all(counts) else 0
 
 
-def _waves_left(study: Study, history: Sequence[TrialResult], left: int) -> int:
+def _waves_left(study: Study, outlook: Outlook) -> int:
     """Return how many of the trials that are left follow one another; 0 where all do."""
     nodes = {each.digest: each.nodelist for each in study.cells}
-    ahead = [nodes.get(each.cell_digest, ()) for each in study.ahead(tuple(history))]
+    ahead = [nodes.get(each.cell_digest, ()) for each in outlook.ahead]
     waves = waves_in(ahead)
-    return math.ceil(left * waves / len(ahead)) if waves < len(ahead) else 0
+    return math.ceil(outlook.left * waves / len(ahead)) if waves < len(ahead) else 0
 
 
 def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from pytest_xlatune.report.lines import (
     tally,
     time_left,
 )
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
 from pytest_xlatune.tasks.running import Flights, Pace, Running
@@ -71,13 +71,13 @@ class Milestones:
 
     def begin(self, history: Sequence[TrialResult]) -> str:
         """Return the message that the session begins; "" where no trial is left to run."""
-        done, left = _done(history), self.study.left(history)
-        self._known = _confirmed(self.study.conclude(history))
-        self._is_past_half = done >= left
-        if not left:
+        done, decision = _done(history), self.study.decide(history)
+        outlook = self.study.outlook(history)
+        self._known = _confirmed(decision.conclusion)
+        self._is_past_half = done >= outlook.left
+        if not outlook.left:
             return ""
-        most = self.study.at_most(history)
-        to_run = _to_run(left, most)
+        to_run = _to_run(outlook)
         cell = self.study.cells[0]
         names = dict.fromkeys(name for each in self.study.cells for name in each.nodelist)
         nodes = ",".join(names) or "this machine, or the scheduler's choice"
@@ -86,7 +86,7 @@ class Milestones:
             [
                 f"{_TAG} kickoff: {cell.label}",
                 f"- {to_run} to run{reused}",
-                f"- Profiles: {len(profiles_in(self.study, history))} and the baseline",
+                f"- Profiles: {len(decision.profiles)} and the baseline",
                 f"- Nodelist: {nodes}",
             ]
         )
@@ -109,12 +109,12 @@ class Milestones:
             confirmed = (each for each in conclusion.verdicts if each.arm in news)
             said = [paragraph(each, reference=arm) for each in confirmed]
             messages.append("\n".join([f"{_TAG} {label}: confirmed", *said]))
-        done = _done(history)
-        total = done + self.study.left(history)
+        done, outlook = _done(history), self.study.outlook(history)
+        total = done + outlook.left
         if not self._is_past_half and 2 * done >= total:
             self._is_past_half = True
             left = f", {time_left(*left_s)} left" if left_s is not None else ""
-            most = done + self.study.at_most(history)
+            most = done + outlook.at_most
             of = counted(total, "trial") if most == total else f"{total} to {most} trials"
             head = f"{_TAG} half way: {label}: {done} of {of}{left}"
             lines = [head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)]
@@ -122,7 +122,8 @@ class Milestones:
         return tuple(messages)
 
 
-def _to_run(left: int, most: int) -> str:
+def _to_run(outlook: Outlook) -> str:
+    left, most = outlook.left, outlook.at_most
     return counted(left, "trial") if most == left else f"{left} to {most} trials"
 
 
@@ -234,8 +235,8 @@ class Feed:
     @property
     def is_idle(self) -> bool:
         """Whether all that the session asks was measured before it."""
-        told = ((each, history_of(self._state, each)) for each in self._studies.values())
-        is_over = not self._has_landed and not any(each.at_most(found) for each, found in told)
+        told = (each.outlook(history_of(self._state, each)) for each in self._studies.values())
+        is_over = not self._has_landed and not any(each.at_most for each in told)
         return bool(self._studies) and is_over
 
     def landed(self) -> Iterator[Landed]:
@@ -316,20 +317,20 @@ class Feed:
                 yield Landed(line=line, sweep=sweep)
         elif study is not None:
             history = history_of(self._state, study)
-            conclusion = study.conclude(history)
-            left_s = self._left_s(history, study)
+            decision, outlook = study.decide(history), study.outlook(history)
+            conclusion, left_s = decision.conclusion, self._left_s(outlook)
             line = live_line(
                 in_window((result,), conclusion.first_step)[0],
                 verdict=conclusion.verdict(result.trial.arm),
-                progress=self._progress(history, study),
-                place=study.place(result.trial),
+                progress=self._progress(history, outlook),
+                place=outlook.places.get(result.trial.id),
                 slot=_slot_of(study, result),
             )
             messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
             # a profile that needs no run has no job, so no trial has landed
             landed = result if result.not_run is None else None
             yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
-            added = study.why_more(history)
+            added = decision.added
             if added and added != self._added.get(study.name):
                 self._added[study.name] = added
                 yield Landed(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
@@ -337,8 +338,8 @@ class Feed:
     def _opening(self, opened: CampaignOpened, study: Study) -> Landed:
         """Name the cell once, and say how many trials follow."""
         history = history_of(self._state, study)
-        done, left = _done(history), study.left(history)
-        parts = [f"{_to_run(left, study.at_most(history))} to run"] if left else []
+        done, outlook = _done(history), study.outlook(history)
+        parts = [f"{_to_run(outlook)} to run"] if outlook.left else []
         if done:
             parts.append(
                 f"{counted(done, 'trial')} {'is' if done == 1 else 'are'} reused from the ledger"
@@ -386,7 +387,7 @@ class Feed:
         if study is None:
             return ""
         history = history_of(self._state, study)
-        progress = self._progress(history, study)
+        progress = self._progress(history, study.outlook(history))
         job = f"{first.trial.called} (job {first.job_id})"
         return hide_kept(f"{job} {first.words}{more} | {progress}")
 
@@ -397,22 +398,22 @@ class Feed:
             return "", ()
         order = sorted(self._running, key=lambda each: each.state is State.PENDING)
         told = (f"{each.trial.called} (job {each.job_id}) {each.words}" for each in order)
-        progress = self._progress(history_of(self._state, studies[-1]), studies[-1])
+        history = history_of(self._state, studies[-1])
+        progress = self._progress(history, studies[-1].outlook(history))
         return hide_kept(progress), tuple(hide_kept(plain(each)) for each in told)
 
-    def _progress(self, history: tuple[TrialResult, ...], study: Study) -> str:
-        ahead = study.ahead(history)
+    def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
         return standing(
             history,
-            left_s=self._left_s(history, study),
-            ahead=ahead,
-            left=(study.left(history), study.at_most(history)),
-            is_placed=any(map(study.place, (*(each.trial for each in history), *ahead))),
+            left_s=self._left_s(outlook),
+            ahead=outlook.ahead,
+            left=(outlook.left, outlook.at_most),
+            is_placed=bool(outlook.places),
         )
 
-    def _left_s(self, history: tuple[TrialResult, ...], study: Study) -> tuple[float, float] | None:
+    def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
         # a job that has landed since the last look runs no more
         flying = {each.job_id for each in self._state.in_flight()}
         running = [each for each in self._running if each.job_id in flying]
-        left = study.left(history), study.at_most(history)
+        left = outlook.left, outlook.at_most
         return self._pace.range_s(left, self._now(), running=running)

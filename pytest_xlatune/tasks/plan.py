@@ -41,7 +41,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.study_documents import compiled, plan
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -193,13 +193,12 @@ def plan_of(
     if study.policy.reads_evidence:
         recorded = state.evidence()
     alone = study.policy.compiled_stage
-    ahead = study.ahead(recorded)
-    trials = left = tuple(each for each in ahead if not alone or each.stage != alone)
-    outline = study.outline(recorded)
+    outlook = study.outlook(recorded)
+    trials = left = tuple(each for each in outlook.ahead if not alone or each.stage != alone)
     capacity = [
-        *map(sentence, outline),
+        *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
-        *hours_of_both(outline, entries, cell=resolved.cell),
+        *hours_of_both(outlook.lines, entries, cell=resolved.cell),
         *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),
@@ -219,7 +218,7 @@ def plan_of(
     sweep, cell = resolved.sweep, resolved.cell
     cells = {each.digest: each for each in study.cells}
     slots = tuple((name, compress(each.nodelist)) for name, each in cells.items())
-    now = {each.id for each in study.propose(recorded)}
+    now = {each.id for each in study.decide(recorded).due}
     document = plan(
         cell=cell,
         trials=left,
@@ -235,7 +234,7 @@ def plan_of(
         slots=slots if resolved.slots else (),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
-    bubble = bubbles(cell, profiles_in(study, ()), files=files)
+    bubble = bubbles(cell, study.decide(()).profiles, files=files)
     head, costs, *others = document.sections
     return dataclasses.replace(
         document,

@@ -71,7 +71,7 @@ from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.design import SWEEP_ALPHA
-from pytest_xlatune.studies import Aim, Study, profiles_in
+from pytest_xlatune.studies import Aim, Study, whole
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
@@ -104,14 +104,14 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
                 continue
             gate = study_of(opened.study, opened.declared)
             tag = gate.cells[0].config_tag
-            compared = [(each.id, each.settings_text) for each in profiles_in(gate, ())]
+            compared = [(each.id, each.settings_text) for each in gate.decide(()).profiles]
             if (
                 name != f"{sweep}-{tag}"
                 or not all(_is_variant(each, cell) for each in gate.cells)
                 or (winner.id, winner.settings_text) not in compared
             ):
                 continue
-            conclusion = gate.conclude(state.history(gate.name))
+            conclusion = gate.decide(state.history(gate.name)).conclusion
             verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
             if verdict is not None and conclusion.complete and found.get(tag, (0.0,))[0] <= at_s:
                 found[tag] = at_s, Elsewhere(config_tag=tag, sweep=name, verdict=verdict)
@@ -350,7 +350,7 @@ class Known:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles compared with the baseline, those of derived waves included."""
-        return profiles_in(self.study, self.with_evidence)
+        return self.study.decide(self.with_evidence).profiles
 
     @cached_property
     def with_evidence(self) -> tuple[TrialResult, ...]:
@@ -454,9 +454,9 @@ def read_known(path: Path) -> Known:
         study=study,
         state=state,
         history=history,
-        conclusion=study.conclude(
+        conclusion=study.decide(
             state.history(study.name, with_evidence=study.policy.reads_evidence)
-        ),
+        ).conclusion,
         remarks=remarks_of(entries),
         at_s=entries[-1].at_s,
         of=of,
@@ -485,7 +485,7 @@ def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened
         # a study of the cell itself has the document only where no other study ran
         asked = [each for each in opened if not kind_of(each.study).traits.about_cell]
         last = (asked or opened)[-1]
-        return last, study_of(last.study, last.declared).whole()
+        return last, whole(study_of(last.study, last.declared))
     except LedgerError as error:
         raise LedgerError(f"{path}: {error}") from None
 

@@ -47,7 +47,7 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
-from pytest_xlatune.studies import Study, profiles_in
+from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import found_by
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
@@ -362,7 +362,7 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
     best = known.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        found = profiles_in(resolved.tuning(), known.with_evidence)
+        found = resolved.tuning().decide(known.with_evidence).profiles
         derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
     ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
     return [derived.get(each, each) for each in ids]

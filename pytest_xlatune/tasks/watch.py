@@ -164,7 +164,8 @@ class _Cell:
             pace.note(entry)
         running = self._flights.look(known.state, pace.submitted_s)
         # what the last session asked for, which may be less than the whole study
-        left = known.study.left(known.history), known.study.at_most(known.history)
+        outlook = known.study.outlook(known.history)
+        left = outlook.left, outlook.at_most
         left_s = pace.range_s(left, now_s, running=running)
         at_s = max(read_now(self._folder).at_s, known.at_s)
         ranked = [each for each in known.conclusion.verdicts if not is_pending(each)]
@@ -182,7 +183,7 @@ class _Cell:
             progress=standing(
                 known.history,
                 left_s=left_s if is_alive else None,
-                ahead=known.study.ahead(known.history),
+                ahead=outlook.ahead,
                 left=left,
             ),
             events=tuple(

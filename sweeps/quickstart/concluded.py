@@ -120,7 +120,7 @@ def concluded(study: Study, run: CommittedRun) -> Conclusion:
     """
     left = {_place(each): each for each in run.results}
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for trial in trials:
             found = left.pop((trial.arm, trial.stage, trial.block, trial.position), None)
             if found is None:
@@ -128,7 +128,7 @@ def concluded(study: Study, run: CommittedRun) -> Conclusion:
             history.append(replace(found, trial=trial))
     if left:
         raise SystemExit(f"{len(left)} trials are planned no more: run the example again")
-    return study.conclude(history)
+    return study.decide(history).conclusion
 
 
 def _place(result: TrialResult) -> tuple[str, str, int, int]:

@@ -67,7 +67,7 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
     assert all(v.kind is not VerdictKind.FASTER for v in conclusion.verdicts)
     assert max(changes(conclusion)) < 0.005
     # what the same trials would say without epochs: they prevent just this
-    as_one = each.study.conclude([replace(result, epoch=0) for result in history])
+    as_one = each.study.decide([replace(result, epoch=0) for result in history]).conclusion
     assert max(changes(as_one)) > 0.05
 
 
@@ -75,7 +75,7 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
 def test_a_change_in_the_screen_parts_its_line(tmp_path: Path, change: int) -> None:
     each = swept(tmp_path, Machine(change, fails=False))
     ranked = [result for result in each.view().history if not result.trial.block]
-    screened = each.study.conclude(ranked)
+    screened = each.study.decide(ranked).conclusion
     assert max(changes(screened)) < 0.005
     assert {result.epoch for result in each.view().history} == {0, 1}
 

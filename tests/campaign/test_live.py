@@ -312,7 +312,7 @@ def test_counter_and_time_left_come_of_one_range_and_added_blocks_are_told(tmp_p
         each.turn()
         lines += [line for landed in feed.landed() if (line := landed.line)]
     history = each.view().history
-    fewest, most = study.left(()), study.at_most(())
+    fewest, most = study.outlook(()).left, study.outlook(()).at_most
     assert (most, len(history) > fewest) == (50, True), "the test wants blocks that are added"
     added = [line for line in lines if "is added: nothing is faster" in line]
     assert len(added) == len({trial.trial.block for trial in history}) - 1 - study.layout.blocks  # type: ignore[union-attr]

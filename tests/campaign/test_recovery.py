@@ -90,7 +90,7 @@ def test_playbook(
 ) -> None:
     decision = decide(outcome, cause, earlier=earlier)
     assert decision.next is expected
-    assert recovery.Decision.from_json(decision.to_json()) == decision
+    assert recovery.Ruling.from_json(decision.to_json()) == decision
     if expected is not Next.ACCEPT:
         assert decision.cls
         assert decision.cls in sentence(decision.why)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,19 @@ from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialStatus
-from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.studies import History, OnNodeFailure
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.studies import Decision, History, OnNodeFailure
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
 
 
 class Again(CellsStudy, frozen=True, kw_only=True):
-    """A study that never leaves out what is final, and proposes from a generator."""
+    """A study that never leaves out what is final."""
 
-    def propose(self, history: History) -> Iterator[Trial]:  # type: ignore[override]
-        return (each for each in super().propose(()))
+    def decide(self, history: History) -> Decision:
+        del history
+        return super().decide(())
 
 
 def test_a_study_that_never_ends_says_so_once_all_is_measured(tmp_path: Path) -> None:
@@ -241,9 +242,11 @@ class Strange(CellsStudy, frozen=True, kw_only=True):
 
     changed: dict[str, str]
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        first, *others = super().propose(history)
-        return (first, replace(first, position=7, **self.changed), *others)
+    def decide(self, history: History) -> Decision:
+        found = super().decide(history)
+        first, *others = found.due
+        due = (first, replace(first, position=7, **self.changed), *others)
+        return dataclasses.replace(found, due=due)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +268,6 @@ def test_a_trial_that_cannot_be_is_refused_before_anything_is_written(
     mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR), session="second")
     run(mended, cluster)
     assert {each.status for each in mended.view().history} == {TrialStatus.MEASURED}
-    assert {each.cell_digest for each in mended.study.arms(())} == {
+    assert {each.cell_digest for each in mended.study.decide(()).arms} == {
         each.trial.cell_digest for each in mended.view().history
     }

@@ -49,7 +49,7 @@ def attempts_of(executor: ScriptedExecutor, arm: str) -> int:
 def verdict(made: Campaign, arm: str) -> Verdict:
     view = made.view()
     assert not view.stopped
-    found = view.study.conclude(view.history).verdict(arm)
+    found = view.study.decide(view.history).conclusion.verdict(arm)
     assert found is not None
     return found
 

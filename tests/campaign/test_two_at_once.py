@@ -262,7 +262,7 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
         assert cluster.now_s - began_s < 9000, "the study does not end"
 
     assert not cluster.kills
-    trials = [trial.id for trial in study.propose(())]
+    trials = [trial.id for trial in study.decide(()).due]
     assert sorted(name for name, _ in cluster.submitted) == sorted(trials), "each once"
     for node in nodes:
         own = [name for name, used in cluster.submitted if node in used]

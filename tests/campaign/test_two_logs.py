@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import keep_secret
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import Decision, History
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
 LATE = "a-secret-of-a-later-profile"
@@ -48,12 +49,13 @@ def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
 class Later(CellsStudy, frozen=True, kw_only=True):
     """A study that asks for a profile with a secret once its first trial is over."""
 
-    def propose(self, history: object) -> tuple[Trial, ...]:
-        left = super().propose(history)  # type: ignore[arg-type]
-        if len(left) > 1:
-            return left
+    def decide(self, history: History) -> Decision:
+        found = super().decide(history)
+        if len(found.due) > 1:
+            return found
         late = profile("late", "--xla_late=1", env={"HF_TOKEN": LATE})
-        return tuple(replace(each, profile=late) for each in left)
+        due = tuple(replace(each, profile=late) for each in found.due)
+        return dataclasses.replace(found, due=due)
 
 
 def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
     assert isinstance(second.study, TuningStudy)
     run(second)
     assert len(executor.submitted) == before
-    slots = second.study.slots_of(second.view().history)
+    slots = second.study.swept(second.view().history).arms.slots
     assert [each.id for each in slots.values()] == ["fast", "idle", "late"]
     verdict = second.conclude().verdict("quick")
     assert verdict is not None

@@ -98,7 +98,7 @@ def cluster(effects: Effects, *, sigma: float = 0.003, seed: int = 0) -> Answer:
 
 def drive(of: Study, run: Answer, history: Sequence[TrialResult] = ()) -> list[TrialResult]:
     done = list(history)
-    while trials := of.propose(done):
+    while trials := of.decide(done).due:
         done += [run(trial) for trial in trials]
     return done
 

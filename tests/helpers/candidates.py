@@ -90,7 +90,7 @@ def run(
 ) -> list[TrialResult]:
     """Drive a study one trial at a time; what needs no run ends without a job."""
     answer, done = cluster(gains or {}), list[TrialResult]()
-    while trials := of.propose(done):
+    while trials := of.decide(done).due:
         trial = next((each for each in trials if each.profile.id in needless), trials[0])
         if not trial.protocol.is_scored:
             done.append(evidence(shares, pgle=pgle))
@@ -117,7 +117,7 @@ def without_run(trial: Trial) -> TrialResult:
 def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
     """Run a study in which the named profiles lead."""
     done: list[TrialResult] = []
-    while trials := sweep.propose(done):
+    while trials := sweep.decide(done).due:
         if not trials[0].protocol.is_scored:
             done.append(evidence())
             continue

@@ -13,7 +13,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.studies import LossRule, OnNodeFailure, Policy
+from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import CELL, Script, ordinary
@@ -33,11 +33,11 @@ class CellsStudy(ToyStudy, frozen=True, kw_only=True):
 
     @property
     def policy(self) -> Policy:
-        return Policy(on_node_failure=self.on_node_failure, loss=LossRule.OWN_ARM)
+        return Policy(on_node_failure=self.on_node_failure)
 
     def trial(self, cell: Cell, number: int) -> Trial:
         """The trial of a cell in a round, from 0."""
-        every = (each for each in self.propose(()) if each.cell_digest == cell.digest)
+        every = (each for each in self.decide(()).due if each.cell_digest == cell.digest)
         return next(each for each in every if each.block == number + 1)
 
 

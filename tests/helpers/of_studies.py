@@ -41,9 +41,9 @@ def nodes(count: int = 12, name: str = "node{:03}") -> Subject:
     study = single.study_of(count, names=tuple(name.format(at + 1) for at in range(count)))
     slow = {name.format(3): -0.08, name.format(7): -0.03}
     speed, history = single.speeds(slow), list[TrialResult]()
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += [speed(each, len(history)) for each in trials]
-    return subject(study, history, study.conclude(history))
+    return subject(study, history, study.decide(history).conclusion)
 
 
 def network(count: int = 8) -> Subject:
@@ -55,9 +55,9 @@ def network(count: int = 8) -> Subject:
         loss = -0.06 if "node004" in nodes else 0.0
         return 7.5 + loss + pairs.NOISE[number % len(pairs.NOISE)]
 
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += [pairs.scored(each, speed(each)) for each in trials]
-    return subject(study, history, study.conclude(history))
+    return subject(study, history, study.decide(history).conclusion)
 
 
 def commit(count: int = 17, first: int = 7) -> Subject:

@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Ve
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Table, columns, section
-from pytest_xlatune.studies import Asked, DeclaredStudy, History, LossRule, OnNodeFailure, Policy
+from pytest_xlatune.studies import Asked, DeclaredStudy, History, OnNodeFailure, Policy
 from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells
 from pytest_xlatune.studies.verdicts import so_far, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
@@ -55,13 +55,14 @@ class ToyStudy(RankedCells["ToyWalk"], frozen=True, kw_only=True):
 
     @property
     def policy(self) -> Policy:
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, loss=LossRule.OWN_ARM)
+        return Policy(on_node_failure=OnNodeFailure.VERDICT)
 
     @property
     def ids(self) -> Sequence[str]:
         return [cell.config_tag for cell in self.cells]
 
-    def outline(self, history: History) -> tuple[Message, ...]:
+    @property
+    def outline(self) -> tuple[Message, ...]:
         return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
 
     def begin(self, history: History) -> ToyWalk:

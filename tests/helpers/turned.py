@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.trial import ROTATION, Arm, Rotation, Trial
 from pytest_xlatune.stats.rounds import draw_turns
-from pytest_xlatune.studies import NEVER, Answer, History, Question, Study
+from pytest_xlatune.studies import NEVER, Answer, Decision, History, Outlook, Question, Study
 
 COPY = f"{BASELINE_ID}~2"
 
@@ -75,16 +75,17 @@ class RotationsStudy(Study, frozen=True, kw_only=True):
             rotation_trial(self.cell, spec, number=at) for at, spec in enumerate(self.specs, 1)
         )
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        del history
-        return (Arm(id=ROTATION, cell_digest=self.cell.digest, profile=BASELINE),)
-
-    def propose(self, history: History) -> tuple[Trial, ...]:
+    def decide(self, history: History) -> Decision:
         over = {each.trial.id for each in history if each.status.is_final}
-        return tuple(each for each in self.trials if each.id not in over)
+        due = tuple(each for each in self.trials if each.id not in over)
+        return Decision(
+            due=due,
+            arms=(Arm(id=ROTATION, cell_digest=self.cell.digest, profile=BASELINE),),
+            concluded=lambda: Conclusion(verdicts=(), complete=not due),
+        )
 
-    def conclude(self, history: History) -> Conclusion:
-        return Conclusion(verdicts=(), complete=not self.propose(history))
+    def outlook(self, history: History) -> Outlook:
+        return Outlook.of(self.decide(history).due, lines=())
 
     def answer(self, history: History, question: Question) -> Answer:
         del history, question

@@ -180,7 +180,7 @@ def test_the_sweep_of_the_documentation_is_one() -> None:
     exec(compile(block, "docs/how-to/maxtext.md", "exec"), names)
     resolved = names["SWEEP"].resolve()
     resolved.check()
-    (trial,) = [each for each in resolved.study().propose(()) if not each.is_baseline]
+    (trial,) = [each for each in resolved.study().decide(()).due if not each.is_baseline]
     argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
     shown = shlex.join(("submit.sh", *argv[argv.index("--") + 1 :]))
     digest = trial.id.rpartition("-")[2]

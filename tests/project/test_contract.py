@@ -117,8 +117,7 @@ def bypasses(
 def test_the_contract_is_what_the_design_says() -> None:
     assert {
         *("traits", "name", "cells", "reference", "policy", "seed", "to_json"),
-        *("arms", "propose", "conclude", "answer", "outline", "whole", "as_begun"),
-        *("left", "at_most", "why_more", "ahead", "rounds", "place", "work"),
+        *("decide", "outlook", "answer"),
     } == CONTRACT
 
 
@@ -230,7 +229,7 @@ def test_what_bypasses_the_contract_is_seen(text: str, said: str) -> None:
 
 
 def test_what_keeps_the_contract_is_not() -> None:
-    text = "found = study.conclude(history), campaign.study.policy.loss, trial.study == study.name"
+    text = "found = study.decide(history), campaign.study.policy.derives, trial.study == study.name"
     assert [*faults(ast.parse(text))] == []
 
 

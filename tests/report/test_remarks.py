@@ -43,7 +43,7 @@ class Tried(Measuring):
 
     def first(self, tell: Tell, *, job: str) -> Trial:
         """Submit the next trial, and tell what became of it."""
-        trial = self.study.propose(tuple(self.history))[0]
+        trial = self.study.decide(tuple(self.history)).due[0]
         self.attempt(trial, 1, tell, job=job)
         return trial
 

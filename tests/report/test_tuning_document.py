@@ -108,7 +108,7 @@ class Measuring:
 
     def run(self, *, at_most: int = 1000) -> None:
         for _ in range(at_most):
-            pending = self.study.propose(tuple(self.history))
+            pending = self.study.decide(tuple(self.history)).due
             if not pending:
                 return
             result = self._result(pending[0])

@@ -25,7 +25,7 @@ def subject() -> Subject:
     sweep = mixed()
     done = drive(sweep, Machine(EFFECTS, deployed={"p5": 0.0}, sigma=0.002))
     return Subject(
-        conclusion=sweep.conclude(done),
+        conclusion=sweep.decide(done).conclusion,
         cells=(CELL,),
         profiles=sweep.profiles,
         history=tuple(done),
@@ -50,7 +50,7 @@ def test_a_sweep_of_jobs_has_no_word_of_rotations() -> None:
     sweep = mixed(rotation=None)
     done = drive(sweep, Machine(EFFECTS))
     found = Subject(
-        conclusion=sweep.conclude(done),
+        conclusion=sweep.decide(done).conclusion,
         cells=(CELL,),
         profiles=sweep.profiles,
         history=tuple(done),

@@ -105,10 +105,10 @@ def world(*, ceiling: float = math.inf, best: float = math.inf, fall: float = 0.
 
 def drive(study: BatchStudy, run: Run) -> tuple[Conclusion, list[TrialResult]]:
     history: list[TrialResult] = []
-    while trials := study.propose(history):
-        assert study.left(history) >= 1
+    while trials := study.decide(history).due:
+        assert study.outlook(history).left >= 1
         history += [run(each, at) for at, each in enumerate(trials)]
-    return study.conclude(history), history
+    return study.decide(history).conclusion, history
 
 
 def record(conclusion: Conclusion) -> BatchRecord:
@@ -346,14 +346,16 @@ def test_single_runs_give_a_first_answer_that_blocks_then_decide() -> None:
     _, history = drive(study, world(ceiling=21, best=12))
     probes = [each for each in history if not each.trial.block]
     assert len(probes) < 12
-    told = study.conclude(probes)
+    told = study.decide(probes).conclusion
     assert not told.complete
     (first, *_) = record(told).summary
     assert sentence(first).startswith("first answer, by single runs: per_device_batch_size=1")
     assert "decide" in sentence(first)
     assert not record(told).objection
-    assert not record(study.conclude(probes[:3])).summary
-    deltas = [each.delta for each in study.conclude(probes[:3]).verdicts if each.delta == 0]
+    assert not record(study.decide(probes[:3]).conclusion).summary
+    deltas = [
+        each.delta for each in study.decide(probes[:3]).conclusion.verdicts if each.delta == 0
+    ]
     assert not deltas, "the best so far is against nothing: +0.0 % so far"
 
 
@@ -375,10 +377,10 @@ def test_values_of_other_keys_are_cells_too() -> None:
     remat = study_of(key="remat_policy", sizes=("full", "minimal", "none"))
     assert [each.overrides["remat_policy"] for each in remat.cells] == ["full", "minimal", "none"]
     assert len({each.name for each in (length, fraction, remat)}) == 3
-    assert [each.id for each in remat.arms(())] == [
+    assert [each.id for each in remat.decide(()).arms] == [
         "remat-policy-full", "remat-policy-minimal", "remat-policy-none"
     ]  # fmt: skip
-    assert study_of(start=4).arms(()) == ()
+    assert study_of(start=4).decide(()).arms == ()
 
 
 def _by_name(speeds: Mapping[str, float], losses: Mapping[str, float] | None = None) -> Run:
@@ -465,14 +467,14 @@ def test_any_prefix_in_any_order_leads_to_the_same_end() -> None:
     study = study_of(start=8)
     concluded, history = drive(study, world(ceiling=21, best=12))
     for end in range(len(history)):
-        assert study.propose(history[:end]), end
-        assert not study.conclude(history[:end]).complete
-    assert study.conclude(list(reversed(history))) == concluded
+        assert study.decide(history[:end]).due, end
+        assert not study.decide(history[:end]).conclusion.complete
+    assert study.decide(list(reversed(history))).conclusion == concluded
     again = BatchStudy.from_json(study.to_json())
-    assert again.conclude(history) == concluded
+    assert again.decide(history).conclusion == concluded
     assert Conclusion.from_json(concluded.to_json()) == concluded
     running = replace(history[-1], status=TrialStatus.RUNNING, score=None)
-    assert [each.id for each in study.propose([*history[:-1], running])] == [running.trial.id]
+    assert [each.id for each in study.decide([*history[:-1], running]).due] == [running.trial.id]
 
 
 @settings(max_examples=tried(40), deadline=None)
@@ -484,7 +486,7 @@ def test_neither_the_order_of_arrival_nor_that_of_a_list_changes_a_verdict(
     listed = [2, 4, 6, 8, 12, 16, 24]
     concluded, history = drive(study_of(sizes=tuple(listed)), world(ceiling=ceiling, best=best))
     order.shuffle(history)
-    assert study_of(sizes=tuple(listed)).conclude(history) == concluded
+    assert study_of(sizes=tuple(listed)).decide(history).conclusion == concluded
     order.shuffle(listed)
     again, _ = drive(study_of(sizes=tuple(listed)), world(ceiling=ceiling, best=best))
     assert kinds(again) == kinds(concluded)
@@ -505,18 +507,18 @@ def test_it_ends_in_every_world_within_its_budget(
     steady = world(ceiling=ceiling)
     study = study_of(start=start, budget=budget)
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for each in trials:
             cls = failures.get(len(history))
             dropped = TrialStatus.DROPPED if len(history) % 2 else TrialStatus.UNMEASURED
             history.append(lost(each, cls, status=dropped) if cls is not None else steady(each, 0))
         assert len(history) <= budget
-    concluded = study.conclude(history)
+    concluded = study.decide(history).conclusion
     assert concluded.complete
     shuffled = list(history)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert study.conclude(shuffled) == concluded
-    assert study.propose(shuffled) == ()
+    assert study.decide(shuffled).conclusion == concluded
+    assert study.decide(shuffled).due == ()
     if record(concluded).value:
         assert float(record(concluded).value) in sizes(history)
     assert len(kinds(concluded)) == len(concluded.verdicts)
@@ -702,7 +704,7 @@ def test_a_compiler_is_asked_of_what_changes_the_program_s_memory_alone(
     asked = dataclasses.replace(rates.asked_of(CELL, 40), asks_compiler=True)
     study = BatchSize(**said).study(asked)  # type: ignore[arg-type]
     assert study.policy.compiled_stage == ""
-    assert all(each.stage != "compiled" for each in study.propose(()))
+    assert all(each.stage != "compiled" for each in study.decide(()).due)
     assert study_of(start=8).policy.compiled_stage == "", "and only where the sweep asks for it"
 
 
@@ -770,7 +772,7 @@ def test_a_second_key_is_a_list_of_cells(c: float, best: str, *, asks: bool) -> 
     probes = [each for each in jobs if not each.trial.block]
     assert len(probes) == len(unfit) + 6, "each cell that fits, once"
     assert Conclusion.from_json(concluded.to_json()) == concluded
-    assert BatchStudy.from_json(study.to_json()).conclude(history) == concluded
+    assert BatchStudy.from_json(study.to_json()).decide(history).conclusion == concluded
 
 
 def test_pairs_of_the_same_batch_and_length_must_have_the_same_loss() -> None:
@@ -812,16 +814,16 @@ def test_pairs_end_in_every_world_within_the_budget(
     steady = paired(study, gains=gains, beside=beside)
     history: list[TrialResult] = []
     jobs = 0
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for each in trials:
             is_job = each.stage != "compiled"
             cls = failures.get(jobs) if is_job else None
             history.append(lost(each, cls) if cls is not None else steady(each, 0))
             jobs += is_job
         assert jobs <= budget
-    concluded = study.conclude(list(reversed(history)))
+    concluded = study.decide(list(reversed(history))).conclusion
     assert concluded.complete
-    assert concluded == study.conclude(history)
+    assert concluded == study.decide(history).conclusion
     found = record(concluded)
     if found.value:
         assert found.value in found.same

@@ -37,7 +37,7 @@ def result(trial: Trial, value: float, *, start_s: float) -> TrialResult:
 def steps_of(study: CalibrationStudy) -> Iterator[tuple[Trial, ...]]:
     """What is proposed at a time, each step measured before the next."""
     history: list[TrialResult] = []
-    while step := study.propose(history):
+    while step := study.decide(history).due:
         yield step
         history += [result(each, 0.0, start_s=0.0) for each in step]
 
@@ -54,14 +54,14 @@ def run(
     digests = [each.digest for each in study.cells]
     history: list[TrialResult] = []
     now_s = 1000.0
-    while step := study.propose(history):
+    while step := study.decide(history).due:
         for trial in step:
             value = random.normal(0, SIGMA)
             value += slots[digests.index(trial.cell_digest)] + busy * (len(step) > 1)
             history.append(result(trial, value, start_s=now_s))
         now_s += TOOK_S
-    assert study.conclude(history).complete
-    assert study.left(history) == study.rounds(history) == 0
+    assert study.decide(history).conclusion.complete
+    assert study.outlook(history).left == study.outlook(history).rounds == 0
     return found_by(study, history)
 
 
@@ -71,13 +71,13 @@ def test_a_trial_runs_alone_or_beside_all_others() -> None:
     sizes = [len(step) for step in steps]
     assert set(sizes) == {1, 3}
     assert sizes.count(3) == 3
-    assert study.rounds(()) == len(steps) == 9
+    assert study.outlook(()).rounds == len(steps) == 9
     alone = [step[0].cell_digest for step in steps if len(step) == 1]
     assert {*alone} == {each.digest for each in study.cells}, "each slot once at least"
-    assert len({each.id for step in steps for each in step}) == sum(sizes) == study.left(())
+    assert len({each.id for step in steps for each in step}) == sum(sizes) == study.outlook(()).left
     many = tuple((f"n{at}",) for at in range(8))
     wide = CalibrationStudy(cell=replace(CELL, nodelist=many[0]), starts=3, slots=many)
-    alone = [each.cell_digest for each in wide.ahead(()) if each.stage == "alone"]
+    alone = [each.cell_digest for each in wide.outlook(()).ahead if each.stage == "alone"]
     assert {*alone} == {each.digest for each in wide.cells}
 
 
@@ -158,6 +158,6 @@ def test_slots_that_cannot_be_told_apart_say_nothing() -> None:
     assert slot_noise([trial(0, 0), trial(0, 20), trial(0, 40), trial(0, 60)], slots=2) is None
     assert slot_noise([trial(0, 0), trial(1, 20), trial(0, 40)], slots=2) is None
     study = CalibrationStudy(cell=CELL, starts=2, slots=SLOTS)
-    assert tuple(map(sentence, study.walked(()).told())) == (
+    assert tuple(map(sentence, found_by(study, ()).told)) == (
         "cannot tell what slots differ by: a slot has no score, or too few trials have",
     )

@@ -88,7 +88,7 @@ def test_a_job_score_is_close_to_the_job(pauses: float, close: float) -> None:
     study = simcluster.TuningStudy(cell=world.cell(), profiles=world.declared())
     errors = []
     for number in range(10):
-        for records in simcluster.Cluster(world, number).steps(study.propose([])):
+        for records in simcluster.Cluster(world, number).steps(study.decide([]).due):
             found = score(
                 records, protocol=study.cell.protocol, tokens_per_device_step=simcluster.TOKENS
             )

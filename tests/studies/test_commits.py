@@ -72,11 +72,11 @@ def lost(trial: Trial, cls: FailureClass, *, state: State = State.FAILED) -> Tri
 
 def run(study: CommitStudy, result: Run) -> tuple[list[TrialResult], Conclusion]:
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         for trial in trials:
             history.append(result(trial, len(history)))
         assert len(history) <= study.budget, "the budget is never exceeded"
-    return history, study.conclude(history)
+    return history, study.decide(history).conclusion
 
 
 def record(found: Conclusion) -> CommitsRecord:
@@ -105,7 +105,7 @@ def test_a_planted_commit_is_found_wherever_it_stands(first: int) -> None:
     assert verdict.kind is VerdictKind.SLOWER
     assert len(history) <= 8 + 8 + 8
     again = CommitStudy.from_json(study.to_json())
-    assert again.conclude(history) == found
+    assert again.decide(history).conclusion == found
 
 
 def test_a_gain_is_no_loss() -> None:

@@ -16,7 +16,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import Ask, Question, profiles_in
+from pytest_xlatune.studies import Ask, Question, whole
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.filling import falls_short
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -43,7 +43,7 @@ def study(**changes: Any) -> TuningStudy:
 def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]:
     """Drive a study one trial at a time, as a cluster does; `stop` before that wave."""
     done: list[TrialResult] = []
-    while trials := of.propose(done):
+    while trials := of.decide(done).due:
         if trials[0].stage == stop:
             break
         done.append(answer(trials[0]))
@@ -56,8 +56,8 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     groups = list(dict.fromkeys(each.trial.stage for each in done))
     assert groups[:3] == ["wave2", "wave3", "wave4"]
     # pairs and triples in turn; overlap-2 and overlap-4 are two values of one flag
-    assert list(sweep.slots_of(done).items())[:4] == [
-        (f"stack-{at}", next(each for each in profiles_in(sweep, done) if each.id == name))
+    assert list(sweep.swept(done).arms.slots.items())[:4] == [
+        (f"stack-{at}", next(each for each in sweep.decide(done).profiles if each.id == name))
         for at, name in enumerate(
             (
                 "overlap-2+ag-1g",
@@ -68,12 +68,12 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
             start=1,
         )
     ]
-    assert of_wave(done, "wave3") == {each.id for each in profiles_in(sweep, done)[10:14]}
-    best = sweep.slots_of(done)["stack-1"]
+    assert of_wave(done, "wave3") == {each.id for each in sweep.decide(done).profiles[10:14]}
+    best = sweep.swept(done).arms.slots["stack-1"]
     assert str(best.flags[0]) == f"--{LIMIT}=2"
     told = "stacked, for the screen showed overlap-2 +3.4 %, ag-1g +2.7 %"
     assert sentence(best.origin) == told
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert conclusion.complete
     # the best stack stands in the blocks with its best part, and this with its own
     assert conclusion.tuning.finalists[0] == "overlap-2+ag-1g+double"
@@ -84,12 +84,14 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
 def test_the_values_are_those_beside_the_leaders() -> None:
     sweep = study()
     done = run(sweep, cluster())
-    names = [each.id for name, each in sweep.slots_of(done).items() if name.startswith("around")]
+    names = [
+        each.id for name, each in sweep.swept(done).arms.slots.items() if name.startswith("around")
+    ]
     # of the stack that led: its first setting goes up, then the second up and down
     leader = "overlap-2+ag-1g+double"
     assert names[0].startswith(leader)
     for name in names:
-        found = next(each for each in profiles_in(sweep, done) if each.id == name)
+        found = next(each for each in sweep.decide(done).profiles if each.id == name)
         assert found.origin is not None
         assert (found.wave, found.origin.text) == (
             "wave4",
@@ -148,17 +150,17 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 
 def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     sweep, answer = study(), cluster()
-    queue = sweep.propose([])
+    queue = sweep.decide([]).due
     assert {trial.stage for trial in queue} == {"wave2"}
     done = [answer(trial) for trial in queue[:-1]]
-    assert sweep.propose(done) == queue[-1:]
-    assert not sweep.slots_of(done)
-    assert not sweep.conclude(done).complete
+    assert sweep.decide(done).due == queue[-1:]
+    assert not sweep.swept(done).arms.slots
+    assert not sweep.decide(done).conclusion.complete
     # what is left: a baseline, two waves with theirs, the blocks
     layout = sweep.layout
     assert isinstance(layout, Plan)
-    assert sweep.left(done) == 1 + (4 + 1) + (3 + 1) + layout.in_blocks
-    assert sweep.left([]) == layout.jobs
+    assert sweep.outlook(done).left == 1 + (4 + 1) + (3 + 1) + layout.in_blocks
+    assert sweep.outlook([]).left == layout.jobs
 
 
 def test_slots_count_as_profiles_in_the_budget() -> None:
@@ -175,17 +177,17 @@ def test_slots_count_as_profiles_in_the_budget() -> None:
 def test_where_nothing_leads_nothing_is_derived() -> None:
     sweep = study()
     done = run(sweep, cluster({}, sigma=0.0001))
-    assert not sweep.slots_of(done)
+    assert not sweep.swept(done).arms.slots
     assert {each.trial.stage for each in done if each.trial.is_screened} == {"wave2"}
-    assert sweep.conclude(done).complete
+    assert sweep.decide(done).conclusion.complete
 
 
 def test_a_single_leader_has_values_beside_it_and_no_stack() -> None:
     sweep = study()
     done = run(sweep, cluster({"overlap-4": 0.03}, sigma=0.0001))
-    assert list(sweep.slots_of(done)) == ["around-1"]
+    assert list(sweep.swept(done).arms.slots) == ["around-1"]
     # overlap-2 is declared: the value below is measured already
-    assert sweep.slots_of(done)["around-1"].id == "overlap-4.8"
+    assert sweep.swept(done).arms.slots["around-1"].id == "overlap-4.8"
 
 
 def test_what_was_dropped_or_trains_differently_leads_nothing() -> None:
@@ -225,25 +227,27 @@ def test_a_declared_stack_is_not_made_again() -> None:
 
 def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
     done = run(study(), cluster())
-    names = [each.id for each in profiles_in(study(), done)]
-    proposed = study().propose(done[:-3])
+    names = [each.id for each in study().decide(done).profiles]
+    proposed = study().decide(done[:-3]).due
     for seed in range(5):
         shuffled = random.Random(seed).sample(done, len(done))
-        assert [each.id for each in profiles_in(study(), shuffled + done[:4])] == names
-        assert study().conclude(shuffled) == study().conclude(done)
+        assert [each.id for each in study().decide(shuffled + done[:4]).profiles] == names
+        assert study().decide(shuffled).conclusion == study().decide(done).conclusion
     for cut in range(len(done)):
         again = TuningStudy.from_json(study().to_json())
         # each trial is what the study asks for next, in every process
-        assert again.propose(done[:cut])[0] == done[cut].trial
-    assert proposed == study().propose(done[:-3])
+        assert again.decide(done[:cut]).due[0] == done[cut].trial
+    assert proposed == study().decide(done[:-3]).due
 
 
 def test_later_trials_move_no_slot() -> None:
     sweep, answer = study(), cluster()
     done = run(sweep, answer)
     first = run(sweep, answer, stop="wave4")
-    slots = {name: each.id for name, each in sweep.slots_of(first).items() if "stack" in name}
-    assert {n: e.id for n, e in sweep.slots_of(done).items() if "stack" in n} == slots
+    slots = {
+        name: each.id for name, each in sweep.swept(first).arms.slots.items() if "stack" in name
+    }
+    assert {n: e.id for n, e in sweep.swept(done).arms.slots.items() if "stack" in n} == slots
 
 
 def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
@@ -252,12 +256,12 @@ def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
     stacks = of_wave(done, "wave3")
     # a new log reader scores one single differently: another favourite, the same stacks
     other = [measured(r.trial, 6.9) if r.trial.profile.id == "ag-1g" else r for r in done]
-    assert {e.id for n, e in sweep.slots_of(other).items() if "stack" in n} == stacks
+    assert {e.id for n, e in sweep.swept(other).arms.slots.items() if "stack" in n} == stacks
     # and a single that is declared later is screened first, the stacks as they are
     more = study(profiles=(*SINGLES, profile("late", "--xla_gpu_late=1")))
-    assert [t.profile.id for t in more.propose(done)] == ["late"]
-    assert {e.id for n, e in more.slots_of(done).items() if "stack" in n} == stacks
-    conclusion = more.conclude(done)
+    assert [t.profile.id for t in more.decide(done).due] == ["late"]
+    assert {e.id for n, e in more.swept(done).arms.slots.items() if "stack" in n} == stacks
+    conclusion = more.decide(done).conclusion
     assert {conclusion.verdict(each).kind for each in stacks} == {VerdictKind.SCREENED}  # type: ignore[union-attr]
 
 
@@ -267,13 +271,15 @@ def test_freed_slots_are_filled_by_the_same_rule() -> None:
         *run(sweep, answer, stop="wave3"),
         *(
             TrialResult(trial=trial, status=TrialStatus.PLANNED)
-            for trial in sweep.propose(run(sweep, answer, stop="wave3"))
+            for trial in sweep.decide(run(sweep, answer, stop="wave3")).due
             if trial.profile.id in {"overlap-2+ag-1g+double", BASELINE_ID}
         ),
     ]
-    assert "overlap-2+ag-1g+double" in {each.id for each in sweep.slots_of(planned).values()}
+    assert "overlap-2+ag-1g+double" in {
+        each.id for each in sweep.swept(planned).arms.slots.values()
+    }
     # half of the four: the others are chosen by what these show
-    assert len([each for each in sweep.slots_of(planned) if "stack" in each]) == 2
+    assert len([each for each in sweep.swept(planned).arms.slots if "stack" in each]) == 2
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
@@ -285,7 +291,7 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
     # after a session of wave 2 nothing of it is measured again
     singles = frozenset(each.id for each in SINGLES)
     before = run(study(selected=singles, confirm=False), answer)
-    assert {trial.stage for trial in alone.propose(before)} == {"wave3"}
+    assert {trial.stage for trial in alone.decide(before).due} == {"wave3"}
     # wave 4 reads wave 3, so all its slots come along
     later = run(study(selected=frozenset({"around-1"}), confirm=False), answer)
     assert len(of_wave(later, "wave3")) == 4
@@ -296,7 +302,7 @@ def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
     assert of_wave(run(some, cluster()), "wave3") == set()
     every = study(selected=frozenset(each.id for each in SINGLES))
-    assert every.whole() == study(), "it has no slots, and is not the whole"
+    assert whole(every) == study(), "it has no slots, and is not the whole"
 
 
 def test_a_derived_wave_holds_declared_profiles_too() -> None:
@@ -343,8 +349,9 @@ def test_old_ledgers_declare_no_rules() -> None:
     old = study(stacks=(), around=()).to_json()
     del old["stacks"], old["around"]
     assert TuningStudy.from_json(old) == study(stacks=(), around=())
-    assert replace(study(), stacks=(), around=()).propose([]) == TuningStudy.from_json(old).propose(
-        []
+    assert (
+        replace(study(), stacks=(), around=()).decide([]).due
+        == TuningStudy.from_json(old).decide([]).due
     )
 
 
@@ -355,7 +362,7 @@ def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:
     alone = replace(whole, selected=frozenset(each.id for each in late), confirm=False)
     done = run(alone, cluster())
     assert {each.trial.stage for each in done} == {"wave9"}
-    assert whole.left([]) - whole.left(done) == len(done)
+    assert whole.outlook([]).left - whole.outlook(done).left == len(done)
 
 
 def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of_the_report() -> (
@@ -365,7 +372,7 @@ def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of
     late = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
     whole = study(profiles=(*SINGLES, *late))
     done = run(whole, cluster())
-    report = whole.conclude(done)
+    report = whole.decide(done).conclusion
     differ = 0
     for each in (*SINGLES, *late):
         alone = replace(whole, selected=frozenset({each.id}), confirm=False)
@@ -419,7 +426,7 @@ def test_after_a_stack_that_falls_short_the_next_best_pairs_are_tried(slots: int
     assert not [
         each for each in made - {"ag-1g+double", "ag-1g+double+tree"} if "ag-1g+double" in each
     ]
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert conclusion.complete
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "ag-1g+tree"
@@ -431,19 +438,19 @@ def test_after_a_stack_that_falls_short_the_next_best_pairs_are_tried(slots: int
 def test_half_of_the_stacks_run_before_the_others_are_chosen() -> None:
     sweep, answer = study(), cluster(sigma=0.0001)
     done = run(sweep, answer, stop="wave3")
-    ahead = sweep.propose(done)
+    ahead = sweep.decide(done).due
     first = [each for each in ahead if not each.is_baseline]
     assert {each.stage for each in ahead} == {"wave3"}
     assert [each.arm for each in first] == sorted(
         ["overlap-2+ag-1g", "overlap-2+ag-1g+double"], key=[each.arm for each in first].index
     )
-    left = sweep.left(done)
+    left = sweep.outlook(done).left
     done += [answer(each) for each in ahead[:-1]]
-    assert sweep.propose(done) == ahead[-1:], "none is chosen before the first half is over"
+    assert sweep.decide(done).due == ahead[-1:], "none is chosen before the first half is over"
     done.append(answer(ahead[-1]))
-    second = sweep.propose(done)
+    second = sweep.decide(done).due
     assert len(second) == 2
-    assert sweep.left(done) == left - len(ahead)
+    assert sweep.outlook(done).left == left - len(ahead)
     # where the parts add up the order is that of their sums, as it was
     assert {each.arm for each in second} == {"overlap-2+double", "overlap-2+ag-1g+tree"}
 

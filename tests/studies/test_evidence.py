@@ -27,16 +27,16 @@ def ended(study: EvidenceStudy, status: TrialStatus, *, is_read: bool = True) ->
 @pytest.mark.parametrize("each", [BASELINE, ONE], ids=lambda each: each.id)
 def test_one_run_and_no_verdict(each: object) -> None:
     study = EvidenceStudy(cell=CELL, profile=each)  # type: ignore[arg-type]
-    (trial,) = study.propose(())
+    (trial,) = study.decide(()).due
     assert not trial.protocol.is_scored
-    assert study.left(()) == 1
+    assert study.outlook(()).left == 1
     for status in (TrialStatus.MEASURED, TrialStatus.DROPPED, TrialStatus.UNMEASURED):
         history = (ended(study, status),)
-        assert study.propose(history) == ()
-        assert study.conclude(history).complete
-        assert not study.conclude(history).verdicts
-    assert study.propose((ended(study, TrialStatus.RUNNING),)) == (trial,)
-    assert study.propose((ended(study, TrialStatus.MEASURED, is_read=False),)) == (trial,)
+        assert study.decide(history).due == ()
+        assert study.decide(history).conclusion.complete
+        assert not study.decide(history).conclusion.verdicts
+    assert study.decide((ended(study, TrialStatus.RUNNING),)).due == (trial,)
+    assert study.decide((ended(study, TrialStatus.MEASURED, is_read=False),)).due == (trial,)
 
 
 def test_the_study_is_named_by_what_the_profile_sets() -> None:
@@ -68,8 +68,8 @@ def test_no_tuning_study_takes_it_for_a_trial_of_its_own() -> None:
     study = TuningStudy(cell=CELL, profiles=(ONE,))
     foreign = [ended(EvidenceStudy(cell=CELL, profile=each), TrialStatus.MEASURED)
                for each in (BASELINE, ONE)]  # fmt: skip
-    assert study.propose(foreign) == study.propose(())
-    assert study.conclude(foreign).verdicts == study.conclude(()).verdicts
+    assert study.decide(foreign).due == study.decide(()).due
+    assert study.decide(foreign).conclusion.verdicts == study.decide(()).conclusion.verdicts
 
 
 STEPS = b"".join(

@@ -28,6 +28,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.claims import no_regression
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies import whole
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -59,11 +60,11 @@ def noisy(effect: float, *, sigma: float = 0.002, seed: int = 4) -> Tgs:
 
 
 def history(study: GateStudy, tgs: Tgs) -> list[TrialResult]:
-    return [result(trial, tgs(trial, at)) for at, trial in enumerate(study.propose([]))]
+    return [result(trial, tgs(trial, at)) for at, trial in enumerate(study.decide([]).due)]
 
 
 def concluded(study: GateStudy, tgs: Tgs) -> Conclusion:
-    return study.conclude(history(study, tgs))
+    return study.decide(history(study, tgs)).conclusion
 
 
 @pytest.mark.parametrize(
@@ -116,15 +117,15 @@ def test_a_change_at_the_margin_is_told_by_no_reasonable_number() -> None:
 def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
     every = history(STUDY, noisy(0.05))
     for count in range(len(every)):
-        conclusion = STUDY.conclude(every[:count])
+        conclusion = STUDY.decide(every[:count]).conclusion
         assert conclusion.verdicts[0].kind is VerdictKind.INCONCLUSIVE
         assert not conclusion.complete
-        assert STUDY.left(every[:count]) == len(every) - count
+        assert STUDY.outlook(every[:count]).left == len(every) - count
     for at, each in enumerate(every):
         gone = TrialResult(
             trial=each.trial, status=TrialStatus.UNMEASURED, reason=verbatim("node-fail")
         )
-        (verdict,) = STUDY.conclude([*every[:at], gone, *every[at + 1 :]]).verdicts
+        (verdict,) = STUDY.decide([*every[:at], gone, *every[at + 1 :]]).conclusion.verdicts
         assert verdict.kind is VerdictKind.INCONCLUSIVE
         assert "1 of 12 trials have no score (node-fail)" in sentence(verdict.reasons[0])
 
@@ -142,13 +143,13 @@ def test_a_gate_passes_only_on_enough_that_varies(
     every = [
         result(trial, 1000 * (1 if trial.is_baseline else 1 + effect)
                * (1 + sigma * random.uniform(-1, 1)))
-        for trial in STUDY.propose([])
+        for trial in STUDY.decide([]).due
     ]  # fmt: skip
     kept = [
         TrialResult(trial=each.trial, status=TrialStatus.UNMEASURED) if at in lost else each
         for at, each in enumerate(every)
     ]
-    (verdict,) = STUDY.conclude(kept).verdicts
+    (verdict,) = STUDY.decide(kept).conclusion.verdicts
     if verdict.kind in PASSES:
         assert not lost
         assert sigma > 1e-12
@@ -175,13 +176,13 @@ def test_the_rate_of_false_passes_is_one_in_twenty() -> None:
 def test_a_candidate_that_cannot_run_ends_its_trials_and_never_passes() -> None:
     other = profile("other", "--xla_other=1")
     study = replace(STUDY, profiles=(NEW, other))
-    first = next(trial for trial in study.propose([]) if trial.profile.id == "new")
+    first = next(trial for trial in study.decide([]).due if trial.profile.id == "new")
     dropped = TrialResult(trial=first, status=TrialStatus.DROPPED, reason=verbatim("oom-gpu"))
-    left = study.propose([dropped])
+    left = study.decide([dropped]).due
     assert {trial.profile.id for trial in left} == {BASELINE_ID, "other"}
     tgs = noisy(0.0)
     every = [dropped, *(result(trial, tgs(trial, 0)) for trial in left)]
-    conclusion = study.conclude(every)
+    conclusion = study.decide(every).conclusion
     verdict = conclusion.verdict("new")
     assert verdict is not None
     assert (verdict.kind, verdict.can_run, verdict.reasons) == (
@@ -194,9 +195,9 @@ def test_another_loss_is_no_pass_however_fast() -> None:
     tgs = noisy(0.05)
     every = [
         result(trial, tgs(trial, 0), loss=7.0 if trial.is_baseline else 9.0)
-        for trial in STUDY.propose([])
+        for trial in STUDY.decide([]).due
     ]
-    (verdict,) = STUDY.conclude(every).verdicts
+    (verdict,) = STUDY.decide(every).conclusion.verdicts
     assert verdict.kind is VerdictKind.INVALID
     assert "loss" in sentence(verdict.reasons[0])
 
@@ -205,9 +206,9 @@ def test_stragglers_that_the_score_hides_withhold_a_pass() -> None:
     tgs = noisy(0.0)
     every = [
         result(trial, tgs(trial, 0), stragglers=0 if trial.is_baseline else 3)
-        for trial in STUDY.propose([])
+        for trial in STUDY.decide([]).due
     ]
-    (verdict,) = STUDY.conclude(every).verdicts
+    (verdict,) = STUDY.decide(every).conclusion.verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert "straggle" in sentence(verdict.reasons[0])
 
@@ -225,12 +226,12 @@ def test_a_pass_is_withheld_only_where_many_slow_steps_may_use_up_the_margin(
 ) -> None:
     tgs, left = noisy(0.0, sigma=0.001), list(slow)
     every = []
-    for trial in STUDY.propose([]):
+    for trial in STUDY.decide([]).due:
         each = result(trial, tgs(trial, 0), stragglers=0 if trial.is_baseline else left.pop())
         assert each.score is not None
         window_tgs = math.exp(each.score.value) * (1 - cost * (each.score.stragglers > 0))
         every.append(replace(each, score=replace(each.score, window_tgs=window_tgs)))
-    (verdict,) = STUDY.conclude(every).verdicts
+    (verdict,) = STUDY.decide(every).conclusion.verdicts
     assert verdict.kind == kind
     assert any("straggle" in sentence(reason) for reason in verdict.reasons) is (
         kind == "INCONCLUSIVE"
@@ -242,7 +243,7 @@ def test_a_block_that_a_node_swap_cuts_compares_nothing_across_it() -> None:
         replace(each, epoch=0 if each.trial.is_baseline else 1)
         for each in history(STUDY, noisy(0.1))
     ]
-    (verdict,) = STUDY.conclude(every).verdicts
+    (verdict,) = STUDY.decide(every).conclusion.verdicts
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert sentence(verdict.reasons[0]).startswith("cannot tell: no block holds")
 
@@ -255,9 +256,9 @@ def test_the_scores_of_a_candidate_that_turned_out_unable_to_run_count_for_nothi
     oom = TrialResult(trial=last.trial, status=TrialStatus.DROPPED, reason=verbatim("oom-gpu"))
     mixed = [oom if each is last else each for each in every]
     without = [each for each in mixed if each is oom or each.trial.profile.id != "new"]
-    found = study.conclude(mixed)
-    assert found.verdict("other") == study.conclude(without).verdict("other")
-    assert found.noise.sigma == study.conclude(without).noise.sigma
+    found = study.decide(mixed).conclusion
+    assert found.verdict("other") == study.decide(without).conclusion.verdict("other")
+    assert found.noise.sigma == study.decide(without).conclusion.noise.sigma
 
 
 @pytest.mark.parametrize(
@@ -298,9 +299,9 @@ def test_another_key_candidate_or_layout_is_another_gate() -> None:
     ]
     assert len({each.name for each in (STUDY, *others)}) == 5
     every = history(STUDY, noisy(0.05))
-    assert not STUDY.propose(every)
+    assert not STUDY.decide(every).due
     for other in others:
-        assert other.propose(every) == other.propose([])
+        assert other.decide(every).due == other.decide([]).due
     reordered = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))
     assert reordered.name == STUDY.name, "the same trials answer to another margin"
 
@@ -310,7 +311,7 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     baselines = tuple(each for each in trials if each.trial.is_baseline)
     stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
     study = replace(STUDY, stored=stored)
-    assert all(not trial.is_baseline for trial in study.propose([]))
+    assert all(not trial.is_baseline for trial in study.decide([]).due)
     conclusion = concluded(study, noisy(0.0, seed=9))
     (verdict,) = conclusion.verdicts
     assert verdict.kind is VerdictKind.EQUIVALENT
@@ -321,8 +322,8 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     # other baselines make another gate; what they trained to is what a candidate is held against
     fewer = replace(study, stored=replace(stored, trials=baselines[1:]))
     assert len({each.name for each in (STUDY, study, fewer)}) == 3
-    other = [result(trial, 1000.0, loss=9.0) for trial in study.propose([])]
-    (verdict,) = study.conclude(other).verdicts
+    other = [result(trial, 1000.0, loss=9.0) for trial in study.decide([]).due]
+    (verdict,) = study.decide(other).conclusion.verdicts
     assert (verdict.kind, verdict.can_run) == ("INVALID", True)
     assert "its loss is 9, the baseline's 7" in sentence(verdict.reasons[0])
 
@@ -355,10 +356,10 @@ def test_a_stored_baseline_is_scored_in_the_window_of_the_candidates() -> None:
         return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=found, job_ids=("1",))
 
     beside = replace(STUDY, gate=replace(STUDY.gate, blocks=12))
-    baselines = tuple(warming(each) for each in beside.propose([]) if each.is_baseline)
+    baselines = tuple(warming(each) for each in beside.decide([]).due if each.is_baseline)
     stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
     study = replace(beside, stored=stored)
-    conclusion = study.conclude([warming(each) for each in study.propose([])])
+    conclusion = study.decide([warming(each) for each in study.decide([]).due]).conclusion
     assert conclusion.first_step == 7
     assert conclusion.baseline.step_s == pytest.approx(0.5, rel=0.002)
     (verdict,) = conclusion.verdicts
@@ -367,7 +368,7 @@ def test_a_stored_baseline_is_scored_in_the_window_of_the_candidates() -> None:
 
 
 def test_a_gate_may_cost_all_of_its_budget() -> None:
-    assert len(replace(STUDY, budget=12).propose([])) == 12
+    assert len(replace(STUDY, budget=12).decide([]).due) == 12
 
 
 @pytest.mark.parametrize(
@@ -393,14 +394,14 @@ def test_a_declared_study_is_read_back(
     study: GateStudy | CalibrationStudy | TuningStudy,
 ) -> None:
     assert study_of(study.name, study.to_json()) == study
-    assert study.whole() == study
+    assert whole(study) == study
     with pytest.raises(LedgerError, match="another version"):
         study_of("phase-of-the-moon", study.to_json())
 
 
 def test_a_calibration_measures_the_baseline_alone() -> None:
     study = CalibrationStudy(cell=CELL, jobs=12)
-    trials = study.propose([])
+    trials = study.decide([]).due
     assert len(trials) == 12
     assert all(trial.is_baseline and trial.is_screened for trial in trials)
     random = Random(5)
@@ -411,13 +412,13 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
         )
         for trial in trials
     ]
-    conclusion = study.conclude(every)
+    conclusion = study.decide(every).conclusion
     assert conclusion.noise.sigma == pytest.approx(0.006, rel=0.5)
     assert "36 jobs" in sentence(conclusion.notes[0])
     assert conclusion.complete
-    assert study.conclude(every[:3]).noise.sigma is None
+    assert study.decide(every[:3]).conclusion.noise.sigma is None
     # a sweep does not take them for its own baselines
     sweep = TuningStudy(cell=CELL, profiles=(NEW,))
-    assert sweep.propose(every) == sweep.propose([])
+    assert sweep.decide(every).due == sweep.decide([]).due
     with pytest.raises(ConfigError, match="4 are the least"):
         CalibrationStudy(cell=CELL, jobs=3)

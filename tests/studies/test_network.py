@@ -73,10 +73,10 @@ def speeds(
 
 def drive(study: NetworkStudy, run: Run) -> tuple[Conclusion, list[TrialResult]]:
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += [run(each, study.pair_of(each)) for each in trials]
     assert len({each.trial.id for each in history}) == len(history) <= study.budget
-    return study.conclude(history), history
+    return study.decide(history).conclusion, history
 
 
 def whole(concluded: Conclusion) -> str:
@@ -188,9 +188,9 @@ def test_a_node_that_cannot_communicate_ends_its_rounds(cls: FailureClass) -> No
 
     study = study_of(8)
     history: list[TrialResult] = []
-    while trials := study.propose(history):  # one by one, as they land
+    while trials := study.decide(history).due:  # one by one, as they land
         history.append(run(trials[0], study.pair_of(trials[0])))
-    concluded = study.conclude(history)
+    concluded = study.decide(history).conclusion
     failed = [each for each in history if each.score is None]
     assert len(failed) == 2, "two partners are enough"
     said = kinds(concluded)
@@ -336,7 +336,7 @@ def test_a_hundred_and_twenty_eight_nodes_in_racks_plan_at_once() -> None:
     racks = {f"r{at}": f"node[{16 * at + 1:03d}-{16 * at + 16:03d}]" for at in range(8)}
     study = study_of(128, racks=racks, budget=1200)
     assert study.all_pairs == 8 * 120 + 28
-    assert len(study.propose(())) == 4 * 64
+    assert len(study.decide(()).due) == 4 * 64
     assert study.most_jobs <= 1400
 
 
@@ -358,13 +358,13 @@ def test_any_prefix_of_the_results_leads_to_the_same_end() -> None:
     study = study_of(8)
     concluded, history = drive(study, speeds(links={("node002", "node004"): -0.1}))
     for end in range(len(history)):
-        proposed = study.propose(history[:end])
+        proposed = study.decide(history[:end]).due
         assert proposed, end
-        assert not study.conclude(history[:end]).complete
-        assert study.left(history[:end]) >= len(proposed)
-    assert study.conclude(list(reversed(history))) == concluded
+        assert not study.decide(history[:end]).conclusion.complete
+        assert study.outlook(history[:end]).left >= len(proposed)
+    assert study.decide(list(reversed(history))).conclusion == concluded
     again = NetworkStudy.from_json(study.to_json())
-    assert again.conclude(history) == concluded
+    assert again.decide(history).conclusion == concluded
     assert Conclusion.from_json(concluded.to_json()) == concluded
 
 
@@ -467,7 +467,7 @@ def test_a_test_waits_until_everything_is_over() -> None:
     assert found.verdict.kind == "SLOWER"
     assert study.answer(history, replace(asked, name=CONCLUSION)).state is Answered.YES
     assert study.answer(history, replace(asked, name="node9")).state is Answered.NEVER
-    assert [each.id for each in study.arms(())] == list(study.cell.nodelist)
+    assert [each.id for each in study.decide(()).arms] == list(study.cell.nodelist)
 
 
 def test_simulated_checks_keep_the_promised_rates() -> None:
@@ -485,14 +485,14 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
 def test_a_live_line_says_which_round_of_how_many() -> None:
     study = study_of(8)
     _, history = drive(study, speeds(links={("node002", "node003"): -0.10}))
-    places = list(dict.fromkeys(sentence(study.place(each.trial)) for each in history))
+    places = list(dict.fromkeys(sentence(study.place_of(each.trial)) for each in history))
     assert places[:2] == ["round 1 of about 7, 4 pairs", "round 2 of about 7, 4 pairs"]
     assert "slow pairs again, wave 1" in places
     assert places[-1] == "the slowest pair again, wave 8"
     landed = next(each for each in history if each.trial.block == 3)
-    so_far = study.conclude(history[:12]).verdict(landed.trial.arm)
+    so_far = study.decide(history[:12]).conclusion.verdict(landed.trial.arm)
     progress = standing(history[:12], left_s=(240.0, 240.0), is_placed=True)
-    line = live_line(landed, verdict=so_far, progress=progress, place=study.place(landed.trial))
+    line = live_line(landed, verdict=so_far, progress=progress, place=study.place_of(landed.trial))
     assert "TGS" in line
     assert line.endswith(" round 3 of about 7, 4 pairs | 12/12 runs, about 4 min left"), line
     assert "confirm" not in line

@@ -71,10 +71,10 @@ def speeds(effects: Mapping[str, float], *, loss: Mapping[str, float] | None = N
 def drive(study: NodeStudy, run: Run) -> tuple[Conclusion, list[TrialResult], list[int]]:
     history: list[TrialResult] = []
     waves: list[int] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         waves.append(len(trials))
         history += [run(each, at) for at, each in enumerate(trials)]
-    return study.conclude(history), history, waves
+    return study.decide(history).conclusion, history, waves
 
 
 def record(conclusion: Conclusion) -> NodesRecord:
@@ -366,13 +366,13 @@ def test_any_prefix_of_the_results_leads_to_the_same_end() -> None:
     study = study_of(8)
     concluded, history, _ = drive(study, speeds({"node002": -0.10}))
     for end in range(len(history)):
-        proposed = study.propose(history[:end])
+        proposed = study.decide(history[:end]).due
         assert proposed, end
-        assert not study.conclude(history[:end]).complete
-        assert study.left(history[:end]) >= len(proposed)
-    assert study.conclude(list(reversed(history))) == concluded
+        assert not study.decide(history[:end]).conclusion.complete
+        assert study.outlook(history[:end]).left >= len(proposed)
+    assert study.decide(list(reversed(history))).conclusion == concluded
     again = NodeStudy.from_json(study.to_json())
-    assert again.conclude(history) == concluded
+    assert again.decide(history).conclusion == concluded
     assert Conclusion.from_json(concluded.to_json()) == concluded
 
 
@@ -412,6 +412,6 @@ def test_simulated_checks_keep_the_promised_rates() -> None:
 def test_a_live_line_says_which_round_of_how_many() -> None:
     study = study_of(12)
     _, history, _ = drive(study, speeds({"node002": -0.10}))
-    places = list(dict.fromkeys(sentence(study.place(each.trial)) for each in history))
+    places = list(dict.fromkeys(sentence(study.place_of(each.trial)) for each in history))
     assert places[0] == "first run of 12 nodes"
     assert places[1:] == [f"round {at} of 4, suspects and controls" for at in range(1, 5)]

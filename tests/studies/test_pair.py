@@ -31,7 +31,7 @@ def in_blocks(history: list[TrialResult]) -> list[int]:
 def test_where_it_is_not_decided_the_document_says_what_it_would_cost() -> None:
     study = sweep(pair="off")
     history = drive(study, cluster({NO_ENV_ID: -0.05, "p3": 0.03}))
-    conclusion = study.conclude(history)
+    conclusion = study.decide(history).conclusion
     assert in_blocks(history) == []
     (said,) = (each for each in conclusion.notes if ASKED in sentence(each))
     decided = [each for each in history if each.trial.design and each.trial.design.look == 1]
@@ -52,10 +52,10 @@ def test_it_stands_in_every_block_and_has_a_verdict(effect: float, kinds: set[Ve
     study = sweep()
     assert isinstance(study.layout, Plan)
     assert study.layout.jobs <= 50
-    assert study.layout.jobs == study.left(())
+    assert study.layout.jobs == study.outlook(()).left
     history = drive(study, cluster({NO_ENV_ID: effect, "p3": 0.03}, sigma=0.003))
     assert len(history) <= 50
-    conclusion = study.conclude(history)
+    conclusion = study.decide(history).conclusion
     verdict = conclusion.verdict(NO_ENV_ID)
     assert verdict is not None
     assert verdict.kind in kinds
@@ -80,6 +80,9 @@ def test_switched_on_when_blocks_have_begun_it_changes_nothing() -> None:
     study = sweep(pair="off")
     history = drive(study, cluster({NO_ENV_ID: -0.05, "p3": 0.03}))
     later = replace(study, pair="on")
-    assert later.propose(history) == ()
+    assert later.decide(history).due == ()
     assert in_blocks(history) == []
-    assert any("for a sweep of its own" in sentence(each) for each in later.conclude(history).notes)
+    assert any(
+        "for a sweep of its own" in sentence(each)
+        for each in later.decide(history).conclusion.notes
+    )

@@ -25,6 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies import whole
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.examples import tried
 
@@ -59,7 +60,7 @@ def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -
 @cache
 def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[TrialResult, ...]:
     done: list[TrialResult] = []
-    while trials := study(seed=seed).propose(done):
+    while trials := study(seed=seed).decide(done).due:
         done += [run(trial, seed, truth, sigma) for trial in trials]
     return tuple(done)
 
@@ -100,7 +101,9 @@ def test_the_unit_does_not_matter(seed: int, truth: list[float], factor: float) 
 
     done = sweep(seed, tuple(truth))
     whole = study(seed=seed)
-    assert agree(whole.conclude(done), whole.conclude([scaled(each) for each in done]))
+    assert agree(
+        whole.decide(done).conclusion, whole.decide([scaled(each) for each in done]).conclusion
+    )
 
 
 @FEW
@@ -116,19 +119,21 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
 
     done = sweep(seed, tuple(truth))
     other = [rename(each) for each in done]
-    assert [of[v.arm].id for v in whole.conclude(done).verdicts] == [
-        v.arm for v in renamed.conclude(other).verdicts
+    assert [of[v.arm].id for v in whole.decide(done).conclusion.verdicts] == [
+        v.arm for v in renamed.decide(other).conclusion.verdicts
     ]
-    found = whole.conclude(done)
+    found = whole.decide(done).conclusion
     # notes:  ... : the interval of f, which was ...    f has no score    a tie: e and f are both
     named = re.compile(
         r"(?:^|(?<= of )|(?<=tie: )|(?<= and ))[a-f](?=,| and | are | has | reaches | gains |$)"
     )
     notes = [named.sub(lambda m: of[m[0]].id, each) for each in told(found.notes)]
-    assert agree(replace(found, notes=tuple(map(verbatim, notes))), renamed.conclude(other))
+    assert agree(
+        replace(found, notes=tuple(map(verbatim, notes))), renamed.decide(other).conclusion
+    )
     for cut in range(0, len(done), 7):
-        assert [of.get(t.profile.id, t.profile) for t in whole.propose(done[:cut])] == [
-            t.profile for t in renamed.propose(other[:cut])
+        assert [of.get(t.profile.id, t.profile) for t in whole.decide(done[:cut]).due] == [
+            t.profile for t in renamed.decide(other[:cut]).due
         ]
 
 
@@ -139,9 +144,9 @@ def test_order_and_repetition_do_not_matter(
 ) -> None:
     done = sweep(seed, tuple(truth))
     shuffled = data.draw(st.permutations([*done, *done[::3]]))
-    whole = study(seed=seed)
-    assert whole.conclude(shuffled) == whole.conclude(done)
-    assert whole.propose(shuffled) == whole.propose(done)
+    all_of_it = study(seed=seed)
+    assert all_of_it.decide(shuffled).conclusion == all_of_it.decide(done).conclusion
+    assert all_of_it.decide(shuffled).due == all_of_it.decide(done).due
 
 
 @FEW
@@ -151,7 +156,7 @@ def test_any_part_of_a_history_concludes(
 ) -> None:
     done = sweep(seed, tuple(truth))
     part = data.draw(st.lists(st.sampled_from(done), unique=True))
-    conclusion = study(seed=seed).conclude(part)
+    conclusion = study(seed=seed).decide(part).conclusion
     assert {v.arm for v in conclusion.verdicts} == set(NAMES)
     assert all(v.ci95 is None for v in conclusion.verdicts if v.kind is VerdictKind.SCREENED)
     assert all(v.kind is not VerdictKind.FASTER or v.n > 1 for v in conclusion.verdicts)
@@ -162,9 +167,9 @@ def test_any_part_of_a_history_concludes(
 def test_proposing_is_idempotent(seed: int, truth: list[float], cut: int) -> None:
     done = list(sweep(seed, tuple(truth))[:cut])
     whole = study(seed=seed)
-    trials = whole.propose(done)
+    trials = whole.decide(done).due
     planned = [TrialResult(trial=trial, status=TrialStatus.PLANNED) for trial in trials]
-    assert whole.propose([*done, *planned]) == trials
+    assert whole.decide([*done, *planned]).due == trials
     assert len({trial.id for trial in trials}) == len(trials)
     assert not {t.id for t in trials} & {r.trial.id for r in done}
 
@@ -172,22 +177,22 @@ def test_proposing_is_idempotent(seed: int, truth: list[float], cut: int) -> Non
 @FEW
 @given(seed=seeds, chosen=st.sets(st.sampled_from(NAMES)))
 def test_a_selection_is_a_filter(seed: int, chosen: set[str]) -> None:
-    everything = study(seed=seed).propose([])
-    some = study(seed=seed, selected=frozenset(chosen)).propose([])
+    everything = study(seed=seed).decide([]).due
+    some = study(seed=seed, selected=frozenset(chosen)).decide([]).due
     assert list(some) == [t for t in everything if t.is_baseline or t.profile.id in chosen]
 
 
 @FEW
 @given(seed=seeds, truth=effects, cut=st.integers(0, 30))
 def test_who_selects_all_asks_for_the_whole_sweep(seed: int, truth: list[float], cut: int) -> None:
-    done, whole = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
+    done, all_of_it = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
     every = study(seed=seed, selected=frozenset(NAMES))
-    assert every.whole() is every
-    assert every.propose(done) == whole.propose(done)
-    assert every.conclude(done) == whole.conclude(done)
+    assert whole(every) == whole(all_of_it) == all_of_it
+    assert every.decide(done).due == all_of_it.decide(done).due
+    assert every.decide(done).conclusion == all_of_it.decide(done).conclusion
     for other in ({"selected": frozenset(NAMES[1:])}, {"confirm": False}):
         part = study(seed=seed, **{"selected": frozenset(NAMES)} | other)
-        assert part.whole() == whole
+        assert whole(part) == all_of_it
 
 
 @FEW
@@ -223,7 +228,10 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
         level = mean[result.trial.profile.id]
         return replace(result, score=replace(score, value=level + factor * (score.value - level)))
 
-    before, after = whole.conclude(done), whole.conclude([noisier(each) for each in done])
+    before, after = (
+        whole.decide(done).conclusion,
+        whole.decide([noisier(each) for each in done]).conclusion,
+    )
     for one in before.verdicts:
         other = after.verdict(one.arm)
         assert other is not None

@@ -23,7 +23,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH, Language, Say
 from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remarks
-from pytest_xlatune.studies import Answered, Ask, Question, profiles_in
+from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
 from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -49,11 +49,11 @@ def run(
     study = TuningStudy(**values)
     sigma = 0.002
     done: list[TrialResult] = []
-    while trials := study.propose(done):
+    while trials := study.decide(done).due:
         trial: Trial = trials[0]
         value = 6.9 + gain_of(trial.profile, gains) + noise(trial, sigma, seed=study.seed or 0)
         done.append(measured(trial, value))
-    return study, done, study.conclude(done)
+    return study, done, study.decide(done).conclusion
 
 
 def recipe_of(conclusion: Conclusion) -> Recipe:
@@ -231,11 +231,11 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     shape = profile("m-16", "", overrides={"shape": "1"}, wave="wave5")
     gains = {"a": 0.03, "shape": 0.05}
     study, done, conclusion = run((A, *SPARE, shape), gains, crossed=(Crossed(slots=2),), budget=70)
-    assert study.slots_of(done)["crossed-1"].id == "a+m-16"
+    assert study.swept(done).arms.slots["crossed-1"].id == "a+m-16"
     assert recipe_of(conclusion).arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
     assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
-    assert [each.id for each in profiles_in(study, done)][-1] == "a+m-16"
+    assert [each.id for each in study.decide(done).profiles][-1] == "a+m-16"
 
 
 def test_a_lucky_baseline_hides_no_leader() -> None:
@@ -243,14 +243,14 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
     idle = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(12))
     study = TuningStudy(cell=CELL, profiles=(A, B, *idle), stacks=(Stacks(slots=2),), budget=60)
     done: list[TrialResult] = []
-    while trials := study.propose(done):
+    while trials := study.decide(done).due:
         if trials[0].stage != "wave2":
             break
         for trial in trials:
             luck = 0.012 if trial.is_baseline else 0.0
             gain = gain_of(trial.profile, {"a": 0.016, "b": 0.015})
             done.append(measured(trial, 6.9 + luck + gain + noise(trial, 0.0005)))
-    assert [each.id for each in study.slots_of(done).values()] == ["a+b"]
+    assert [each.id for each in study.swept(done).arms.slots.values()] == ["a+b"]
 
 
 def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
@@ -264,17 +264,17 @@ def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
         measured(each.trial, 6.95) if each.trial.arm == "b" and not each.trial.block else each
         for each in done
     ]
-    assert study.conclude(lucky).verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
+    assert study.decide(lucky).conclusion.verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
     whole = replace(study, selected=None)
-    made = {each.id for each in whole.slots_of(lucky).values()}
+    made = {each.id for each in whole.swept(lucky).arms.slots.values()}
     assert made == {"a+c"}
     # before its blocks were over it led, and what has trials stays
     screened = [each for each in lucky if not each.trial.block]
-    before = {each.id for each in whole.slots_of(screened).values()}
+    before = {each.id for each in whole.swept(screened).arms.slots.values()}
     assert "a+b" in before
-    stack = next(each for each in whole.propose(screened) if each.arm == "a+b")
-    kept = whole.slots_of([*lucky, measured(stack, 6.95)])
+    stack = next(each for each in whole.decide(screened).due if each.arm == "a+b")
+    kept = whole.swept([*lucky, measured(stack, 6.95)]).arms.slots
     assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
     assert any(
-        "confirmed to gain nothing: b" in sentence(each) for each in whole.decided(lucky).arms.told
+        "confirmed to gain nothing: b" in sentence(each) for each in whole.swept(lucky).arms.told
     )

@@ -48,7 +48,7 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
         for at in range(25):
             question = Question(about=about, name=f"p{at}")
             asked.answer(list(history), question)  # a list of its own, as of another process
-    assert asked.propose(history) == ()
+    assert asked.decide(history).due == ()
     assert calls["read"] == 1
     assert decisions == {"decide": 1, "conclusion": 1}
     assert blocks == {"confirm": 1}, "to propose and to conclude"
@@ -77,16 +77,16 @@ def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
 def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     new = profile("new", "--xla_new=1")
     gated = GateStudy(cell=CELL, profiles=(new,))
-    history = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(gated.propose([]))]
+    history = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(gated.decide([]).due)]
     calls = counted(monkeypatch, gate, "read", "conclusion")
     asked = GateStudy(cell=CELL, profiles=(new,))
     for _ in range(3):
-        assert asked.propose(history) == ()
-        assert asked.conclude(tuple(history)).complete
+        assert asked.decide(history).due == ()
+        assert asked.decide(tuple(history)).conclusion.complete
     assert calls == {"read": 1, "conclusion": 1}
     table = ImportedStudy(cell=CELL, profiles=(new,))
     calls = counted(monkeypatch, imported, "Conclusion")
-    assert table.conclude([]) is table.conclude(())
+    assert table.decide([]).conclusion is table.decide(()).conclusion
     assert calls == {"Conclusion": 1}
 
 
@@ -97,5 +97,5 @@ def test_what_is_remembered_is_never_told_of_another_history() -> None:
     random.Random(7).shuffle(cuts)
     for cut in cuts:
         fresh = study(6, budget=40)
-        assert asked.conclude(done[:cut]) == fresh.conclude(done[:cut])
-        assert asked.propose(done[:cut]) == fresh.propose(done[:cut])
+        assert asked.decide(done[:cut]).conclusion == fresh.decide(done[:cut]).conclusion
+        assert asked.decide(done[:cut]).due == fresh.decide(done[:cut]).due

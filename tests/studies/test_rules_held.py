@@ -39,7 +39,9 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
     done = led(held, ["mem", "client-mem", "plain"])
     assert of_wave(done, "wave3") == {"mem+plain", "client-mem+plain"}
     said = [
-        each for each in held.conclude(done).notes if sentence(each).startswith("wave3: left out")
+        each
+        for each in held.decide(done).conclusion.notes
+        if sentence(each).startswith("wave3: left out")
     ]
     (why,) = map(sentence, said)
     assert why.startswith("wave3: left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -53,17 +55,19 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     candidates = (profile("rs-1g", f"--{RS}={GIB}"), *CANDIDATES[:1])
     own = rule(slots=2, candidates=candidates, aims={})
     sweep = study(own, context=Context())
-    assert {each.profile.id for each in sweep.propose([evidence()]) if each.stage == "wave2"} == {
+    assert {
+        each.profile.id for each in sweep.decide([evidence()]).due if each.stage == "wave2"
+    } == {
         BASELINE.id,
         "ag-1g",
     }
-    assert sentence(sweep.decided([evidence()]).arms.told[-1]) == (
+    assert sentence(sweep.swept([evidence()]).arms.told[-1]) == (
         f"wave2: left out: rs-1g (--{RS}={GIB} does nothing to this program: it has no "
         "reduce-scatter)"
     )
     # a trace alone names no collective, and nothing is guessed
     traced = evidence(replace(PIPELINE, kinds=None))
-    assert "rs-1g" in {each.profile.id for each in sweep.propose([traced])}
+    assert "rs-1g" in {each.profile.id for each in sweep.decide([traced]).due}
 
 
 def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -> None:
@@ -77,16 +81,16 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
         context=Context(),
     )
     done = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage == "wave2"]
-    assert sweep.slots_of(done)["stack-1"].id == "ag-1g+channels"
+    assert sweep.swept(done).arms.slots["stack-1"].id == "ag-1g+channels"
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
-    assert not sweep.slots_of([*done, gathers])
-    (said,) = sweep.decided([*done, gathers]).arms.told
+    assert not sweep.swept([*done, gathers]).arms.slots
+    (said,) = sweep.swept([*done, gathers]).arms.told
     assert sentence(said).startswith(
         "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
     )
     # what has a trial stays, whatever is recorded since
     begun = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage != "confirm"]
-    assert "stack-1" in sweep.slots_of([*begun, gathers])
+    assert "stack-1" in sweep.swept([*begun, gathers]).arms.slots
 
 
 def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
@@ -100,7 +104,9 @@ def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
     )
     done = led(sweep, ["buffer", "buffer.16m", "buffer.33554432"])
     assert of_wave(done, "wave4") == set()
-    (said,) = (each for each in sweep.conclude(done).notes if sentence(each).startswith("wave4: "))
+    (said,) = (
+        each for each in sweep.decide(done).conclusion.notes if sentence(each).startswith("wave4: ")
+    )
     assert "NCCL_BUFFSIZE=16M is read as 16, the rest is ignored; write 16777216" in sentence(said)
 
 
@@ -110,7 +116,7 @@ def test_a_value_that_is_deployed_already_is_no_candidate() -> None:
         rule(candidates=CANDIDATES[:2], evidence=False), context=Context(deployed=deployed)
     )
     done = run(sweep)
-    assert [each.id for each in sweep.slots_of(done).values()] == ["ag-2g"]
+    assert [each.id for each in sweep.swept(done).arms.slots.values()] == ["ag-2g"]
 
 
 def test_the_ground_goes_into_the_ledger_with_the_study() -> None:

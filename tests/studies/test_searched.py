@@ -74,14 +74,14 @@ def asked(done: Sequence[TrialResult]) -> list[list[str]]:
 
 def test_three_rounds_find_what_jobs_then_prove() -> None:
     sweep = searching(rotation=RotationRule(is_usual=True))
-    assert sweep.left(()) == 1 + 1 + 3 + 22
+    assert sweep.outlook(()).left == 1 + 1 + 3 + 22
     done = drive(sweep, Hidden())
     rounds = asked(done)
     assert [len(each) for each in rounds] == [12, 12, 12]
     assert len({name for each in rounds for name in each}) == 36
     values = [sum(map(gain, each)) / len(each) for each in rounds]
     assert values[0] < values[1], "the second round knows what the first one measured"
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert found.complete
     assert found.alpha == 0.05
     best = found.verdicts[0]
@@ -90,7 +90,9 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     # rounds ranked it: only ordinary jobs count
     deciding = [each for each in done if each.trial.block and each.trial.arm == best.arm]
     assert best.n == len(deciding) >= 3
-    origin = next(each.origin for each in sweep.slots_of(done).values() if each.id == best.arm)
+    origin = next(
+        each.origin for each in sweep.swept(done).arms.slots.values() if each.id == best.arm
+    )
     assert sentence(origin) == "found by the search of wave4"
     assert any(
         each.text
@@ -106,7 +108,7 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
 def nothing_helps(seed: int) -> Conclusion:
     """Return what a sweep ends with that searches where no value helps."""
     sweep = searching(0)
-    found = sweep.conclude(drive(sweep, Hidden(helps=False, sigma=0.006, seed=seed)))
+    found = sweep.decide(drive(sweep, Hidden(helps=False, sigma=0.006, seed=seed))).conclusion
     assert found.complete
     return found
 
@@ -128,7 +130,7 @@ def test_false_winners_of_searches_are_as_rare_as_alpha_says() -> None:
 def test_what_rounds_measured_is_in_no_verdict() -> None:
     sweep = searching(0)
     done = drive(sweep, Hidden())
-    told = {each.arm: each for each in sweep.conclude(done).verdicts if each.n > 1}
+    told = {each.arm: each for each in sweep.decide(done).conclusion.verdicts if each.n > 1}
     assert told
 
     def shifted(each: TrialResult) -> TrialResult:
@@ -141,7 +143,7 @@ def test_what_rounds_measured_is_in_no_verdict() -> None:
             each, rotation=replace(each.rotation, score=replace(score, programs=programs))
         )
 
-    again = {each.arm: each for each in sweep.conclude([*map(shifted, done)]).verdicts}
+    again = {each.arm: each for each in sweep.decide([*map(shifted, done)]).conclusion.verdicts}
     for arm, before in told.items():
         assert again[arm].ci95 == before.ci95, arm
 
@@ -149,10 +151,10 @@ def test_what_rounds_measured_is_in_no_verdict() -> None:
 def test_every_process_asks_the_same_and_a_killed_round_goes_on() -> None:
     sweep, run = searching(), Hidden()
     done: list[TrialResult] = []
-    while due := sweep.propose(done):
-        assert due == searching().propose(tuple(done))
+    while due := sweep.decide(done).due:
+        assert due == searching().decide(tuple(done)).due
         running = [TrialResult(trial=each, status=TrialStatus.RUNNING) for each in due]
-        assert {e.id for e in sweep.propose([*done, *running])} == {e.id for e in due}
+        assert {e.id for e in sweep.decide([*done, *running]).due} == {e.id for e in due}
         done.append(run(due[0]))
     assert len(asked(done)) == 3
 
@@ -162,8 +164,8 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
 ) -> None:
     sweep = searching(0)
     run = Hidden()
-    done = [run(sweep.propose(())[0])]
-    first = sweep.propose(done)
+    done = [run(sweep.decide(()).due[0])]
+    first = sweep.decide(done).due
     running = [*done, *(TrialResult(trial=e, status=TrialStatus.RUNNING) for e in first)]
 
     def otherwise(sizes: Sequence[int], *_: object, count: int, **more: Any) -> Any:
@@ -172,9 +174,9 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
 
     monkeypatch.setattr("pytest_xlatune.studies.derived._asked", otherwise)
     other = searching(0, seed=sweep.seed)
-    assert [each.id for each in other.propose(running)] == [each.id for each in first]
+    assert [each.id for each in other.decide(running).due] == [each.id for each in first]
     done += [run(each) for each in first]
-    names = {each.id for each in other.slots_of(done).values()}
+    names = {each.id for each in other.swept(done).arms.slots.values()}
     assert set(asked(done)[0]) <= names, "what was measured keeps its row"
     again = drive(other, run, done)
     assert [len(each) for each in asked(again)] == [12, 12, 12]
@@ -187,7 +189,7 @@ def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
     rounds = [[name for name in each if bad in name.split("+")] for each in asked(done)]
     assert rounds[0], "it was asked alone or beside others, and dropped"
     assert {*rounds[1], *rounds[2]} <= {bad}
-    assert sweep.conclude(done).complete
+    assert sweep.decide(done).conclusion.complete
 
 
 def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
@@ -196,10 +198,10 @@ def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     known = profile("mine", f"--{AR}=16777216", wave="wave2")
     sweep = searching(profiles=(known,), searches=(small,))
     done = drive(sweep, Machine())
-    names = [each.id for each in sweep.slots_of(done).values()]
+    names = [each.id for each in sweep.swept(done).arms.slots.values()]
     assert len(names) == 4, "the declared profile has the fifth point"
     assert "ar-threshold-16m" not in names
-    assert sweep.conclude(done).complete
+    assert sweep.decide(done).conclusion.complete
 
 
 def test_a_declared_profile_in_the_space_tells_the_search() -> None:
@@ -217,7 +219,7 @@ def test_a_declared_profile_in_the_space_tells_the_search() -> None:
 def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
     sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
     done = drive(sweep, Hidden({"channels": 0.05}))
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert found.winner
     assert found.winner.arm == "channels"
     assert {*found.tuning.finalists} & {*RULES.names}
@@ -227,7 +229,7 @@ def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
     sweep = searching(12)
     done = drive(sweep, Hidden(finds=False))
     assert not asked(done)
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert found.complete
     assert not any(each.arm in RULES.names for each in found.verdicts)
 
@@ -249,15 +251,17 @@ def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> No
     done = drive(sweep, Hidden())
     # a stack of two that were found may lie in the space, and takes turns after the rounds
     assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
-    assert sweep.conclude(done).complete
+    assert sweep.decide(done).conclusion.complete
     lost = drive(sweep, Hidden(finds=False))
-    assert sweep.conclude(lost).complete
+    assert sweep.decide(lost).conclusion.complete
 
 
 def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
     sweep = searching(stacks=(Stacks(wave="wave5", slots=2),))
     done = drive(sweep, Hidden({"p3": 0.03}))
-    stacks = [name for slot, name in sweep.slots_of(done).items() if slot.startswith("stack")]
+    stacks = [
+        name for slot, name in sweep.swept(done).arms.slots.items() if slot.startswith("stack")
+    ]
     assert any("p3" in each.id and "threshold" in each.id for each in stacks)
 
 

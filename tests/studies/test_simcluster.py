@@ -22,7 +22,7 @@ def jobs(count: int, **truth: Any) -> list[Score]:
     """Baseline jobs of a world, those with a score."""
     world = simulated.World(name="any", budget=count, **truth)
     study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared(), budget=50)
-    baseline = study.propose([])[0]
+    baseline = study.decide([]).due[0]
     logs = simulated.Cluster(world, 5).steps([baseline] * count)
     protocol = study.cell.protocol
     found = [score(each, protocol=protocol, tokens_per_device_step=28672.0) for each in logs]
@@ -39,7 +39,7 @@ def estimated(count: int, **truth: Any) -> Noise:
 def test_log_text_scores_like_the_records(rank: str) -> None:
     world = simulated.World(name="any", stragglers=0.1)
     study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared())
-    for records in simulated.Cluster(world, 2).steps(study.propose([])[:5]):
+    for records in simulated.Cluster(world, 2).steps(study.decide([]).due[:5]):
         text = simulated.render(records, rank=rank).encode()
         read = read_log([text]).steps
         assert len(read) == len(records)
@@ -97,8 +97,11 @@ def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
     study = simulated.TuningStudy(
         cell=world.cell(), profiles=world.declared(), budget=world.budget, seed=3
     )
-    assert study.conclude(list(reversed(history))) == conclusion
-    assert study.conclude([type(each).from_json(each.to_json()) for each in history]) == conclusion
+    assert study.decide(list(reversed(history))).conclusion == conclusion
+    assert (
+        study.decide([type(each).from_json(each.to_json()) for each in history]).conclusion
+        == conclusion
+    )
 
     def scaled(result: Any, factor: float) -> Any:
         if result.score is None:
@@ -108,7 +111,7 @@ def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
                         window_tgs=score.window_tgs * factor)  # fmt: skip
         return replace(result, score=moved)
 
-    other = study.conclude([scaled(each, 1e-3) for each in history])
+    other = study.decide([scaled(each, 1e-3) for each in history]).conclusion
     assert (other.first_step, other.notes) == (conclusion.first_step, conclusion.notes)
     for one, two in zip(conclusion.verdicts, other.verdicts, strict=True):
         assert (one.arm, one.kind) == (two.arm, two.kind)

@@ -17,7 +17,6 @@ from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
-from pytest_xlatune.studies import profiles_in
 from pytest_xlatune.studies.derived import NO_AIM, Stacks, placed
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.candidates import (
@@ -83,17 +82,17 @@ def test_a_dump_alone_tells_which_collectives_there_are() -> None:
 
 def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget() -> None:
     sweep = study()
-    assert sweep.propose(()) == (RUN,)
-    assert study(rule(evidence=False)).propose(())[0].stage == "wave2"
+    assert sweep.decide(()).due == (RUN,)
+    assert study(rule(evidence=False)).decide(()).due[0].stage == "wave2"
     done = run(sweep)
     assert [each.trial.stage for each in done].count("evidence") == 1
     assert of_wave(done, "wave2") == {"overlap-2", "permute-8g", "triton-off"}
-    assert sweep.propose(done) == ()
+    assert sweep.decide(done).due == ()
 
 
 def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() -> None:
     sweep, done = study(), run(study())
-    expected = {name: each.id for name, each in sweep.slots_of(done).items()}
+    expected = {name: each.id for name, each in sweep.swept(done).arms.slots.items()}
     assert expected == {
         "single-1": "overlap-2",
         "single-2": "permute-8g",
@@ -103,13 +102,16 @@ def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() ->
     shuffled = random.Random(7)
     for _ in range(5):
         shuffled.shuffle(done)
-        assert {name: each.id for name, each in again.slots_of(done).items()} == expected
+        assert {name: each.id for name, each in again.swept(done).arms.slots.items()} == expected
 
 
 def test_scores_do_not_move_the_order() -> None:
     """The error rates rest on it: which profiles are tried knows nothing of how fast they are."""
     slots = [
-        {name: each.id for name, each in study().slots_of(run(study(), gains=gains)).items()}
+        {
+            name: each.id
+            for name, each in study().swept(run(study(), gains=gains)).arms.slots.items()
+        }
         for gains in ({}, {"triton-off": 0.05}, {"overlap-2": -0.05})
     ]
     assert slots[0] == slots[1] == slots[2]
@@ -118,45 +120,45 @@ def test_scores_do_not_move_the_order() -> None:
 def test_what_compiling_settles_makes_room_for_the_next() -> None:
     sweep = study()
     done = run(sweep, needless=["permute-8g"])
-    assert [each.id for each in sweep.slots_of(done).values()] == [
+    assert [each.id for each in sweep.swept(done).arms.slots.values()] == [
         "overlap-2",
         "triton-off",
         "ag-1g",
     ]
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     told = conclusion.verdict("permute-8g")
     assert told is not None
     assert told.n == 0
-    assert len(profiles_in(sweep, done)) == 4
+    assert len(sweep.decide(done).profiles) == 4
 
 
 def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
     sweep = study()
     done = run(sweep)
     other = evidence(replace(PIPELINE, of_step={"all-gather": 0.9}), job_ids=("9",))
-    before = [each.id for each in sweep.slots_of(done).values()]
-    assert {each.id for each in sweep.slots_of([*done, other]).values()} == set(before)
-    assert sweep.propose([*done, other]) == ()
+    before = [each.id for each in sweep.swept(done).arms.slots.values()]
+    assert {each.id for each in sweep.swept([*done, other]).arms.slots.values()} == set(before)
+    assert sweep.decide([*done, other]).due == ()
 
 
 def test_an_evidence_run_without_a_record_leaves_the_declared_order_and_says_so() -> None:
     sweep = study()
     lost = evidence(None, status=TrialStatus.DROPPED, is_read=False, reason="out of memory")
-    assert {each.profile.id for each in sweep.propose([lost])} > {"ag-1g", "ag-2g", "permute-8g"}
-    notes = sweep.conclude([lost]).notes
+    assert {each.profile.id for each in sweep.decide([lost]).due} > {"ag-1g", "ag-2g", "permute-8g"}
+    notes = sweep.decide([lost]).conclusion.notes
     said = f"wave2: candidates in declared order, for the evidence run {RUN.id}: out of memory"
     assert any(sentence(each).startswith(said) for each in notes), notes
 
 
 def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
     unread = evidence(None, is_read=False)
-    assert study().propose([unread]) == (RUN,)
+    assert study().decide([unread]).due == (RUN,)
 
 
 def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
-    assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.propose(())}
-    (first, _) = ahead.decided(()).arms.told
+    assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.decide(()).due}
+    (first, _) = ahead.swept(()).arms.told
     assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 
@@ -164,7 +166,7 @@ def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
 def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
     sweep = study(context=Context())
     done = run(sweep)
-    every = map(sentence, sweep.conclude(done).notes)
+    every = map(sentence, sweep.decide(done).conclusion.notes)
     notes = [each for each in every if each.startswith("wave2: ")]
     assert notes[0] == (
         f"wave2: candidates by the evidence of {RUN.id}: "
@@ -176,7 +178,7 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
         "wave2: cut at 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
         f"unheard-of ({sentence(NO_AIM)}); ragged-off (the program has no all-to-all)"
     )
-    first = sweep.slots_of(done)["single-1"]
+    first = sweep.swept(done).arms.slots["single-1"]
     assert sentence(first.origin) == (
         "number 1 of 7 by the evidence (communication alone, 24.0 % of a step)"
     )
@@ -188,13 +190,13 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
     candidates = (twin, deployed, *CANDIDATES)
     sweep = study(rule(candidates=candidates, evidence=False, slots=4), profiles=(CANDIDATES[0],))
     done = run(sweep)
-    assert [each.id for each in sweep.slots_of(done).values()] == [
+    assert [each.id for each in sweep.swept(done).arms.slots.values()] == [
         "as-overlap",
         "ag-2g",
         "permute-8g",
         "ragged-off",
     ]
-    notes = sweep.conclude(done).notes
+    notes = sweep.decide(done).conclusion.notes
     assert sentence(notes[-1]) == (
         "wave2: left out: deployed (the same settings as baseline-deployed); "
         "ag-1g (the sweep declares it itself); overlap-2 (the same settings as as-overlap)"
@@ -205,7 +207,7 @@ def test_stacks_are_of_the_singles_that_led() -> None:
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
     sweep = study(rule(), profiles=others, stacks=(Stacks(slots=1),))
     done = led(sweep, ["overlap-2", "permute-8g"])
-    assert sweep.slots_of(done)["stack-1"].id == "overlap-2+permute-8g"
+    assert sweep.swept(done).arms.slots["stack-1"].id == "overlap-2+permute-8g"
     assert of_wave(done, "wave3") == {"overlap-2+permute-8g"}
 
 
@@ -213,12 +215,12 @@ def test_nothing_is_stacked_while_the_singles_are_unknown() -> None:
     sweep = study(
         profiles=(profile("old", "--xla_old=1", wave="wave1"),), stacks=(Stacks(slots=1),)
     )
-    first = sweep.propose(())
+    first = sweep.decide(()).due
     assert {each.stage for each in first if each.is_screened} == {"wave1"}
     answer = cluster({})
     done = [answer(each) for each in first if each.is_screened]
-    assert sweep.propose(done) == (RUN,)
-    assert sweep.slots_of(done) == {}
+    assert sweep.decide(done).due == (RUN,)
+    assert sweep.swept(done).arms.slots == {}
 
 
 def test_a_selected_slot_alone_is_measured() -> None:
@@ -226,7 +228,7 @@ def test_a_selected_slot_alone_is_measured() -> None:
     done = run(sweep)
     assert of_wave(done, "wave2") == {"permute-8g"}
     alone = study(profiles=CANDIDATES[:1], selected=frozenset({"ag-1g"}), confirm=False)
-    assert alone.propose(())[0].is_screened
+    assert alone.decide(()).due[0].is_screened
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     # a trace without operations leaves its place to the next, and says so
     done = run(sweep)
     assert "pgle-profile" not in of_wave(done, "wave2")
-    told = " | ".join(map(sentence, sweep.conclude(done).notes))
+    told = " | ".join(map(sentence, sweep.decide(done).conclusion.notes))
     assert "wave2: no pgle-profile: the trace of" in told
     assert rule(candidates=(), pgle=True).fills.values["candidates"] == 1
     with pytest.raises(ConfigError, match=r"pgle=True needs the trace of an evidence run"):

@@ -38,7 +38,7 @@ def lost(trial: Trial, finding: Finding = DEAD) -> TrialResult:
 def run_with_dead(study: TuningStudy, cluster: Any, dead: str, *, after: int) -> list[TrialResult]:
     """Run to the end; a slot takes no trial any more after so many rounds."""
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         firsts = {each.cell_digest: each for each in reversed(trials)}
         jobs = list(firsts.values())
         cluster.rounds += 1
@@ -61,7 +61,7 @@ def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen(
     profiles: int, slots: int, baselines: int, longest: int
 ) -> None:
     study = study_of(dataclasses.replace(EIGHT, profiles=profiles, node_slots=slots), 0)
-    trials = study.propose([])
+    trials = study.decide([]).due
     of_slots = Counter(each.cell_digest for each in trials if each.is_baseline)
     assert len(of_slots) == baselines
     assert set(of_slots.values()) == {1}
@@ -78,7 +78,7 @@ def test_no_profile_lies_on_a_slot_without_a_baseline_by_the_end_of_its_wave() -
         for number, each in enumerate(one.profiles)
     ]
     study = replace(one, profiles=tuple(halves), screen_baselines=3)
-    trials = study.propose([])
+    trials = study.decide([]).due
     early = [each for each in trials if each.stage == "wave2"]
     assert len(early) == 13 + 3
     for some in (early, trials):
@@ -107,7 +107,7 @@ def test_a_block_lies_on_one_slot_and_blocks_lie_on_several() -> None:
 def upto(study: TuningStudy, cluster: Any, stage: str) -> tuple[list[TrialResult], list[Trial]]:
     """Run until a stage is proposed; return what ran, and its trials."""
     history: list[TrialResult] = []
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         if trials[0].stage == stage:
             return history, list(trials)
         history += cluster.run(trials)
@@ -117,14 +117,14 @@ def upto(study: TuningStudy, cluster: Any, stage: str) -> tuple[list[TrialResult
 def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finalists() -> None:
     study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
     history, again = upto(study, cluster, "again")
-    assert study.left(history) == 8 + 25
-    assert study.rounds(history) == 1 + 5
+    assert study.outlook(history).left == 8 + 25
+    assert study.outlook(history).rounds == 1 + 5
     first = {each.trial.arm: each.trial.cell_digest for each in history}
-    ranked = [each.arm for each in study.conclude(history).verdicts]
+    ranked = [each.arm for each in study.decide(history).conclusion.verdicts]
     assert {each.arm for each in again} == set(ranked[:8])
     assert len({each.cell_digest for each in again}) == 8
     assert sum(first[each.arm] == each.cell_digest for each in again) <= 1
-    assert study.conclude(history).tuning.finalists == ()
+    assert study.decide(history).conclusion.tuning.finalists == ()
 
     # the worst of the eight is far ahead in its second run
     after = cluster.run(again)
@@ -132,11 +132,11 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
     assert high.score is not None
     lifted = replace(high, score=replace(high.score, value=high.score.value + 0.2))
     history += [lifted if each is high else each for each in after]
-    finalists = study.conclude(history).tuning.finalists
+    finalists = study.decide(history).conclusion.tuning.finalists
     assert ranked[7] == finalists[0]
     assert len(finalists) == 4
     assert set(finalists) <= set(ranked[:8])
-    told = study.conclude(history).verdict(ranked[7])
+    told = study.decide(history).conclusion.verdict(ranked[7])
     assert told is not None
     assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
 
@@ -144,9 +144,9 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
 def test_second_runs_move_no_line_of_the_screen() -> None:
     study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
     history, again = upto(study, cluster, "again")
-    once = {each.arm: each.delta for each in study.conclude(history).verdicts}
+    once = {each.arm: each.delta for each in study.decide(history).conclusion.verdicts}
     history += cluster.run(again)
-    twice = {each.arm: each.delta for each in study.conclude(history).verdicts}
+    twice = {each.arm: each.delta for each in study.decide(history).conclusion.verdicts}
     moved = {arm for arm, delta in twice.items() if delta != once[arm]}
     assert moved == {each.arm for each in again}
 
@@ -154,7 +154,7 @@ def test_second_runs_move_no_line_of_the_screen() -> None:
 def test_second_runs_that_exist_stay_where_they_are_and_are_filled_up() -> None:
     study, cluster = study_of(EIGHT, 5), Cluster(EIGHT, 5)
     history, again = upto(study, cluster, "again")
-    assert study.propose([*history, *cluster.run(again[5:])]) == tuple(again[:5])
+    assert study.decide([*history, *cluster.run(again[5:])]).due == tuple(again[:5])
 
 
 def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() -> None:
@@ -163,7 +163,7 @@ def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() ->
     history, blocks = upto(older, cluster, "confirm")
     assert len(blocks) == 4 * 8
     # some of them were planned when it was cut off
-    rest = study_of(EIGHT, 2).propose([*history, *cluster.run(blocks[:11])])
+    rest = study_of(EIGHT, 2).decide([*history, *cluster.run(blocks[:11])]).due
     assert {each.id for each in rest} == {each.id for each in blocks[11:]}
 
 
@@ -173,9 +173,9 @@ def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_bu
     at = next(at for at, each in enumerate(again) if each.arm == "p000")
     history += cluster.run([*again[:at], *again[at + 1 :]][:4])  # the winner's is not among them
     more = study_of(dataclasses.replace(EIGHT, profiles=27), 3)
-    while trials := more.propose(history):
+    while trials := more.decide(history).due:
         history += cluster.run(trials)
-    conclusion = more.conclude(history)
+    conclusion = more.decide(history).conclusion
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "p000"
     assert sum(each.trial.stage == "again" for each in history) == 8
@@ -188,9 +188,9 @@ def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
     lost_one = next(each for each in again if each.arm != "p000")
     oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason=verbatim("oom"))
     history += [oom, *cluster.run([each for each in again if each is not lost_one])]
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += cluster.run(trials)
-    conclusion = study.conclude(history)
+    conclusion = study.decide(history).conclusion
     assert conclusion.complete
     assert lost_one.arm not in conclusion.tuning.finalists
     assert not [
@@ -218,10 +218,13 @@ def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) 
         )
         for each in usual
     ]
-    one, other = study.conclude([*history, *usual]), study.conclude([*history, *later])
+    one, other = (
+        study.decide([*history, *usual]).conclusion,
+        study.decide([*history, *later]).conclusion,
+    )
     assert other.tuning.finalists == one.tuning.finalists
     arms = {each.arm for each in again}
-    once = [each.delta for each in study.conclude(history).verdicts if each.arm in arms]
+    once = [each.delta for each in study.decide(history).conclusion.verdicts if each.arm in arms]
     twice = [each.delta for each in other.verdicts if each.arm in arms]
     assert sum(twice) == pytest.approx(sum(once), abs=0.01), "eight of them, not eight shifts"
 
@@ -248,9 +251,9 @@ def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() 
     for each in blocks:
         oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason=verbatim("oom"))
         history += [oom] if each.arm == arm else cluster.run([each])
-    while trials := study.propose(history):
+    while trials := study.decide(history).due:
         history += cluster.run(trials)
-    assert study.conclude(history).complete
+    assert study.decide(history).conclusion.complete
     assert len(history) <= world.budget
 
 
@@ -285,9 +288,9 @@ def test_nothing_runs_a_second_time(world: Any, change: dict[str, Any]) -> None:
 
 def test_trials_that_exist_stay_on_their_slot_when_a_profile_is_added() -> None:
     study = study_of(EIGHT, 0)
-    history = Cluster(EIGHT, 0).run(study.propose([])[:9])
+    history = Cluster(EIGHT, 0).run(study.decide([]).due[:9])
     more = replace(study, profiles=(*study.profiles, replace(study.profiles[0], id="late")))
-    proposed = more.propose(history)
+    proposed = more.decide(history).due
     assert {each.trial.id for each in history}.isdisjoint(each.id for each in proposed)
     assert "late" in {each.arm for each in proposed}
 
@@ -300,7 +303,7 @@ def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int)
     blocks = drive(study, Cluster(EIGHT, 1), 1)[1]
     dead = next(each.trial.cell_digest for each in blocks if each.trial.block == 1)
     history = run_with_dead(study, cluster, dead, after=after)
-    conclusion = study.conclude(history)
+    conclusion = study.decide(history).conclusion
     assert conclusion.complete
     assert [each.arm for each in conclusion.verdicts if each.kind is VerdictKind.FASTER] == ["p000"]
     whole = Counter(
@@ -314,22 +317,22 @@ def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int)
 
 def test_an_arm_that_is_lost_on_two_slots_kills_neither() -> None:
     study = study_of(EIGHT, 0)
-    first = next(each for each in study.propose([]) if not each.is_baseline)
+    first = next(each for each in study.decide([]).due if not each.is_baseline)
     history = [lost(first)]
-    assert first.cell_digest not in {each.cell_digest for each in study.propose(history)}
-    again = next(each for each in study.propose(history) if each.arm == first.arm)
+    assert first.cell_digest not in {each.cell_digest for each in study.decide(history).due}
+    again = next(each for each in study.decide(history).due if each.arm == first.arm)
     assert again.cell_digest != first.cell_digest
     history.append(lost(again))
-    proposed = study.propose(history)
+    proposed = study.decide(history).due
     assert first.arm not in {each.arm for each in proposed}
     assert {first.cell_digest, again.cell_digest} <= {each.cell_digest for each in proposed}
 
 
 def test_no_slot_is_left_and_nothing_is_proposed() -> None:
     study = study_of(EIGHT, 0)
-    firsts = {each.cell_digest: each for each in study.propose([])}
+    firsts = {each.cell_digest: each for each in study.decide([]).due}
     assert len(firsts) == 8
-    assert study.propose([lost(each) for each in firsts.values()]) == ()
+    assert study.decide([lost(each) for each in firsts.values()]).due == ()
 
 
 def test_a_slot_that_is_slower_is_told() -> None:
@@ -398,7 +401,9 @@ def test_slots_are_refused(slots: tuple[tuple[str, ...], ...], said: str) -> Non
 
 def test_a_plan_says_how_many_trials_follow_one_another() -> None:
     (said,) = [
-        text for text in map(sentence, study_of(EIGHT, 0).outline([])) if "side by side" in text
+        text
+        for text in map(sentence, study_of(EIGHT, 0).outlook([]).lines)
+        if "side by side" in text
     ]
     assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
     assert "10 trials follow one another" in said
@@ -416,7 +421,7 @@ def test_a_plan_says_with_how_many_jobs_it_would_find_more(
     change: dict[str, Any], said: str
 ) -> None:
     study = replace(study_of(EIGHT, 0), **change)
-    hints = [each for each in map(sentence, study.outline([])) if "a second time" in each]
+    hints = [each for each in map(sentence, study.outlook([]).lines) if "a second time" in each]
     assert len(hints) == bool(said)
     for each in hints:
         assert each.startswith(said)

@@ -20,21 +20,16 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, staged
+from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, cell_arms, name_of
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
     dropped,
     in_a_sentence,
     not_accused,
+    refuse_budget,
     undecided,
     worst_first,
-)
-from pytest_xlatune.studies.staged import (
-    StagedStudy,
-    Stages,
-    name_of,
-    refuse_budget,
 )
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
@@ -95,41 +90,41 @@ def begun(trial: Trial) -> TrialResult:
 
 def test_the_walk_ends_where_a_stage_is_not_over_and_proposes_what_is_missing() -> None:
     study = TwoStages()
-    first = study.propose(())
+    first = study.decide(()).due
     assert [(each.arm, each.stage) for each in first] == [
         ("a", "once"),
         ("b", "once"),
         ("c", "once"),
     ]
-    assert study.left(()) == 3 + 2
+    assert study.outlook(()).left == 3 + 2
     history = [scored(first[0]), begun(first[1])]
-    assert study.propose(history) == first[1:], "a trial that runs is proposed until it is over"
-    assert study.left(history) == 2 + 2
+    assert study.decide(history).due == first[1:], "a trial that runs is proposed until it is over"
+    assert study.outlook(history).left == 2 + 2
     assert study.walked(history).best == ""
 
 
 def test_a_later_stage_is_planned_from_the_results_of_an_earlier_one() -> None:
     study = TwoStages()
-    once = [scored(each) for each in study.propose(())]
-    again = study.propose(once)
+    once = [scored(each) for each in study.decide(()).due]
+    again = study.decide(once).due
     assert [(each.arm, each.stage, each.block) for each in again] == [
         ("b", "again", 1),
         ("b", "again", 2),
     ]
     whole = [*once, *map(scored, again)]
-    assert study.propose(whole) == ()
-    assert study.left(whole) == 0
+    assert study.decide(whole).due == ()
+    assert study.outlook(whole).left == 0
 
 
 def test_a_conclusion_tells_how_far_the_walk_came() -> None:
     study = TwoStages()
-    once = [scored(each) for each in study.propose(())]
-    part = study.conclude(once[:2])
+    once = [scored(each) for each in study.decide(()).due]
+    part = study.decide(once[:2]).conclusion
     assert (part.complete, {each.arm: each.n for each in part.verdicts}) == (
         False,
         {"a": 1, "b": 1, "c": 0},
     )
-    whole = study.conclude([*once, *map(scored, study.propose(once))])
+    whole = study.decide([*once, *map(scored, study.decide(once).due)]).conclusion
     assert (whole.complete, {each.arm: each.n for each in whole.verdicts}) == (
         True,
         {"a": 1, "b": 3, "c": 1},
@@ -138,15 +133,15 @@ def test_a_conclusion_tells_how_far_the_walk_came() -> None:
 
 def test_a_waiting_test_is_answered_when_the_walk_is_at_its_end() -> None:
     study, asked = TwoStages(), Question(about=Ask.CONFIRMED, name="a")
-    once = [scored(each) for each in study.propose(())]
+    once = [scored(each) for each in study.decide(()).due]
     assert study.answer(once, asked) == Answer(state=Answered.NOT_YET)
-    whole = [*once, *map(scored, study.propose(once))]
+    whole = [*once, *map(scored, study.decide(once).due)]
     assert study.answer(whole, asked).state is Answered.YES
 
 
 def test_a_walk_is_remembered_for_its_history() -> None:
     study = TwoStages()
-    once = [scored(each) for each in study.propose(())]
+    once = [scored(each) for each in study.decide(()).due]
     assert study.walked(once) is study.walked(tuple(once))
     assert study.walked(once) is not study.walked(once[:1])
 
@@ -154,30 +149,7 @@ def test_a_walk_is_remembered_for_its_history() -> None:
 def test_trials_of_another_study_or_another_stage_end_no_stage() -> None:
     study = TwoStages()
     other = scored(study.trial("a", "again", 7))
-    assert study.propose([other]) == study.propose(())
-
-
-class Again(Stages[TwoStages]):
-    """The second stage of the three cells alone, of whichever is given."""
-
-    def __init__(self, study: TwoStages, history: History, arm: str) -> None:
-        super().__init__(study)
-        self.history, self.arm = history, arm
-
-    def result(self, trial: Trial) -> TrialResult | None:
-        return next((each for each in self.history if each.trial.id == trial.id), None)
-
-    def walk(self) -> None:
-        self.run([self.study.trial(self.arm, "again", block) for block in (1, 2)], later=3)
-
-
-def test_a_part_is_walked_by_itself_while_a_stage_before_it_is_open() -> None:
-    study = TwoStages()
-    done = [scored(study.trial("b", "again", 1))]
-    part = Again(study, done, "b").go()
-    assert [each.block for each in part.planned] == [1, 2]
-    assert [each.block for each in part.pending] == [2]
-    assert (part.left, study.left(done)) == (1 + 3, 3 + 2)
+    assert study.decide([other]).due == study.decide(()).due
 
 
 BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),), n=9)
@@ -231,18 +203,16 @@ def test_a_budget_below_the_first_stage_is_refused_with_the_one_to_ask_for() -> 
         refuse_budget("8 nodes need 8 jobs", budget=7, least=8, most=36)
 
 
-@pytest.mark.parametrize(
-    "kind", ["nodes", "network", "batch", "commits", "gate", "calibration", "toy"]
-)
-def test_a_study_of_stages_stands_on_the_frame(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["nodes", "network", "batch", "commits", "toy"])
+def test_a_study_of_cells_stands_on_the_frame(kind: str) -> None:
     cls = toy.ToyStudy if kind == "toy" else KINDS[kind].cls
-    assert issubclass(cls, StagedStudy)
-    own = {name for each in cls.__mro__ if each not in StagedStudy.__mro__ for name in vars(each)}
-    assert not own & {"propose", "left", "conclude"}, "the frame has them"
+    assert issubclass(cls, CellArms)
+    own = {name for each in cls.__mro__ if each not in CellArms.__mro__ for name in vars(each)}
+    assert not own & {"decide", "outlook"}, "the frame has them"
 
 
 def test_no_part_of_a_study_is_described_a_second_time_for_another_part() -> None:
-    folder = Path(staged.__file__).parent
+    folder = Path(cell_arms.__file__).parent
     found = [
         f"{path.name}: {node.name}"
         for path in sorted(folder.rglob("*.py"))

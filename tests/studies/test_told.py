@@ -59,7 +59,7 @@ def telling(run: Answer, effects: Mapping[str, Effect]) -> Answer:
 def swept(*own: Profile, gains: Mapping[str, float], effects: Mapping[str, Effect]) -> Conclusion:
     """Return the conclusion of a sweep of these profiles among others that do nothing."""
     sweep = study(profiles=(*own, *knobs(20)))
-    return sweep.conclude(drive(sweep, telling(cluster(gains), effects)))
+    return sweep.decide(drive(sweep, telling(cluster(gains), effects))).conclusion
 
 
 MICRO = profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2")
@@ -113,7 +113,9 @@ def test_a_gate_that_excludes_a_loss_alone_calls_nothing_the_same() -> None:
     words = []
     for seed in range(12):
         run = cluster({"mb-16": 0.001 * seed}, sigma=0.006, seed=seed)
-        found = verdict(gate.conclude([run(trial) for trial in gate.propose([])]), "mb-16")
+        found = verdict(
+            gate.decide([run(trial) for trial in gate.decide([]).due]).conclusion, "mb-16"
+        )
         if found.kind is VerdictKind.EQUIVALENT and found.ci95 is not None:
             is_inside = found.ci95[0] > -0.01 and found.ci95[1] < 0.01
             is_outside = found.ci95[1] > 0.015
@@ -135,7 +137,7 @@ def test_a_figure_beside_a_change_agrees_with_it_whatever_drifts() -> None:
             found, score=replace(found.score, value=value, tgs=tgs, step_s=28672 / tgs)
         )  # fmt: skip
 
-    found = sweep.conclude(drive(sweep, drifting))
+    found = sweep.decide(drive(sweep, drifting)).conclusion
     base = found.baseline
     assert base.tgs is not None
     for each in found.verdicts:
@@ -147,7 +149,7 @@ def test_a_figure_beside_a_change_agrees_with_it_whatever_drifts() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_m_excludes_nothing_that_the_page_allows(seed: int) -> None:
     sweep = study(12, budget=65, sigma_prior=0.01)
-    found = sweep.conclude(drive(sweep, cluster({"p1": -0.02}, sigma=0.01, seed=seed)))
+    found = sweep.decide(drive(sweep, cluster({"p1": -0.02}, sigma=0.01, seed=seed))).conclusion
     bound = found.tuning.bound
     if bound is None:
         assert any(each.kind is VerdictKind.FASTER for each in found.verdicts)
@@ -162,7 +164,7 @@ def test_an_arm_in_a_spare_block_has_one_figure_of_all_its_runs() -> None:
     for seed in range(6):
         sweep = study(12, budget=65, sigma_prior=0.01)
         history = drive(sweep, cluster({}, sigma=0.01, seed=seed))
-        found = sweep.conclude(history)
+        found = sweep.decide(history).conclusion
         for arm in found.tuning.finalists:
             own = [r for r in history if r.trial.arm == arm and r.trial.block]
             each = verdict(found, arm)
@@ -177,7 +179,7 @@ def test_an_arm_in_a_spare_block_has_one_figure_of_all_its_runs() -> None:
 
 
 def test_a_winner_is_told_with_what_is_likely() -> None:
-    found = study().conclude(drive(study(), cluster({"p7": 0.02}, sigma=0.006, seed=2)))
+    found = study().decide(drive(study(), cluster({"p7": 0.02}, sigma=0.006, seed=2))).conclusion
     best = found.winner
     assert best is not None
     assert best.likely is not None
@@ -191,7 +193,7 @@ def test_a_winner_is_told_with_what_is_likely() -> None:
 
 
 def test_what_is_likely_is_not_told_of_a_change_that_is_no_small_one() -> None:
-    found = study().conclude(drive(study(), cluster({"p7": 0.30}, sigma=0.006)))
+    found = study().decide(drive(study(), cluster({"p7": 0.30}, sigma=0.006))).conclusion
     assert found.winner is not None
     assert found.winner.likely is None
     assert "likely" not in headline(found)
@@ -202,7 +204,7 @@ def test_the_baselines_of_a_small_first_wave_are_a_set_with_those_of_the_next() 
     sweep = study(profiles=(first, *knobs(24)))
     history: list[TrialResult] = []
     question, run = Question(about=Ask.REFERENCE), cluster({})
-    for trial in sweep.propose([]):
+    for trial in sweep.decide([]).due:
         assert sweep.answer(history, question).state is Answered.NOT_YET
         history.append(run(trial))
     answer = sweep.answer(history, question)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
@@ -23,9 +23,8 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.studies import Answered, Ask, LossRule, Question, Study, profiles_in
+from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.trials import read
-from pytest_xlatune.studies.verdicts import Losses
 from pytest_xlatune.sweep import registry
 from tests.helpers import toy
 
@@ -57,7 +56,7 @@ def run(trial: Trial) -> TrialResult:
 
 
 def test_it_proposes_rounds_of_equal_trials_each_in_its_own_cell() -> None:
-    trials = study().propose(())
+    trials = study().decide(()).due
     assert [(each.block, each.arm) for each in trials] == [
         (number, arm) for number in (1, 2) for arm in TGS
     ]
@@ -68,19 +67,19 @@ def test_it_proposes_rounds_of_equal_trials_each_in_its_own_cell() -> None:
 
 
 def test_it_proposes_and_concludes_the_same_whatever_the_order_of_the_history() -> None:
-    sweep, done = study(), [run(trial) for trial in study().propose(())]
+    sweep, done = study(), [run(trial) for trial in study().decide(()).due]
     for seed in range(5):
         mixed = [*done[:4]]
         random.Random(seed).shuffle(mixed)
-        assert sweep.propose(mixed) == tuple(each.trial for each in done[4:])
-        verdicts = {each.arm: each.tgs for each in sweep.conclude(mixed).verdicts}
+        assert sweep.decide(mixed).due == tuple(each.trial for each in done[4:])
+        verdicts = {each.arm: each.tgs for each in sweep.decide(mixed).conclusion.verdicts}
         assert verdicts == pytest.approx(TGS)
-    assert sweep.propose(done) == ()
+    assert sweep.decide(done).due == ()
 
 
 def test_its_conclusion_has_no_reference_and_a_record_of_its_own() -> None:
-    done = [run(trial) for trial in study().propose(())]
-    part, whole = study().conclude(done[:4]), study().conclude(done)
+    done = [run(trial) for trial in study().decide(()).due]
+    part, whole = study().decide(done[:4]).conclusion, study().decide(done).conclusion
     assert (part.reference, part.complete) == (None, False)
     assert part.record == toy.ToyRecord(rounds=1, best="b")
     assert whole.record == toy.ToyRecord(rounds=2, best="b")
@@ -88,11 +87,11 @@ def test_its_conclusion_has_no_reference_and_a_record_of_its_own() -> None:
     assert whole.verdict("baseline-deployed") is None
     with pytest.raises(LedgerError, match="no reference"):
         _ = whole.baseline
-    assert profiles_in(study(), done) == ()
+    assert study().decide(done).profiles == ()
 
 
 def test_it_answers_not_yet_then_the_verdict_and_never_of_what_it_has_not() -> None:
-    done = [run(trial) for trial in study().propose(())]
+    done = [run(trial) for trial in study().decide(()).due]
     asked = Question(about=Ask.CONFIRMED, name="a")
     assert study().answer(done[:5], asked).state is Answered.NOT_YET
     found = study().answer(done, asked)
@@ -107,7 +106,7 @@ def test_it_answers_not_yet_then_the_verdict_and_never_of_what_it_has_not() -> N
 
 
 def test_what_a_node_could_not_run_is_the_answer_for_its_arm() -> None:
-    done = [run(trial) for trial in study().propose(())]
+    done = [run(trial) for trial in study().decide(()).due]
     lost = [
         replace(
             each, status=TrialStatus.UNMEASURED, score=None, reason=verbatim("node002 went down")
@@ -125,11 +124,11 @@ def test_what_a_node_could_not_run_is_the_answer_for_its_arm() -> None:
 
 def test_study_and_conclusion_survive_json() -> None:
     sweep = study()
-    done = [run(trial) for trial in sweep.propose(())]
+    done = [run(trial) for trial in sweep.decide(()).due]
     again = toy.ToyStudy.from_json(json.loads(json.dumps(sweep.to_json())))
     assert again == sweep
-    assert again.propose(done[:2]) == sweep.propose(done[:2])
-    concluded = sweep.conclude(done)
+    assert again.decide(done[:2]).due == sweep.decide(done[:2]).due
+    concluded = sweep.decide(done).conclusion
     assert Conclusion.from_json(json.loads(json.dumps(concluded.to_json()))) == concluded
 
 
@@ -141,11 +140,11 @@ def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> N
     assert registry.study_of(sweep.name, sweep.to_json()) == sweep
     kind = registry.kind_of(sweep.name)
     assert (kind.file_name, *kind.markers) == ("toy", "toy")
-    done = tuple(run(trial) for trial in sweep.propose(()))
+    done = tuple(run(trial) for trial in sweep.decide(()).due)
     text = markdown(
         kind.document_of(
             Subject(
-                conclusion=sweep.conclude(done),
+                conclusion=sweep.decide(done).conclusion,
                 cells=sweep.cells,
                 history=done,
                 now=datetime(2026, 11, 22, tzinfo=UTC),
@@ -154,46 +153,6 @@ def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert "| b" in text
     assert "1000" in text
-
-
-@pytest.mark.parametrize(
-    ("rule", "is_told"),
-    [
-        pytest.param(LossRule.REFERENCE, True, id="another loss than the reference's is told"),
-        pytest.param(LossRule.OWN_ARM, False, id="its own trials agree"),
-        pytest.param(LossRule.NONE, False, id="nothing is compared"),
-    ],
-)
-def test_losses_are_compared_as_the_policy_says(rule: LossRule, is_told: bool) -> None:
-    cell = replace(study().cells[0], protocol=Protocol())
-    trials = [
-        Trial(
-            arm=arm,
-            cell_digest=cell.digest,
-            profile=study().arms(())[0].profile,
-            protocol=cell.protocol,
-            study=toy.KIND,
-            stage="round",
-            block=number,
-        )
-        for number in (1, 2)
-        for arm in ("baseline-deployed", "big-batch")
-    ]
-    losses = {"baseline-deployed": 10.0, "big-batch": 9.0}
-
-    def result(trial: Trial) -> TrialResult:
-        score = Score(
-            value=1.0, tgs=math.e, step_s=1.0, n_steps=10, window=(5, 14), loss=losses[trial.arm]
-        )
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
-
-    past = read(
-        [result(trial) for trial in trials],
-        protocols={cell.digest: cell.protocol},
-        declared={"big-batch": trials[0].profile},
-        study=toy.KIND,
-    )
-    assert bool(Losses(tolerance=0.02, rule=rule).reason(past, "big-batch")) is is_told
 
 
 def test_each_cell_has_a_window_of_its_own_and_the_study_its_reference() -> None:
@@ -205,7 +164,7 @@ def test_each_cell_has_a_window_of_its_own_and_the_study_its_reference() -> None
         trial = Trial(
             arm=arm,
             cell_digest=cells[arm].digest,
-            profile=study().arms(())[0].profile,
+            profile=study().decide(()).arms[0].profile,
             protocol=cells[arm].protocol,
             study=toy.KIND,
             stage="round",
@@ -225,7 +184,7 @@ def test_each_cell_has_a_window_of_its_own_and_the_study_its_reference() -> None
     past = read(
         [result(arm, number) for number in range(1, 13) for arm in cells],
         protocols={cell.digest: cell.protocol for cell in cells.values()},
-        declared={arm: study().arms(())[0].profile for arm in cells},
+        declared={arm: study().decide(()).arms[0].profile for arm in cells},
         study=toy.KIND,
         reference="quick",
     )

@@ -34,7 +34,7 @@ from tests.helpers.answers import Answer, cluster, drive, knobs, measured, study
 def test_winners_are_found_and_come_first() -> None:
     sweep = study()
     effects = {"p7": 0.03, "p8": 0.06, "p9": 0.045}
-    conclusion = sweep.conclude(drive(sweep, cluster(effects)))
+    conclusion = sweep.decide(drive(sweep, cluster(effects))).conclusion
     assert conclusion.tuning.finalists[:3] == ("p8", "p9", "p7")
     assert len(conclusion.tuning.finalists) == 5
     assert [v.arm for v in conclusion.verdicts[:3]] == ["p8", "p9", "p7"]
@@ -59,7 +59,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     found = [
         each
         for seed in range(10)
-        for each in study().conclude(drive(study(), cluster(effects, seed=seed))).verdicts[:3]
+        for each in study()
+        .decide(drive(study(), cluster(effects, seed=seed)))
+        .conclusion.verdicts[:3]
     ]
     assert {each.arm for each in found} == set(effects)
     held = [each.ci95 and each.ci95[0] < effects[each.arm] < each.ci95[1] for each in found]
@@ -73,10 +75,10 @@ def at_stop_rule(notes: Sequence[Message]) -> dict[str, float]:
 
 
 def test_the_stop_rule_and_the_bound_are_notes() -> None:
-    conclusion = study().conclude(drive(study(), cluster({"p8": 0.08}, sigma=0.002)))
+    conclusion = study().decide(drive(study(), cluster({"p8": 0.08}, sigma=0.002))).conclusion
     assert at_stop_rule(conclusion.notes) == {"p8": pytest.approx(8, abs=0.4)}
     assert conclusion.tuning.bound is None, "there is a winner: nothing is to be ruled out"
-    nothing = study().conclude(drive(study(), cluster({}, sigma=0.002)))
+    nothing = study().decide(drive(study(), cluster({}, sigma=0.002))).conclusion
     assert nothing.tuning.bound is not None
     assert 0 < nothing.tuning.bound < 0.02
     assert any("which is below +2.0 %" in sentence(note) for note in nothing.notes)
@@ -92,20 +94,23 @@ def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
 
     done = drive(sweep, lucky_once)
     cuts = {len([r for r in done if not r.trial.block]) - 1, len(done) - 1}
-    assert [sweep.conclude(done[:cut]).tuning.bound for cut in sorted(cuts)] == [None, None]
+    assert [sweep.decide(done[:cut]).conclusion.tuning.bound for cut in sorted(cuts)] == [
+        None,
+        None,
+    ]
     screened = [r for r in done if not r.trial.block]
     # five baselines tell the noise of a screen, three do not
-    assert study(confirm=False).conclude(screened).tuning.bound is None
+    assert study(confirm=False).decide(screened).conclusion.tuning.bound is None
     five = study(screen_baselines=5, budget=60)
     of_five = [r for r in drive(five, lucky_once) if not r.trial.block]
-    once = replace(five, confirm=False).conclude(of_five).tuning.bound
-    whole = sweep.conclude(done).tuning.bound
+    once = replace(five, confirm=False).decide(of_five).conclusion.tuning.bound
+    whole = sweep.decide(done).conclusion.tuning.bound
     assert once is not None
     assert whole is not None
     assert once > 0.03
     assert whole < once - 0.005
     others = replace(five, selected=frozenset({"p1", "p2"}), confirm=False)
-    of_two = others.conclude([run(trial) for trial in five.propose([])]).tuning.bound
+    of_two = others.decide([run(trial) for trial in five.decide([]).due]).conclusion.tuning.bound
     assert of_two is not None
     assert of_two < 0.02
 
@@ -117,7 +122,7 @@ def test_a_finalist_may_turn_out_slower_but_one_run_never_says_so() -> None:
         lucky = {"p7": 0.05} if trial.is_screened else {"p7": -0.05}
         return cluster(lucky | {"p1": -0.2})(trial)
 
-    conclusion = sweep.conclude(drive(sweep, lucky_once))
+    conclusion = sweep.decide(drive(sweep, lucky_once)).conclusion
     assert verdict(conclusion, "p7").kind is VerdictKind.SLOWER
     slow_steps = [
         replace(r, score=replace(r.score, stragglers=3, dropped=(6, 8, 11), window_tgs=500.0))
@@ -125,7 +130,7 @@ def test_a_finalist_may_turn_out_slower_but_one_run_never_says_so() -> None:
         else r
         for r in drive(sweep, lucky_once)
     ]
-    assert verdict(sweep.conclude(slow_steps), "p7").kind is VerdictKind.SLOWER
+    assert verdict(sweep.decide(slow_steps).conclusion, "p7").kind is VerdictKind.SLOWER
     once = verdict(conclusion, "p1")
     assert once.kind is VerdictKind.SCREENED
     assert once.delta == pytest.approx(-0.2, abs=0.01)
@@ -135,25 +140,25 @@ def test_nothing_is_decided_before_the_blocks_are_complete() -> None:
     sweep = study()
     done = drive(sweep, cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05}))
     for cut in range(len(done)):
-        partial = sweep.conclude(done[:cut])
+        partial = sweep.decide(done[:cut]).conclusion
         assert not partial.complete
         kinds = {v.kind for v in partial.verdicts}
         assert kinds <= {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE}
         assert all(v.ci95 is None for v in partial.verdicts)
     assert "a finalist: 3 of 4 confirming trials" in " ".join(
-        sentence(each) for v in sweep.conclude(done[:-4]).verdicts for each in v.reasons
+        sentence(each) for v in sweep.decide(done[:-4]).conclusion.verdicts for each in v.reasons
     )
 
 
 def test_an_empty_history_tells_what_the_plan_can_see() -> None:
-    conclusion = study(sigma_prior=0.0066).conclude([])
+    conclusion = study(sigma_prior=0.0066).decide([]).conclusion
     assert conclusion.noise.mde80 == pytest.approx(0.0139, abs=1e-4)
     assert sentence(conclusion.notes[0]) == (
         "with the known job noise of 0.66 % this plan (50 jobs) finds a profile that gains +1.6 % "
         "with 80 % power, and among the finalists one that gains +1.4 %"
     )
     assert conclusion.tuning.from_start80 == pytest.approx(0.0158, abs=2e-4)
-    (outlook,) = study(0, sigma_prior=None).conclude([]).notes
+    (outlook,) = study(0, sigma_prior=None).decide([]).conclusion.notes
     assert sentence(outlook).startswith(
         "at an assumed job noise of 0.60 % (this cell was not calibrated"
     )
@@ -176,7 +181,7 @@ def test_trials_without_a_score(status: TrialStatus, reason: str, *, can_run: bo
             return TrialResult(trial=trial, status=status, reason=verbatim(reason), job_ids=("17",))
         return run(trial)
 
-    found = verdict(sweep.conclude(drive(sweep, failing)), "p4")
+    found = verdict(sweep.decide(drive(sweep, failing)).conclusion, "p4")
     assert (found.kind, found.can_run, found.job_ids) == (VerdictKind.INVALID, can_run, ("17",))
     assert reason in sentence(found.reasons[0])
     assert found.delta is None
@@ -191,7 +196,7 @@ def test_another_loss_makes_no_winner() -> None:
             return result
         return replace(result, score=replace(result.score, loss=8.0))
 
-    found = verdict(sweep.conclude(drive(sweep, careless)), "p7")
+    found = verdict(sweep.decide(drive(sweep, careless)).conclusion, "p7")
     assert found.kind is VerdictKind.INVALID
     assert "its loss is 8, the baseline's 9.5" in sentence(found.reasons[0])
 
@@ -209,7 +214,7 @@ def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
         )  # fmt: skip
         return replace(result, score=slow)
 
-    conclusion = sweep.conclude(drive(sweep, stalling))
+    conclusion = sweep.decide(drive(sweep, stalling)).conclusion
     found = verdict(conclusion, "p7")
     assert found.kind is VerdictKind.INCONCLUSIVE
     assert "15 of its 50 steps straggle against 0 of 110" in sentence(found.reasons[0])
@@ -243,14 +248,14 @@ def test_a_gain_is_withheld_only_where_many_slow_steps_may_eat_it_up(
         )  # fmt: skip
         return replace(result, score=score)
 
-    assert verdict(sweep.conclude(drive(sweep, stalling)), "p7").kind is kind
+    assert verdict(sweep.decide(drive(sweep, stalling)).conclusion, "p7").kind is kind
 
 
 def test_settings_of_the_baseline_are_an_a_a_trial_and_no_candidate() -> None:
     same = profile("same", "--xla_gpu_autotune_level=4")
     twin = profile("twin", "--xla_gpu_knob=0")
     sweep = study(profiles=(*knobs(24), same, twin), budget=60)
-    conclusion = sweep.conclude(drive(sweep, cluster({"same": 0.05, "twin": 0.05})))
+    conclusion = sweep.decide(drive(sweep, cluster({"same": 0.05, "twin": 0.05}))).conclusion
     found = verdict(conclusion, "same")
     assert found.kind is VerdictKind.SCREENED
     assert "same effective flags and environment as baseline-deployed" in sentence(
@@ -305,9 +310,9 @@ def broken(trials: Sequence[Trial], how: str) -> list[TrialResult]:
 def test_it_never_fails_open(how: str) -> None:
     sweep = study()
     done: list[TrialResult] = []
-    while trials := sweep.propose(done):
+    while trials := sweep.decide(done).due:
         done += broken(trials, how)
-        conclusion = sweep.conclude(done)
+        conclusion = sweep.decide(done).conclusion
         for each in conclusion.verdicts:
             assert each.kind in {
                 VerdictKind.SCREENED,
@@ -323,7 +328,7 @@ def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
     """After a node swap everything is 10 % faster: no verdict may come of it."""
     sweep, run = study(), cluster({})
     done: list[TrialResult] = []
-    while trials := sweep.propose(done):
+    while trials := sweep.decide(done).due:
         for trial in trials:
             result, epoch = run(trial), int(len(done) >= swapped_at)
             score = result.score
@@ -331,7 +336,7 @@ def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
             done.append(
                 replace(result, epoch=epoch, score=replace(score, value=score.value + 0.1 * epoch))
             )
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert all(abs(v.delta or 0) < 0.02 for v in conclusion.verdicts)
 
 
@@ -353,23 +358,25 @@ def test_a_block_that_a_node_swap_or_another_allocation_cuts_compares_nothing_ac
         score = replace(result.score, value=result.score.value + 0.1)
         return replace(result, score=score, **other)
 
-    found = verdict(sweep.conclude(drive(sweep, swapped)), "p7")
+    found = verdict(sweep.decide(drive(sweep, swapped)).conclusion, "p7")
     assert found.kind is VerdictKind.INCONCLUSIVE
     assert sentence(found.reasons[0]).startswith("no block holds both this profile and a baseline")
 
 
 def test_while_the_finalists_are_being_planned_none_of_them_is_late() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-    screened = [run(trial) for trial in sweep.propose([])]
-    first = next(trial for trial in sweep.propose(screened) if not trial.is_baseline)
+    screened = [run(trial) for trial in sweep.decide([]).due]
+    first = next(trial for trial in sweep.decide(screened).due if not trial.is_baseline)
     begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
-    assert not any("would be confirmed" in sentence(note) for note in sweep.conclude(begun).notes)
+    assert not any(
+        "would be confirmed" in sentence(note) for note in sweep.decide(begun).conclusion.notes
+    )
 
 
 def test_a_drift_is_followed_by_when_trials_ran_and_not_by_when_they_were_planned() -> None:
     """One trial is retried at the very end, when the cell has become 5 % faster."""
     sweep = study(confirm=False)
-    queue = list(sweep.propose([]))
+    queue = list(sweep.decide([]).due)
     late = next(trial for trial in queue if not trial.is_baseline)
     ran = [*(trial for trial in queue if trial is not late), late]
     history = [
@@ -379,7 +386,7 @@ def test_a_drift_is_followed_by_when_trials_ran_and_not_by_when_they_were_planne
         )
         for at, trial in enumerate(ran)
     ]
-    deltas = [each.delta for each in sweep.conclude(history).verdicts]
+    deltas = [each.delta for each in sweep.decide(history).conclusion.verdicts]
     assert deltas == pytest.approx([0.0] * 25, abs=1e-9)
 
 
@@ -391,7 +398,7 @@ def test_the_loss_is_held_against_the_baselines_whatever_most_profiles_do() -> N
         assert result.score is not None
         return replace(result, score=replace(result.score, loss=9.5 if trial.is_baseline else 8.0))
 
-    conclusion = sweep.conclude(drive(sweep, careless))
+    conclusion = sweep.decide(drive(sweep, careless)).conclusion
     assert {each.kind for each in conclusion.verdicts} == {VerdictKind.INVALID}
 
 
@@ -403,20 +410,20 @@ def test_a_record_of_a_running_trial_never_hides_its_result(at: int) -> None:
         replace(each, status=TrialStatus.RUNNING, score=None, job_ids=("zzz",)) for each in done
     ]
     history = [*done[:at], *stale, *done[at:]]
-    assert sweep.propose(history) == ()
-    assert sweep.conclude(history) == sweep.conclude(done)
+    assert sweep.decide(history).due == ()
+    assert sweep.decide(history).conclusion == sweep.decide(done).conclusion
 
 
 def test_the_control_never_reaches_the_stop_rule() -> None:
     sweep = study(6, budget=40)
     hurt = {f"p{at}": -0.05 for at in range(1, 6)}
     done = drive(sweep, cluster({"p0": 0.08, "baseline-aa": 0.08} | hurt, sigma=0.001))
-    assert at_stop_rule(sweep.conclude(done).notes) == {"p0": pytest.approx(8, abs=0.2)}
+    assert at_stop_rule(sweep.decide(done).conclusion.notes) == {"p0": pytest.approx(8, abs=0.2)}
 
 
 def test_an_unselected_unmeasured_profile_is_counted_not_listed() -> None:
     sweep = study(selected=frozenset({"p3"}), confirm=False)
-    conclusion = sweep.conclude(drive(sweep, cluster({})))
+    conclusion = sweep.decide(drive(sweep, cluster({}))).conclusion
     assert [v.arm for v in conclusion.verdicts] == ["p3"]
     assert (
         say("{profiles} declared profiles are neither selected nor measured", profiles=24)
@@ -429,7 +436,7 @@ def test_a_sweep_without_profiles_calibrates_the_cell() -> None:
     sweep = study(0, screen_baselines=12)
     done = drive(sweep, cluster({}, sigma=0.005))
     assert len(done) == 12
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert conclusion.noise.sigma == pytest.approx(0.005, rel=0.5)
     assert "36 jobs: +" in sentence(conclusion.notes[0])
     assert (conclusion.verdicts, conclusion.baseline.n, conclusion.complete) == ((), 12, True)
@@ -464,14 +471,14 @@ def test_an_arm_that_loses_runs_is_not_called_faster_on_those_that_ended(case: s
             findings=(stood_still, stood_still), job_ids=(f"{trial.id}.1", f"{trial.id}.2"),
         )  # fmt: skip
 
-    found = verdict(sweep.conclude(drive(sweep, hanging)), "p7")
+    found = verdict(sweep.decide(drive(sweep, hanging)).conclusion, "p7")
     assert found.kind is kind
     assert found.lost is not None
     assert sentence(found.lost.told) == words
     assert (found.hangs, found.retries) == (2 * len(blocks), len(blocks))
     assert any(sentence(reason).startswith(words) for reason in found.reasons)
     assert found.kind is not VerdictKind.FASTER or found.n >= 3
-    whole = verdict(sweep.conclude(drive(sweep, run)), "p7")
+    whole = verdict(sweep.decide(drive(sweep, run)).conclusion, "p7")
     assert (whole.kind, whole.lost, whole.hangs) == (VerdictKind.FASTER, None, 0)
 
 
@@ -485,7 +492,7 @@ def test_an_invalid_profile_holds_no_bound_up() -> None:
             return result
         return replace(result, score=replace(result.score, loss=8.0))
 
-    conclusion = sweep.conclude(drive(sweep, careless))
+    conclusion = sweep.decide(drive(sweep, careless)).conclusion
     assert verdict(conclusion, "p7").kind is VerdictKind.INVALID
     assert conclusion.tuning.bound is not None
     assert conclusion.tuning.bound < 0.02
@@ -508,11 +515,11 @@ def test_of_a_setting_that_may_not_have_been_in_effect_nothing_is_ruled_out() ->
     """What never reached the program runs like the baseline, whatever it would gain."""
     sweep, run = study(), cluster({}, sigma=0.002)
     every = unseen_of(*(each.id for each in sweep.profiles), run=run)
-    conclusion = sweep.conclude(drive(sweep, every))
+    conclusion = sweep.decide(drive(sweep, every)).conclusion
     assert conclusion.nothing_in_effect
     assert conclusion.tuning.bound is None
     assert not [note for note in conclusion.notes if "ruled out" in sentence(note)]
-    some = sweep.conclude(drive(sweep, unseen_of("p3", run=run)))
+    some = sweep.decide(drive(sweep, unseen_of("p3", run=run))).conclusion
     assert some.tuning.bound is not None
     assert (
         say("{arms} may gain more: nothing shows that the settings were in effect", arms=["p3"])
@@ -530,7 +537,7 @@ def test_an_arm_that_is_judged_by_its_own_noise_is_bounded_by_it() -> None:
         extra = (0.06, -0.05, 0.02)[trial.block % 3] if trial.block else 0.05
         return measured(trial, 6.9 + extra)
 
-    conclusion = sweep.conclude(drive(sweep, shaky))
+    conclusion = sweep.decide(drive(sweep, shaky)).conclusion
     noisy = verdict(conclusion, "p3")
     assert "its own noise" in sentence(noisy.method)
     assert noisy.ci95 is not None
@@ -545,8 +552,8 @@ def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:
         note
         for seed in range(4)
         for note in study(budget=65)
-        .conclude(drive(study(budget=65), cluster({}, sigma=0.006, seed=seed)))
-        .notes
+        .decide(drive(study(budget=65), cluster({}, sigma=0.006, seed=seed)))
+        .conclusion.notes
         if "spare block" in sentence(note)
     ]
     assert told
@@ -556,7 +563,7 @@ def test_spare_blocks_are_told_where_they_move_what_is_ruled_out() -> None:
 def test_a_loser_of_one_run_is_told_where_noise_hardly_explains_it() -> None:
     sweep = study()
     done = drive(sweep, cluster({"p1": -0.06, "p2": -0.012}))
-    lost, near = (verdict(sweep.conclude(done), each) for each in ("p1", "p2"))
+    lost, near = (verdict(sweep.decide(done).conclusion, each) for each in ("p1", "p2"))
     assert (lost.is_likely_slower, near.is_likely_slower) == (True, False)
     assert lost.kind is VerdictKind.SCREENED
     assert sentence(lost.reasons[0]).startswith("very likely slower (1 run)")
@@ -566,7 +573,7 @@ def test_a_tie_of_the_best_two_is_told() -> None:
     def notes(second: float) -> str:
         sweep = study()
         done = drive(sweep, cluster({"p1": 0.05, "p2": second}, sigma=0.002))
-        return " ".join(map(sentence, sweep.conclude(done).notes))
+        return " ".join(map(sentence, sweep.decide(done).conclusion.notes))
 
     assert "a tie: p" in notes(0.05)
     assert "a tie" not in notes(0.03)
@@ -576,7 +583,7 @@ def test_a_machine_is_called_too_noisy_where_idle_settings_moved() -> None:
     idle = replace(profile("idle", "--xla_gpu_knob=99"), is_control=True)
     for effect, is_told in ((-0.3, True), (0.0, False)):
         sweep = study(profiles=(*knobs(10), idle), budget=60)
-        notes = sweep.conclude(drive(sweep, cluster({"idle": effect}, sigma=0.002))).notes
+        notes = sweep.decide(drive(sweep, cluster({"idle": effect}, sigma=0.002))).conclusion.notes
         assert (
             any("too noisy: settings that do nothing" in sentence(note) for note in notes)
             is is_told
@@ -587,7 +594,7 @@ def test_a_machine_is_called_too_noisy_where_idle_settings_moved() -> None:
 def test_a_control_that_moves_is_the_first_sentence_of_the_finding(moved: float) -> None:
     sweep = study(6, budget=40)  # a place is left for the alias
     effects = {f"p{at}": -0.05 for at in range(1, 6)} | {"p0": 0.02, "baseline-aa": moved}
-    found = sweep.conclude(drive(sweep, cluster(effects, sigma=0.001)))
+    found = sweep.decide(drive(sweep, cluster(effects, sigma=0.001))).conclusion
     assert (found.tuning.moved is not None) is bool(moved)
     assert headline(found).startswith("The A/A control failed") is bool(moved)
     held = any("the baseline against itself" in sentence(note) for note in found.notes)
@@ -597,7 +604,7 @@ def test_a_control_that_moves_is_the_first_sentence_of_the_finding(moved: float)
 def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
     sweep = study(6, budget=40)
     done = drive(sweep, cluster({f"p{at}": -0.01 for at in range(6)}, sigma=0.001))
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     bound = found.tuning.bound
     assert bound is not None
     assert bound < -0.005
@@ -610,11 +617,11 @@ def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
 def test_two_baselines_of_a_busy_machine_make_no_figure_of_a_profile_behind_them() -> None:
     """The first baseline was starved: a line through both would rise without an end."""
     sweep = study(8, confirm=False)
-    queue = list(sweep.propose([]))
+    queue = list(sweep.decide([]).due)
     second = [at for at, trial in enumerate(queue) if trial.is_baseline][1]
     history = [
         measured(trial, 5.9 if at == 0 else 6.9) for at, trial in enumerate(queue[: second + 4])
     ]
     behind = [each.trial.profile.id for each in history[second + 1 :]]
-    deltas = [verdict(sweep.conclude(history), each).delta for each in behind]
+    deltas = [verdict(sweep.decide(history).conclusion, each).delta for each in behind]
     assert deltas == pytest.approx([0.0] * len(behind), abs=1e-9)

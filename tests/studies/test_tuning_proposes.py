@@ -25,11 +25,11 @@ def test_it_is_a_study_and_survives_json() -> None:
     sweep: Study = study(3, selected=frozenset({"p1"}))
     again = TuningStudy.from_json(sweep.to_json())
     assert again == sweep
-    assert again.propose([]) == sweep.propose([])
+    assert again.decide([]).due == sweep.decide([]).due
 
 
 def test_the_screen_measures_all_once_among_three_spread_baselines() -> None:
-    trials = study().propose([])
+    trials = study().decide([]).due
     at = [i for i, trial in enumerate(trials) if trial.is_baseline]
     assert at == [0, 14, 27]
     assert sorted(t.profile.id for t in trials if not t.is_baseline) == sorted(
@@ -40,7 +40,7 @@ def test_the_screen_measures_all_once_among_three_spread_baselines() -> None:
 
 
 def test_the_seed_changes_the_order_and_nothing_else() -> None:
-    one, other = study(seed=1).propose([]), study(seed=2).propose([])
+    one, other = study(seed=1).decide([]).due, study(seed=2).decide([]).due
     assert names(one) != names(other)
     assert {t.id for t in one} == {t.id for t in other}
 
@@ -50,7 +50,7 @@ def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
     profiles = tuple(
         replace(each, id=f"{wave}-{each.id}", wave=wave) for wave in waves for each in knobs(3)
     )
-    trials = TuningStudy(cell=CELL, profiles=profiles, budget=60).propose([])
+    trials = TuningStudy(cell=CELL, profiles=profiles, budget=60).decide([]).due
     assert list(dict.fromkeys(t.stage for t in trials)) == ["wave1", "wave1_5", "wave2", "wave10"]
     # one line goes through the baselines of all waves, which lie far apart
     at = [i for i, trial in enumerate(trials) if trial.is_baseline]
@@ -60,36 +60,36 @@ def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
 
 def test_baselines_beyond_one_a_wave_go_where_most_profiles_are() -> None:
     profiles = (*knobs(1, wave="wave1"), *(replace(p, id=f"x{p.id}") for p in knobs(20)))
-    trials = TuningStudy(cell=CELL, profiles=profiles).propose([])
+    trials = TuningStudy(cell=CELL, profiles=profiles).decide([]).due
     at = {w: [i for i, t in enumerate(trials) if t.is_baseline and t.stage == w] for w in WAVES}
     assert at == {"wave1": [0], "wave2": [2, 23]}
 
 
 def test_a_selection_filters_and_moves_nothing() -> None:
-    everything = study().propose([])
-    some = study(selected=frozenset({"p3", "p9"})).propose([])
+    everything = study().decide([]).due
+    some = study(selected=frozenset({"p3", "p9"})).decide([]).due
     assert [t for t in everything if t in some] == list(some)
     assert [t.profile.id for t in some if not t.is_baseline] in (["p3", "p9"], ["p9", "p3"])
     assert sum(t.is_baseline for t in some) == 3
 
 
 def test_selecting_only_the_baseline_measures_the_baseline() -> None:
-    trials = study(selected=frozenset({BASELINE_ID})).propose([])
+    trials = study(selected=frozenset({BASELINE_ID})).decide([]).due
     assert trials
     assert all(t.is_baseline for t in trials)
 
 
 def test_adding_a_profile_moves_no_other() -> None:
-    before = [t.profile.id for t in study(24).propose([]) if not t.is_baseline]
-    after = [t.profile.id for t in study(25).propose([]) if not t.is_baseline]
+    before = [t.profile.id for t in study(24).decide([]).due if not t.is_baseline]
+    after = [t.profile.id for t in study(25).decide([]).due if not t.is_baseline]
     assert [each for each in after if each != "p24"] == before
 
 
 def test_what_is_final_is_not_proposed_again() -> None:
     sweep = study()
-    queue = sweep.propose([])
+    queue = sweep.decide([]).due
     done = [measured(queue[3], 6.9), replace(measured(queue[4], 6.9), status=TrialStatus.RUNNING)]
-    assert sweep.propose(done) == (*queue[:3], *queue[4:])
+    assert sweep.decide(done).due == (*queue[:3], *queue[4:])
 
 
 THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
@@ -97,8 +97,8 @@ THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
 
 def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
     sweep, run = study(), cluster(THREE)
-    screened = [run(trial) for trial in sweep.propose([])]
-    first = sweep.propose(screened)
+    screened = [run(trial) for trial in sweep.decide([]).due]
+    first = sweep.decide(screened).due
     best = sorted(
         (each for each in screened if not each.trial.is_baseline and each.score),
         key=lambda each: -each.score.value if each.score else 0.0,
@@ -107,12 +107,12 @@ def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
     assert [t.block for t in first] == [1] * 7
     design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
     assert {t.design for t in first} == {design}
-    rest = sweep.propose([*screened, *(run(trial) for trial in first)])
+    rest = sweep.decide([*screened, *(run(trial) for trial in first)]).due
     assert {t.arm for t in rest} == {*THREE, BASELINE_ID}
     assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
     assert {t.design for t in rest} == {design}
     assert len(screened) + len(first) + len(rest) == 50
-    assert study(confirm=False).propose(screened) == ()
+    assert study(confirm=False).decide(screened).due == ()
 
 
 def test_each_block_draws_an_order_of_its_own() -> None:
@@ -120,7 +120,7 @@ def test_each_block_draws_an_order_of_its_own() -> None:
     pairs = mirrored = 0
     for seed in range(30):
         sweep, run = study(seed=seed, finalists=3), cluster(THREE)
-        trials = sweep.propose([run(trial) for trial in sweep.propose([])])
+        trials = sweep.decide([run(trial) for trial in sweep.decide([]).due]).due
         blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
         for one, other in pairwise(blocks):
             pairs += 1
@@ -133,40 +133,40 @@ def test_the_cut_is_by_screen_and_first_block_together() -> None:
     sweep, run = study(), cluster({})
     lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
     beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
-    screened = [cluster(lucky)(trial) for trial in sweep.propose([])]
-    done = [*screened, *(cluster(beside)(trial) for trial in sweep.propose(screened))]
-    assert {t.arm for t in sweep.propose(done)} == {"p2", "p3", "p4", BASELINE_ID}
+    screened = [cluster(lucky)(trial) for trial in sweep.decide([]).due]
+    done = [*screened, *(cluster(beside)(trial) for trial in sweep.decide(screened).due)]
+    assert {t.arm for t in sweep.decide(done).due} == {"p2", "p3", "p4", BASELINE_ID}
     done = drive(sweep, run, done)
     for arm in ("p1", "p5"):
-        cut = verdict(sweep.conclude(done), arm)
+        cut = verdict(sweep.decide(done).conclusion, arm)
         assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
         assert sentence(cut.reasons[0]) == "measured twice: ranks only"
 
 
 def test_the_cut_waits_for_its_block_and_never_changes_afterwards() -> None:
     sweep, run = study(), cluster(THREE)
-    screened = [run(trial) for trial in sweep.propose([])]
-    first = [run(trial) for trial in sweep.propose(screened)]
-    assert sweep.propose([*screened, *first[:-1]]) == (first[-1].trial,)
+    screened = [run(trial) for trial in sweep.decide([]).due]
+    first = [run(trial) for trial in sweep.decide(screened).due]
+    assert sweep.decide([*screened, *first[:-1]]).due == (first[-1].trial,)
     done = [*screened, *first]
-    (begun, *_) = sweep.propose(done)
+    (begun, *_) = sweep.decide(done).due
     planned = [*done, TrialResult(trial=begun, status=TrialStatus.PLANNED)]
-    kept = {t.arm for t in sweep.propose(planned)}
+    kept = {t.arm for t in sweep.decide(planned).due}
     # the first block is read anew with other favourites: what has a later trial stays
     others = {each.trial.arm for each in first} - {*kept, BASELINE_ID}
     anew = [measured(r.trial, 8.0) if r.trial.arm in others else r for r in planned]
-    assert begun.arm in {t.arm for t in sweep.propose(anew)}
-    more = [*planned[:-1], *(run(t) for t in sweep.propose(done))]
+    assert begun.arm in {t.arm for t in sweep.decide(anew).due}
+    more = [*planned[:-1], *(run(t) for t in sweep.decide(done).due)]
     again = [measured(r.trial, 8.0) if r.trial.arm in others and r.trial.block else r for r in more]
-    assert sweep.propose(again) == ()
-    assert verdict(sweep.conclude(again), min(others)).kind is VerdictKind.SCREENED
+    assert sweep.decide(again).due == ()
+    assert verdict(sweep.decide(again).conclusion, min(others)).kind is VerdictKind.SCREENED
 
 
 def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave() -> None:
     sweep = study()
     run = cluster({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
-    screened = [run(trial) for trial in sweep.propose([])]
-    first = sweep.propose(screened)
+    screened = [run(trial) for trial in sweep.decide([]).due]
+    first = sweep.decide(screened).due
 
     def lose(arms: set[str]) -> set[str]:
         lost = [
@@ -175,7 +175,7 @@ def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave(
             else run(t)
             for t in first
         ]
-        return {t.arm for t in sweep.propose([*screened, *lost])} - {BASELINE_ID}
+        return {t.arm for t in sweep.decide([*screened, *lost]).due} - {BASELINE_ID}
 
     assert "p1" in lose({"p1"}), "it was twice as fast as the others"
     assert lose({"p5", "p2"}) == {"p1", "p3", "p4"}
@@ -201,7 +201,9 @@ def test_jobs_that_compiling_freed_go_to_the_finalists() -> None:
     (design,) = {each.trial.design for each in ran if each.trial.design}
     assert design.widths == (6, 4, 3, 3, 3)
     assert len(ran) == 17 + 3 + 29
-    assert {verdict(sweep.conclude(done), each).kind for each in THREE} == {VerdictKind.FASTER}
+    assert {verdict(sweep.decide(done).conclusion, each).kind for each in THREE} == {
+        VerdictKind.FASTER
+    }
 
 
 def test_a_quiet_cell_keeps_five_to_the_end() -> None:
@@ -209,7 +211,7 @@ def test_a_quiet_cell_keeps_five_to_the_end() -> None:
     for known, sigma in ((0.003, 0.003), (None, 0.002)):
         sweep = study(sigma_prior=known)
         run = cluster({f"p{at}": 0.02 for at in range(5)}, sigma=sigma)
-        conclusion = sweep.conclude(drive(sweep, run))
+        conclusion = sweep.decide(drive(sweep, run)).conclusion
         faster = [each.arm for each in conclusion.verdicts if each.kind is VerdictKind.FASTER]
         assert sorted(faster) == ["p0", "p1", "p2", "p3", "p4"]
 
@@ -222,10 +224,12 @@ def test_jobs_that_are_left_become_further_blocks() -> None:
 
 
 def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
-    said = study(budget=65).outline([])
+    said = study(budget=65).outlook([]).lines
     assert sentence(said[1]).startswith("the plan keeps 8 jobs of 65 for spare blocks")
-    assert not any("for spare blocks" in sentence(each) for each in study(budget=50).outline([]))
-    stated = study(budget=65, finalists=3).outline([])
+    assert not any(
+        "for spare blocks" in sentence(each) for each in study(budget=50).outlook([]).lines
+    )
+    stated = study(budget=65, finalists=3).outlook([]).lines
     assert not any("for spare blocks" in sentence(each) for each in stated), (
         "stated blocks have no others"
     )
@@ -233,21 +237,23 @@ def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
 
 def test_finalists_are_frozen_once_one_was_planned() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-    screened = [run(trial) for trial in sweep.propose([])]
-    first = sweep.propose(screened)[0]
+    screened = [run(trial) for trial in sweep.decide([]).due]
+    first = sweep.decide(screened).due[0]
     begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
     # the screen is read anew with another favourite: the begun arms stay
     again = [measured(r.trial, 8.0) if r.trial.profile.id == "p1" else r for r in begun]
-    arms = {t.profile.id for t in sweep.propose(again)}
+    arms = {t.profile.id for t in sweep.decide(again).due}
     assert first.profile.id in arms
-    assert sweep.propose(begun) == sweep.propose(screened)
+    assert sweep.decide(begun).due == sweep.decide(screened).due
 
 
 def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
     run = cluster({"p7": 0.01})
     done = drive(study(), run)
-    assert study(budget=80).propose(done) == ()
-    assert study(budget=80).conclude(done).verdict("p7") == study().conclude(done).verdict("p7")
+    assert study(budget=80).decide(done).due == ()
+    assert study(budget=80).decide(done).conclusion.verdict("p7") == study().decide(
+        done
+    ).conclusion.verdict("p7")
 
 
 def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
@@ -256,7 +262,7 @@ def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
     done = drive(sweep, run)
     arms = {r.trial.profile.id for r in done if r.trial.design and r.trial.design.look == 1}
     assert arms == {"p0", "baseline-aa", BASELINE_ID}
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert conclusion.tuning.finalists == ("p0",)
     assert any("A/A control" in sentence(note) for note in conclusion.notes)
     assert verdict(conclusion, "p0").kind is VerdictKind.FASTER
@@ -267,10 +273,10 @@ def one_profile(distance: float, *, sigma: float, noise: float = 0.0) -> set[str
     """The arms that follow where one profile lies so far from its baselines in the screen."""
     sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
     screened = []
-    for trial in sweep.propose([]):
+    for trial in sweep.decide([]).due:
         off = noise * (-1) ** trial.position if trial.is_baseline else distance
         screened.append(measured(trial, 6.9 + off))
-    return {trial.profile.id for trial in sweep.propose(screened)}
+    return {trial.profile.id for trial in sweep.decide(screened).due}
 
 
 @pytest.mark.parametrize(
@@ -297,26 +303,26 @@ def test_what_is_fast_with_another_loss_is_not_confirmed() -> None:
         loss = 8.0 if trial.profile.id == "p7" else 9.5
         return replace(result, score=replace(result.score, loss=loss))
 
-    screened = [careless(trial) for trial in sweep.propose([])]
-    arms = {trial.profile.id for trial in sweep.propose(screened)}
+    screened = [careless(trial) for trial in sweep.decide([]).due]
+    arms = {trial.profile.id for trial in sweep.decide(screened).due}
     assert "p8" in arms
     assert "p7" not in arms
 
 
 def test_what_could_not_run_is_not_confirmed_in_another_wave_either() -> None:
     sweep, run = study(), cluster({"p7": 0.05, "p8": 0.03})
-    screened = [run(trial) for trial in sweep.propose([])]
+    screened = [run(trial) for trial in sweep.decide([]).due]
     (own,) = [each.trial for each in screened if each.trial.profile.id == "p7"]
     elsewhere = replace(own, stage="wave1")
     oom = TrialResult(trial=elsewhere, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
-    assert "p7" in {trial.profile.id for trial in sweep.propose(screened)}
-    assert "p7" not in {trial.profile.id for trial in sweep.propose([*screened, oom])}
+    assert "p7" in {trial.profile.id for trial in sweep.decide(screened).due}
+    assert "p7" not in {trial.profile.id for trial in sweep.decide([*screened, oom]).due}
 
 
 def test_where_all_hurt_nothing_is_confirmed() -> None:
     done = drive(study(), cluster({p.id: -0.05 for p in knobs(25)}))
     assert all(r.trial.is_screened for r in done)
-    assert study().conclude(done).complete
+    assert study().decide(done).conclusion.complete
 
 
 def test_a_dropped_finalist_leaves_its_blocks() -> None:
@@ -329,7 +335,7 @@ def test_a_dropped_finalist_leaves_its_blocks() -> None:
             )
         return run(trial)
 
-    conclusion = sweep.conclude(drive(sweep, failing))
+    conclusion = sweep.decide(drive(sweep, failing)).conclusion
     assert verdict(conclusion, "p7").kind is VerdictKind.FASTER
     assert "K=4" in sentence(verdict(conclusion, "p7").method)
     gone = verdict(conclusion, "p8")
@@ -343,26 +349,28 @@ def test_a_dropped_finalist_leaves_its_blocks() -> None:
 
 def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-    done = [run(trial) for trial in sweep.propose([])]
-    planned = sweep.propose(done)
+    done = [run(trial) for trial in sweep.decide([]).due]
+    planned = sweep.decide(done).due
     (first,) = [t for t in planned if t.profile.id == "p8" and t.block == 1]
     oom = TrialResult(trial=first, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
-    left = sweep.propose([*done, oom])
+    left = sweep.decide([*done, oom]).due
     assert left == tuple(t for t in planned if t.profile.id != "p8")
-    assert sweep.left([*done, oom]) == len(left) + 15
+    assert sweep.outlook([*done, oom]).left == len(left) + 15
     after = [*done, oom, *(run(trial) for trial in left)]
-    assert "p8" not in {trial.arm for trial in sweep.propose(after)}
+    assert "p8" not in {trial.arm for trial in sweep.decide(after).due}
 
 
 def test_what_is_left_goes_down_by_one_with_every_trial() -> None:
     sweep = study()
     done = drive(sweep, cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03}))
-    assert [sweep.left(done[:cut]) for cut in range(len(done) + 1)] == [*range(len(done), -1, -1)]
+    assert [sweep.outlook(done[:cut]).left for cut in range(len(done) + 1)] == [
+        *range(len(done), -1, -1)
+    ]
 
 
 def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
     sweep = study(3, budget=20, finalists=1, blocks=4, block_baselines=1)
-    found = verdict(sweep.conclude(drive(sweep, cluster({"p1": 0.05}))), "p1")
+    found = verdict(sweep.decide(drive(sweep, cluster({"p1": 0.05}))).conclusion, "p1")
     assert found.kind is VerdictKind.FASTER
     assert "4 blocks, 4 baselines" in sentence(found.method)
 
@@ -371,7 +379,7 @@ def test_small_sweeps_state_their_own_layout() -> None:
     sweep = study(4, budget=20, screen_baselines=3, finalists=2, blocks=3, block_baselines=2)
     done = drive(sweep, cluster({"p1": 0.05, "p2": 0.03}))
     assert len(done) == 4 + 3 + 12
-    assert verdict(sweep.conclude(done), "p1").kind is VerdictKind.FASTER
+    assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
 
 
 @pytest.mark.parametrize(
@@ -403,7 +411,7 @@ def test_what_is_refused(changes: dict[str, object], words: str) -> None:
 def test_a_budget_that_only_ranks_says_so() -> None:
     sweep = study(30, budget=36)
     done = drive(sweep, cluster({"p1": 0.05}))
-    conclusion = sweep.conclude(done)
+    conclusion = sweep.decide(done).conclusion
     assert len(done) <= 36
     assert sentence(conclusion.notes[0]).startswith("ranking only: 36 jobs screen 30 profiles")
     assert {v.kind for v in conclusion.verdicts} == {VerdictKind.SCREENED}
@@ -418,8 +426,8 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     edited = replace(done[1].trial, profile=profile(done[1].trial.profile.id, "--xla_gpu_other=1"))
     gone = replace(done[1].trial, arm="gone", profile=profile("gone", "--xla_gpu_gone=1"))
     strangers = [measured(t, 9.9) for t in (other_cell, profiled, edited, gone)]
-    conclusion = sweep.conclude([*strangers, *done])
-    assert conclusion.verdicts == sweep.conclude(done).verdicts
+    conclusion = sweep.decide([*strangers, *done]).conclusion
+    assert conclusion.verdicts == sweep.decide(done).conclusion.verdicts
     notes = " ".join(map(sentence, conclusion.notes))
     assert "2 trials of another cell" in notes
     assert "no longer declared, ignored: gone" in notes
@@ -443,9 +451,9 @@ def test_a_profile_that_sets_something_else_now_is_measured_again(
     old = study(profiles=(before,), budget=20)
     done = drive(old, cluster({}))
     again = study(profiles=(now,), budget=20)
-    assert {t.profile.id for t in old.propose(done)} == set()
-    assert "p1" in {t.profile.id for t in again.propose(done)}
-    assert "old trials ignored: p1" in " ".join(map(sentence, again.conclude(done).notes))
+    assert {t.profile.id for t in old.decide(done).due} == set()
+    assert "p1" in {t.profile.id for t in again.decide(done).due}
+    assert "old trials ignored: p1" in " ".join(map(sentence, again.decide(done).conclusion.notes))
 
 
 def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
@@ -456,7 +464,7 @@ def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_basel
     again = study(profiles=(now,), budget=20)
     later = drive(again, cluster({"p1": 0.02}), done)  # by drift alone
     assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
-    conclusion = again.conclude(later)
+    conclusion = again.decide(later).conclusion
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
     assert sentence(conclusion.notes[0]).startswith(
         "p1 would be a finalist by now, but the finalists were"
@@ -464,8 +472,8 @@ def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_basel
     assert "old trials ignored: p1" in " ".join(map(sentence, conclusion.notes))
     # the settings that were confirmed have their verdict back where they are declared again
     assert (
-        study(profiles=(before,), budget=20).conclude(later).verdicts
-        == study(profiles=(before,), budget=20).conclude(done).verdicts
+        study(profiles=(before,), budget=20).decide(later).conclusion.verdicts
+        == study(profiles=(before,), budget=20).decide(done).conclusion.verdicts
     )
 
 
@@ -478,11 +486,14 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
         return TuningStudy(cell=CELL, profiles=profiles, selected=chosen, confirm=confirm)
 
     done = drive(sweep("wave3", confirm=False), run)
-    explored = sweep("wave3", confirm=False).conclude(done)
+    explored = sweep("wave3", confirm=False).decide(done).conclusion
     assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
     assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
     done = drive(sweep("wave2", confirm=False), run, done)
     done = drive(sweep("", confirm=True), run, done)
     at_once = drive(sweep("", confirm=True), run)
-    assert sweep("", confirm=True).conclude(done) == sweep("", confirm=True).conclude(at_once)
+    assert (
+        sweep("", confirm=True).decide(done).conclusion
+        == sweep("", confirm=True).decide(at_once).conclusion
+    )
     assert {r.trial.id for r in done} == {r.trial.id for r in at_once}

@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
 from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, JobWork
-from pytest_xlatune.studies import Answered, Ask, Question
+from pytest_xlatune.studies import Answered, Ask, Question, as_begun
 from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.trials import CONFIRM, LOOK, TURNS, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
@@ -76,7 +76,7 @@ def test_25_profiles_in_25_jobs() -> None:
     assert first.rotation.spec.first_step == FIRST_STEPS
     assert first.deadline_s > CELL.protocol.deadline_s
     assert first.rotation.spec.order != second.rotation.spec.order, "each draws its own"
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert found.complete
     assert found.alpha == 0.05
     kinds = Counter(each.kind for each in found.verdicts)
@@ -136,7 +136,7 @@ def test_what_jobs_say_of_the_deployed_form_is_the_verdict(
     machine: Machine, kind: str, shown: set[str]
 ) -> None:
     sweep = turning(12)
-    conclusion = sweep.conclude(drive(sweep, machine))
+    conclusion = sweep.decide(drive(sweep, machine)).conclusion
     found = verdict(conclusion, "p3")
     assert (str(found.kind), {*found.reasons[0].values}) == (kind, shown)
     assert conclusion.complete
@@ -147,7 +147,7 @@ def test_what_jobs_say_of_the_deployed_form_is_the_verdict(
 
 def test_a_program_that_is_slow_in_turns_alone_is_never_called_slower() -> None:
     sweep = turning(12)
-    found = sweep.conclude(drive(sweep, Machine({f"p{at}": -0.05 for at in range(12)})))
+    found = sweep.decide(drive(sweep, Machine({f"p{at}": -0.05 for at in range(12)}))).conclusion
     assert not any(each.kind is VerdictKind.SLOWER or each.is_likely_slower
                    for each in found.verdicts)  # fmt: skip
 
@@ -156,19 +156,19 @@ def test_every_history_on_the_way_concludes_and_proposes_the_same_again() -> Non
     sweep, run = turning(12, rotation=USUAL), Machine({"p3": 0.03})
     done: list[TrialResult] = []
     seen = []
-    while due := sweep.propose(done):
+    while due := sweep.decide(done).due:
         fresh = turning(12, rotation=USUAL)
-        assert due == sweep.propose(done) == fresh.propose(tuple(done))
-        found = sweep.conclude(done)
+        assert due == sweep.decide(done).due == fresh.decide(tuple(done)).due
+        found = sweep.decide(done).conclusion
         assert not found.complete
-        seen.append(sweep.left(done))
-        assert sweep.at_most(done) >= sweep.left(done) >= len(due)
+        seen.append(sweep.outlook(done).left)
+        assert sweep.outlook(done).at_most >= sweep.outlook(done).left >= len(due)
         assert VerdictKind.FASTER not in {each.kind for each in found.verdicts}
         running = [TrialResult(trial=each, status=TrialStatus.RUNNING) for each in due]
-        assert [each.id for each in sweep.propose([*done, *running])] == [e.id for e in due]
+        assert [each.id for each in sweep.decide([*done, *running]).due] == [e.id for e in due]
         done.append(run(due[0]))
     assert seen == list(range(24, 0, -1))
-    assert sweep.left(done) == 0
+    assert sweep.outlook(done).left == 0
 
 
 def test_programs_that_are_left_out_say_why() -> None:
@@ -177,7 +177,7 @@ def test_programs_that_are_left_out_say_why() -> None:
     done = drive(sweep, paced(machine, step_s=0.1, compile_s=4.0))
     second = [each.trial for each in done if each.trial.stage == TURNS][1]
     assert not {"p4", "p5", "p6"} & {*programs(second)}, "it dies of nothing twice"
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     for name, why in (
         ("p4", "No such compile option"),
         ("p5", "it needs"),
@@ -201,7 +201,7 @@ def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
         state = State.TIMEOUT if is_cut else State.COMPLETED
         return replace(machine(trial), outcome=Outcome(state=state))
 
-    notes = [sentence(each) for each in sweep.conclude(drive(sweep, run)).notes]
+    notes = [sentence(each) for each in sweep.decide(drive(sweep, run)).conclusion.notes]
     assert [each for each in notes if "time limit" in each] == [
         "a time limit ended rotation 1: 30 of its 30 turns count, longer jobs hold them all"
     ]
@@ -221,7 +221,7 @@ def test_short_steps_take_more_rounds_and_a_second_rotation(
     spec = found[0].rotation.spec
     assert (spec.turn_steps, len(spec.order) // len(spec.programs)) == (turn_steps, rounds)
     assert spec.turn_steps - 2 >= 3, "two are left out, and three count"
-    assert sweep.left(done[:1]) == len(done) - 1
+    assert sweep.outlook(done[:1]).left == len(done) - 1
 
 
 def _dropped(trial: Trial) -> TrialResult:
@@ -255,7 +255,7 @@ def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
     done = drive(sweep, run)
     assert sum(each.trial.rotation is not None for each in done) == spent
     assert len(done) <= sweep.budget
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert (found.complete, found.alpha) == (True, 0.05)
     assert verdict(found, "p3").kind is VerdictKind.FASTER
     assert sentence(found.notes[0]) == said
@@ -272,7 +272,7 @@ def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> N
     sweep = turning()
     done = drive(sweep, Machine({"p3": 0.04}, fails=lambda each: each.stage == stage))
     assert {each.trial.stage for each in done} <= {LOOK, TURNS, CONFIRM}
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert found.complete is (stage == LOOK), "nothing was ranked, and no block decided"
     kinds = {each.text for each in found.notes}
     assert not kinds & {
@@ -285,7 +285,7 @@ def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
     sweep = mixed(rotation=USUAL)
     done = drive(sweep, Machine({"p3": 0.04, "channels": 0.06, "remat": -0.2}))
     assert len(done) == 2 + 2 + 3 + 22
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert {each.arm for each in found.verdicts if each.wins} == {"p3", "channels"}
     assert found.winner
     assert found.winner.arm == "channels", "one recipe of one sweep"
@@ -309,7 +309,7 @@ def test_the_baseline_is_told_once_the_look_is_over() -> None:
     sweep, run = turning(12), Machine()
     question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
     assert sweep.answer((), question).state is Answered.NOT_YET
-    told = sweep.answer([run(sweep.propose(())[0])], question)
+    told = sweep.answer([run(sweep.decide(()).due[0])], question)
     assert told.verdict
     assert told.verdict.n == 1
 
@@ -328,12 +328,12 @@ def test_the_baseline_is_told_once_the_look_is_over() -> None:
 def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words: str) -> None:
     sweep = turning(**changes)
     assert not sweep.rotates
-    assert words in sentence(sweep.outline(())[0])
-    assert not any(each.rotation for each in sweep.propose(()))
+    assert words in sentence(sweep.outlook(()).lines[0])
+    assert not any(each.rotation for each in sweep.decide(()).due)
 
 
 def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
-    told = [sentence(each) for each in mixed(rotation=USUAL).outline(())]
+    told = [sentence(each) for each in mixed(rotation=USUAL).outlook(()).lines]
     assert told[0].startswith(
         "ranked in rotations: p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11. A look, then 1 "
     )
@@ -342,11 +342,11 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     assert any(each.startswith("this plan takes 29 jobs") for each in told)
     assert any("30 jobs of 50" in each for each in told)
     assert any("with 80 % power" in each for each in told)
-    ahead = mixed().ahead(())
+    ahead = mixed().outlook(()).ahead
     assert [each.stage for each in ahead[:2]] == [LOOK, TURNS]
     assert {each.arm for each in ahead[2:]} == {"channels", "remat", BASELINE_ID}
     # 60 profiles are two jobs and 22 behind them: the budget is asked for what is really run
-    assert turning(60, rotation=USUAL).left(()) == 24
+    assert turning(60, rotation=USUAL).outlook(()).left == 24
     with pytest.raises(ConfigError, match="need"):
         turning(12, budget=2)
 
@@ -371,25 +371,25 @@ def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
     sweep = turning(rotation=rule)
     assert sweep.rotates is rotates
     if not rotates:
-        told = sentence(sweep.outline(())[0])
+        told = sentence(sweep.outlook(()).lines[0])
         assert told.startswith("no profile rotates: with rotations the plan takes 25 jobs and ")
     # a session goes on with the pace that it began with
     later = turning(rotation=replace(USUAL, must_save=True))
-    assert later.as_begun(sweep.to_json()).rotates is rotates
+    assert as_begun(later, sweep.to_json()).rotates is rotates
 
 
 def test_what_is_left_counts_rotations_by_their_steps_and_programs() -> None:
     sweep = turning(rotation=USUAL)
-    left = sweep.work(())
+    left = sweep.outlook(()).work
     assert left
     assert left.jobs == sweep.works[0].jobs == 24
     done = drive(sweep, Machine({"p3": 0.03}))
     for at in range(2):
-        left = sweep.work(done[:at])
+        left = sweep.outlook(done[:at]).work
         assert left
-        assert left.jobs == sweep.left(done[:at])
-    assert sweep.work(done[:2]) is None, "ordinary jobs are alike"
-    assert study(25).work(()) is None
+        assert left.jobs == sweep.outlook(done[:at]).left
+    assert sweep.outlook(done[:2]).work is None, "ordinary jobs are alike"
+    assert study(25).outlook(()).work is None
 
 
 def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
@@ -416,7 +416,7 @@ def test_profiles_that_waves_derive_rotate_too() -> None:
     own = tuple(profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2") for at in range(8))
     sweep = turning(profiles=own, stacks=(Stacks(wave="wave3", slots=3),), budget=50)
     done = drive(sweep, Machine({"p1": 0.03, "p2": 0.03}))
-    found = sweep.conclude(done)
+    found = sweep.decide(done).conclusion
     assert any("+" in each.arm for each in found.verdicts)
     assert found.winner
     assert found.winner.arm == "p1+p2"
@@ -428,18 +428,18 @@ def test_a_profile_that_is_added_is_ranked_by_a_rotation_of_its_own() -> None:
     run = Machine({"p3": 0.03, "p12": 0.04})
     done = drive(turning(12), run)[:2]
     later = turning(13)
-    (trial,) = later.propose(done)
+    (trial,) = later.decide(done).due
     assert programs(trial) == ["p12"]
     assert trial.rotation
     assert trial.rotation.number == 2
     done = drive(later, run, done)
-    assert verdict(later.conclude(done), "p12").kind is VerdictKind.FASTER
+    assert verdict(later.decide(done).conclusion, "p12").kind is VerdictKind.FASTER
 
 
 def test_a_profile_that_was_edited_is_another_one() -> None:
     done = drive(turning(12), Machine({"p3": 0.03}))
     later = turning(profiles=(*knobs(3), profile("p3", "--xla_gpu_other=1"), *knobs(12)[4:]))
-    assert verdict(later.conclude(done), "p3").kind is not VerdictKind.FASTER
+    assert verdict(later.decide(done).conclusion, "p3").kind is not VerdictKind.FASTER
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])
@@ -447,20 +447,20 @@ def test_ranks_that_rotations_gave_stay_once_rotation_is_off(count: int) -> None
     run = Machine({"p3": 0.04})
     done = drive(turning(12), run)[:count]
     plain = study(12, sigma_prior=None)
-    due = {each.arm for each in plain.propose(done) if not each.block}
+    due = {each.arm for each in plain.decide(done).due if not each.block}
     assert due == ({BASELINE_ID} if count > 1 else {BASELINE_ID, *(e.id for e in plain.profiles)})
     later = drive(plain, run, done)
-    assert verdict(plain.conclude(later), "p3").kind is VerdictKind.FASTER
+    assert verdict(plain.decide(later).conclusion, "p3").kind is VerdictKind.FASTER
 
 
 def test_what_jobs_ranked_takes_no_turns_once_rotation_is_on() -> None:
     run = cluster({"p3": 0.04})
     plain = study(12, sigma_prior=None)
-    screen = [run(each) for each in plain.propose(())]
+    screen = [run(each) for each in plain.decide(()).due]
     for count, due in ((len(screen), set()), (4, {LOOK})):
-        found = {each.stage for each in turning(12).propose(screen[:count]) if not each.block}
+        found = {each.stage for each in turning(12).decide(screen[:count]).due if not each.block}
         assert found == due, count
-    assert turning(12).propose(drive(plain, run)) == (), "a sweep that is over stays so"
+    assert turning(12).decide(drive(plain, run)).due == (), "a sweep that is over stays so"
 
 
 def test_relabelling_profiles_changes_no_verdict() -> None:
@@ -468,11 +468,11 @@ def test_relabelling_profiles_changes_no_verdict() -> None:
         sweep = turning(profiles=own)
         at = {f"--xla_gpu_knob={n}": 0.04 * (n == 3) for n in range(12)}
         run = Machine({each.id: at[each.settings_text.split()[0]] for each in own}, sigma=0.001)
-        return Counter(each.kind for each in sweep.conclude(drive(sweep, run)).verdicts)
+        return Counter(each.kind for each in sweep.decide(drive(sweep, run)).conclusion.verdicts)
 
     named = tuple(profile(f"q{n * 7 % 12}", f"--xla_gpu_knob={n}", wave="wave2") for n in range(12))
     assert kinds(knobs(12))[VerdictKind.FASTER] == kinds(named)[VerdictKind.FASTER] == 1
 
 
 def test_the_rotations_arm_is_no_profile() -> None:
-    assert ROTATION not in {each.id for each in turning(12, rotation=RULE).arms(())}
+    assert ROTATION not in {each.id for each in turning(12, rotation=RULE).decide(()).arms}

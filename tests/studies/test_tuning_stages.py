@@ -18,22 +18,23 @@ def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() ->
     done = drive(study(8, budget=60), run)
     later = study(10, budget=80)
     done = drive(later, run, done)
-    conclusion = later.conclude(done)
+    conclusion = later.decide(done).conclusion
     assert verdict(conclusion, "p9").kind is VerdictKind.SCREENED
     assert "p9" not in conclusion.tuning.finalists
     assert conclusion.alpha == 0.05
     assert len(conclusion.notes) > 1
     assert sentence(conclusion.notes[0]).startswith("p9 would be a finalist by now")
     assert not any(
-        "would be a finalist" in sentence(note) for note in study(8, budget=60).conclude(done).notes
+        "would be a finalist" in sentence(note)
+        for note in study(8, budget=60).decide(done).conclusion.notes
     )
 
 
 def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
     run = cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05})
     done = drive(study(), run)[:-4]
-    assert {t.profile.id for t in study().propose(done)} & {"p7", "p8", "p9"}
-    assert study(selected=frozenset({"p3"})).propose(done) == ()
+    assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
+    assert study(selected=frozenset({"p3"})).decide(done).due == ()
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:
@@ -47,7 +48,7 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert len(done) <= 65
     assert sum(each.is_baseline for each in own) == 2
     decided = [each for each in done if each.trial not in own]
-    before, after = sweep.conclude(decided), sweep.conclude(done)
+    before, after = sweep.decide(decided).conclusion, sweep.decide(done).conclusion
     assert before.tuning.bound is not None
     assert after.tuning.bound is not None
     assert after.tuning.bound < 0.02 <= before.tuning.bound
@@ -64,14 +65,14 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
         assert verdict(after, each).kind is VerdictKind.SCREENED
         assert verdict(after, each).reasons[0] == say("measured twice: ranks only")
     # half a spare block is gone on with as it was planned
-    assert sweep.propose(done[:-1]) == (done[-1].trial,)
+    assert sweep.decide(done[:-1]).due == (done[-1].trial,)
 
 
 def test_where_there_is_a_winner_the_worst_single_run_is_measured_again() -> None:
     sweep = study(budget=65)
     done = drive(sweep, cluster({"p3": 0.05, "p1": -0.06, "p2": -0.04}))
     assert {each.arm for each in spare(done)} == {"p1", "baseline-deployed"}
-    lost, other = (verdict(sweep.conclude(done), each) for each in ("p1", "p2"))
+    lost, other = (verdict(sweep.decide(done).conclusion, each) for each in ("p1", "p2"))
     assert sentence(lost.reasons[0]).startswith("very likely slower (2 runs)")
     assert (lost.n, other.n, lost.is_likely_slower) == (2, 1, True)
 
@@ -87,7 +88,7 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
     sweep, plain = study(), cluster({}, sigma=0.001)
     done: list[TrialResult] = []
-    while trials := sweep.propose(done):
+    while trials := sweep.decide(done).due:
         for trial in trials:
             begun = 1000.0 * len(done)
             result = plain(trial)
@@ -97,7 +98,7 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
             score = replace(result.score, value=value)
             outcome = Outcome(state=State.COMPLETED, start_s=begun)
             done.append(replace(result, score=score, outcome=outcome))
-    arm = sweep.conclude(done).tuning.finalists[0]
+    arm = sweep.decide(done).conclusion.tuning.finalists[0]
     kept = [each for each in done if each.trial.block == 4]
     assert kept
     arm = next(each.trial.arm for each in kept if not each.trial.is_baseline)
@@ -110,10 +111,10 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
         again = replace(late.score, value=late.score.value + 0.03)
         late = replace(late, score=again, outcome=replace(late.outcome, start_s=start))
     history = [late if each.trial == late.trial else each for each in done]
-    found = verdict(sweep.conclude(history), arm)
+    found = verdict(sweep.decide(history).conclusion, arm)
     assert found.delta == pytest.approx(0.0, abs=0.003)
     assert found.kind is not VerdictKind.FASTER
-    past = sweep.decided(history).past
+    past = sweep.swept(history).past
     own = past.real_blocks[place(late.trial)]
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
 
@@ -141,10 +142,10 @@ def test_a_late_trial_as_near_to_two_blocks_is_of_the_first_in_every_process() -
 
 def test_a_profile_that_opens_the_screen_again_leaves_the_verdicts_of_the_blocks() -> None:
     done = drive(study(12), cluster({"p1": 0.04}))
-    before = study(12).conclude(done)
+    before = study(12).decide(done).conclusion
     more = study(13, budget=60)
-    assert {(each.arm, each.block) for each in more.propose(done)} == {("p12", 0)}
-    after = more.conclude(done)
+    assert {(each.arm, each.block) for each in more.decide(done).due} == {("p12", 0)}
+    after = more.decide(done).conclusion
     assert (before.complete, after.complete) == (True, False)
     assert after.tuning.finalists == before.tuning.finalists
     assert after.alpha == before.alpha
@@ -165,7 +166,7 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
         )
 
     tight, roomy = study(budget=50), study(budget=65)
-    without = tight.conclude(drive(tight, losing))
+    without = tight.decide(drive(tight, losing)).conclusion
     assert verdict(without, "p7").kind is VerdictKind.INVALID
     assert without.complete
     assert without.tuning.bound is None
@@ -174,7 +175,7 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
     # jobs that are left measure it once more, and no third time where it has no score again
     done = drive(roomy, losing)
     assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}
-    again = roomy.conclude(done)
+    again = roomy.decide(done).conclusion
     if is_lost_again:
         assert [each.arm for each in spare(done)].count("p7") == 1
         assert again.tuning.bound is None
@@ -187,8 +188,8 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
 def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
     sweep = study(25, budget=80)
     run = cluster({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
-    first = [run(trial) for trial in sweep.propose([])]
-    second = sweep.propose(first)
+    first = [run(trial) for trial in sweep.decide([]).due]
+    second = sweep.decide(first).due
     assert {each.stage for each in second} == {AGAIN}
     assert 8 <= len(second) <= 11
     assert len({each.arm for each in second}) == len(second)
@@ -200,13 +201,13 @@ def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank
     ]
     for shift, runs in ((0.0, [run(trial) for trial in second]), (0.05, slower)):
         history = [*first, *runs]
-        blocks = sweep.propose(history)
+        blocks = sweep.decide(history).due
         inside = {each.arm for each in blocks} - {BASELINE_ID}
         assert blocks[0].block == 1, shift
         assert inside < {each.arm for each in second}, "only what ran twice enters"
         done = drive(sweep, run, history)
         assert len(done) <= 80
-        assert verdict(sweep.conclude(done), "p1").kind is VerdictKind.FASTER
+        assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
     # a cell with a profile more goes on with the second runs that there are
     more = replace(study(26, budget=80), seed=sweep.seed)
-    assert {each.stage for each in more.propose([*first, *slower])} == {"wave2"}
+    assert {each.stage for each in more.decide([*first, *slower]).due} == {"wave2"}

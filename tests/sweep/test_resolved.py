@@ -44,11 +44,11 @@ def test_another_configuration_is_another_cell() -> None:
     assert there.cell.overrides == {"sparse_matmul": "true"}
     # a ledger of its own, and trials that the other cell's study takes for strangers
     assert there.folder != resolved.folder
-    trial, *_ = there.study().propose(())
+    trial, *_ = there.study().decide(()).due
     assert trial.cell_digest == there.cell.digest
-    assert trial.id not in {each.id for each in resolved.study().propose(())}
+    assert trial.id not in {each.id for each in resolved.study().decide(()).due}
     for each, is_sparse in ((resolved, False), (there, True)):
-        (first, *_) = each.study().propose(())
+        (first, *_) = each.study().decide(()).due
         argv = declared.launcher.launch(first, each.cell).argv
         assert ("sparse_matmul=true" in argv) is is_sparse
 

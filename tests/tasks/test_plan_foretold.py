@@ -59,12 +59,14 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     study = TuningStudy(cell=CELL, profiles=SINGLES[:9], budget=50)
     assert isinstance(study.layout, Plan)
     fewest = study.layout.jobs
-    assert (study.left(()), study.at_most(())) == (fewest, 50)
+    assert (study.outlook(()).left, study.outlook(()).at_most) == (fewest, 50)
     assert fewest < 50
-    assert f"{fewest} jobs, up to 50 where nothing is faster" in sentence(study.outline(())[0])
+    assert f"{fewest} jobs, up to 50 where nothing is faster" in sentence(
+        study.outlook(()).lines[0]
+    )
     # a sweep that states its blocks has no others
     stated = replace(study, finalists=2, blocks=4)
-    assert stated.at_most(()) == stated.left(())
+    assert stated.outlook(()).at_most == stated.outlook(()).left
     declared = Sweep(
         name="s",
         launcher=CommandLauncher(argv=("train.sh", "{steps}")),

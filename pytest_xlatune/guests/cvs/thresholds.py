@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message, verbatim
+from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.record import Real, Record, digest
 from pytest_xlatune.model.result import (
@@ -29,16 +29,20 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.compare import above
 from pytest_xlatune.stats.design import MIN_DF, t_quantile
 from pytest_xlatune.studies import (
     Aim,
     Asked,
+    Decision,
     DeclaredStudy,
     History,
+    Outlook,
     Traits,
+    remembered,
 )
+from pytest_xlatune.studies.look import not_over
 from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.verdicts import (
     OneCell,
@@ -140,28 +144,29 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """The study's word and which jobs it has; a changed threshold asks the same jobs."""
         return f"{KIND}-{digest([self.jobs], length=8)}"
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
-        """Return the cell as deployed, then one arm for each metric: a name for its verdict."""
-        del history
-        own = deployed(self.cell)
-        return (own, *(replace(own, id=each.metric) for each in self.demands))
+    @remembered
+    def decide(self, history: History) -> Decision:
+        """Return the jobs that are not over, and a verdict for each metric.
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
+        An arm for each metric is a name for its verdict; none passes before all jobs are over.
+        """
+        past, own = self._past(history), deployed(self.cell)
+        due = not_over(past, self._trials)
+        return Decision(
+            due=due,
+            arms=(own, *(replace(own, id=each.metric) for each in self.demands)),
+            concluded=lambda: self._conclusion(past, is_complete=not due),
+        )
+
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come."""
+        due = self.decide(history).due
         gated = sum(each.value is not None for each in self.demands)
-        jobs = counted(len(self.propose(history)), "trial")
+        jobs = counted(len(due), "trial")
         text = f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}"
-        return (verbatim(text),)
+        return Outlook.of(due, lines=(verbatim(text),))
 
-    def propose(self, history: History) -> tuple[Trial, ...]:
-        """Return the jobs that are not over."""
-        past = self._past(history)
-        return tuple(trial for trial in self._trials if not past.is_final(trial))
-
-    def conclude(self, history: History) -> Conclusion:
-        """Return a verdict for each metric; none passes before all jobs are over."""
-        past = self._past(history)
-        is_complete = not self.propose(history)
+    def _conclusion(self, past: Past, *, is_complete: bool) -> Conclusion:
         logs = [s.value for each in past.screens_of(BASELINE_ID) if (s := usable(each))]
         return Conclusion(
             verdicts=tuple(

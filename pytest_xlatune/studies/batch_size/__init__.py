@@ -25,7 +25,15 @@ from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, LossRule, Policy, Traits
+from pytest_xlatune.studies import (
+    Aim,
+    Asked,
+    DeclaredStudy,
+    History,
+    Policy,
+    Traits,
+    name_of,
+)
 from pytest_xlatune.studies.batch_size._walk import (
     BEST_FILE,
     COMPILED,
@@ -36,7 +44,6 @@ from pytest_xlatune.studies.batch_size._walk import (
     BatchWalk,
 )
 from pytest_xlatune.studies.cell_arms import RankedCells, refuse_unless_positive
-from pytest_xlatune.studies.staged import name_of
 
 __all__ = ["BEST_FILE", "KIND", "BatchRecord", "BatchSize", "BatchStudy"]
 
@@ -272,7 +279,6 @@ class BatchStudy(RankedCells[BatchWalk], frozen=True, kw_only=True, dict=True):
         """A size that does not fit is an answer, and is not tried again."""
         drop = RetryRule(retries=0, then=Next.DROP)
         return Policy(
-            loss=LossRule.OWN_ARM,
             compiled_stage=COMPILED if self.asks_compiler else "",
             rules={
                 FailureClass.OOM_HOST: drop,
@@ -308,16 +314,16 @@ class BatchStudy(RankedCells[BatchWalk], frozen=True, kw_only=True, dict=True):
         pairs = [f"{each} {key}={text}" for text in self.by_values for each in self.values]
         return pairs or self.values
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
+    def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the values that were listed, or those that a search has tried so far."""
         if self.asked.names_arms:
             return self.every_arm
         tried = {each.trial.arm for each in self.walked(history).runs.values()}
         return tuple(each for each in self.every_arm if each.id in tried)
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
-        del history
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it."""
         asked, lines = self.asked, []
         if self.asks_compiler:
             lines.append(say("first a compiler says which sizes fit: it costs no job"))

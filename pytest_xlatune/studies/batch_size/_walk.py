@@ -41,16 +41,15 @@ from pytest_xlatune.studies.cell_arms import CellWalk, decided, dropped, undecid
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     NO_SCORE,
-    NOT_FINITE,
     begun,
     beside,
     changed,
-    lost_runs,
     measured,
     score_flags,
     screened,
     so_far,
 )
+from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 
 if TYPE_CHECKING:
     from pytest_xlatune.studies.batch_size import BatchStudy

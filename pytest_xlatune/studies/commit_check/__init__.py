@@ -29,18 +29,18 @@ from pytest_xlatune.studies import (
     Asked,
     DeclaredStudy,
     History,
-    LossRule,
     Policy,
     Traits,
+    name_of,
 )
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
+    refuse_budget,
     refuse_unless_positive,
     waves_in,
 )
 from pytest_xlatune.studies.commit_check import _halving, _table
 from pytest_xlatune.studies.commit_check._record import KIND, CommitsRecord, Found
-from pytest_xlatune.studies.staged import name_of, refuse_budget
 
 __all__ = ["KIND", "CommitStudy", "Commits", "CommitsRecord", "Found", "Load"]
 
@@ -201,7 +201,7 @@ class CommitStudy(
         again = RetryRule(retries=1, backoff_s=60, then=Next.DROP)
         rules: dict[str, RetryRule] = dict.fromkeys(_CANNOT_START, broken)
         rules[FailureClass.CHECKOUT_FAIL] = again
-        return Policy(loss=LossRule.NONE, rules=rules)
+        return Policy(rules=rules)
 
     @property
     def commits(self) -> int:
@@ -234,7 +234,7 @@ class CommitStudy(
             return 6 * _halving.PAIRS + steps
         return len(self.cells) + 2 * _table.PAIRS * len(self.loads) * (self.commits - 1)
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
+    def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the loads on commits; of a search the ends, then what was measured between."""
         if not self.is_search:
             return self.every_arm
@@ -242,9 +242,9 @@ class CommitStudy(
         between = sorted(seen - {0, len(self.cells) - 1})
         return tuple(self.every_arm[at] for at in (0, len(self.cells) - 1, *between))
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
-        del history
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it."""
         most = min(self.most_jobs, self.budget)
         if self.is_search:
             pairs = _halving.PAIRS

@@ -41,7 +41,7 @@ from pytest_xlatune.stats.beside import (
 )
 from pytest_xlatune.stats.compare import EQUIVALENCE
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
@@ -49,13 +49,13 @@ from pytest_xlatune.studies.cell_arms import (
     dropped,
     is_excused,
     not_accused,
+    refuse_budget,
     refuse_nodes,
     refuse_unless_positive,
     undecided,
     worst_first,
 )
 from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
-from pytest_xlatune.studies.staged import name_of, refuse_budget
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
@@ -233,15 +233,15 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         """The budget, and the one to ask for where it is too small."""
         return {"budget": self.budget, "ask": self.most_jobs}
 
-    def arms(self, history: History) -> tuple[Arm, ...]:
+    def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
         cell, names = self.cells[0].digest, self.cell.nodelist
         return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)
 
-    def outline(self, history: History) -> tuple[Message, ...]:
-        """Return what a plan says of it: jobs and waves."""
-        del history
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it: jobs and waves."""
         layout, nodes, every = self.layout, len(self.cell.nodelist), self.all_pairs
         rounds, most = len(layout.rounds), min(self.most_jobs, self.budget)
         lines = [
@@ -302,7 +302,7 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         """Return the walk before the first round."""
         return NetworkWalk(self, history)
 
-    def place(self, trial: Trial) -> Message | None:
+    def place_of(self, trial: Trial) -> Message | None:
         """Return where a run stands: `round 3 of about 7, 4 pairs`."""
         if trial.stage != ROUND:
             return say(_AGAIN[trial.stage], wave=trial.block)

@@ -448,9 +448,20 @@ class Verdict(Record, frozen=True, kw_only=True):
     likely: tuple[Real, Real, Real] | None = None
 
     @property
+    def may_be_nothing(self) -> bool:
+        """Whether an interval that is corrected for the choice of the best holds no effect."""
+        # +26.4 % [+0.3, +48.3] was recommended beside "likely +0.3 % [-1.9, +2.1]"
+        corrected = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
+        return any(low is not None and low <= 0 for low in corrected)
+
+    @property
     def wins(self) -> bool:
-        """Whether it may be recommended: it is FASTER, and what made it so was in effect."""
-        return self.kind is VerdictKind.FASTER and not self.unproved
+        """Whether it may be recommended: it is FASTER, and what made it so was in effect.
+
+        Nor may its gain be nothing, once it is corrected for the choice of the best of several.
+        """
+        is_faster = self.kind is VerdictKind.FASTER
+        return is_faster and not self.unproved and not self.may_be_nothing
 
     @property
     def is_needless(self) -> bool:

@@ -374,13 +374,19 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
     """Say which profile won, which were passed over, and how much a better one may gain."""
     best, bound = conclusion.winner, conclusion.tuning.bound
-    unproved = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
-    if best is None and unproved is not None:
+    faster = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
+    if best is None and faster is not None and not faster.unproved:
+        won = say(
+            "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
+            "several, and corrected for that its gain may be nothing.",
+            profile=literal(faster.arm),
+        )
+    elif best is None and faster is not None:
         won = say(
             "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
             "{names} was in effect.",
-            profile=literal(unproved.arm),
-            names=literals(unproved.unproved),
+            profile=literal(faster.arm),
+            names=literals(faster.unproved),
         )
     elif best is None:
         won = say("No profile is confirmed to be faster than `baseline-deployed`.")
@@ -474,7 +480,7 @@ def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
                     names=literals(each.unproved),
                 )
             yield say(_REMEDY)
-        elif each.kind is VerdictKind.FASTER and recipe is not None:
+        elif each.kind is VerdictKind.FASTER and recipe is not None and each.wins:
             largest = conclusion.verdict(recipe.largest)
             most = (largest.delta if largest is not None else None) or 0.0
             # the largest is the largest of those that may lead, as a stack without a part may not

@@ -167,6 +167,8 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
         sentences.append(f"Settings {effect_words(verdict)}")
     if verdict.kind is VerdictKind.FASTER and verdict.unproved:
         sentences.append("It is no winner: nothing shows that what was asked for made it faster")
+    elif verdict.kind is VerdictKind.FASTER and not verdict.wins:
+        sentences.append("It is no winner: corrected for the choice, its gain may be nothing")
     if verdict.job_ids:
         sentences.append(f"Jobs: {', '.join(verdict.job_ids)}")
     return " ".join(f"{sentence}." for sentence in sentences)

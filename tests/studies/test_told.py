@@ -192,6 +192,27 @@ def test_a_winner_is_told_with_what_is_likely() -> None:
     assert f"likely {100 * likely:+.1f} % (95 % interval [" in headline(found)
 
 
+@pytest.mark.parametrize(
+    ("delta", "ci95", "likely", "wins"),
+    [
+        pytest.param(0.264, (0.003, 0.483), (0.003, -0.019, 0.021), False, id="likely nothing"),
+        pytest.param(0.015, (0.0, 0.028), (0.01, 0.001, 0.02), False, id="its low end is nothing"),
+        pytest.param(0.02, (0.006, 0.03), (0.016, 0.003, 0.026), True, id="both are above it"),
+        pytest.param(0.3, (0.25, 0.34), None, True, id="too large for small effects"),
+    ],
+)
+def test_a_star_needs_an_effect_in_each_interval_that_is_corrected_for_the_choice(
+    delta: float,
+    ci95: tuple[float, float],
+    likely: tuple[float, float, float] | None,
+    wins: bool,
+) -> None:
+    faster = Verdict(arm="p7", kind=VerdictKind.FASTER, n=4, delta=delta, ci95=ci95, likely=likely)
+    found = Conclusion(verdicts=(faster,), record=TuningRecord())
+    assert (found.winner is not None) is wins
+    assert headline(found).startswith("★") is wins
+
+
 def test_what_is_likely_is_not_told_of_a_change_that_is_no_small_one() -> None:
     found = study().decide(drive(study(), cluster({"p7": 0.30}, sigma=0.006))).conclusion
     assert found.winner is not None

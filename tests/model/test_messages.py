@@ -177,7 +177,7 @@ def test_each_error_of_the_package_is_one_of_these() -> None:
         "evidence/protobuf.py: WireError",
         "model/errors.py: XlatuneError",
         "owned.py: NotOursError",  # its text names a path and a user
-        "studies/staged.py: _StageOpenError",
+        "studies/cell_arms.py: _StageOpenError",
     ]
 
 

@@ -116,9 +116,16 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return what this study becomes where an evidence run that it awaits says nothing."""
         if self.swept(history).arms.evidence is None:
             return self
-        rules = (each for each in self.singles if each.candidates)  # what needs no trace
+        rules = [each for each in self.singles if each.candidates]  # what needs no trace
+        if not (rules or self.profiles or self.searches) and self.policy.derives:
+            return self  # a derived wave would have none to read
         singles = tuple(replace(each, evidence=False, pgle=False) for each in rules)
-        return replace(self, singles=singles)
+        found = replace(self, singles=singles, selected=None)
+        if self.selected is None:
+            return found
+        slots = {slot.name for every in found.places.values() for slot in every}
+        names = {BASELINE_ID, *(each.id for each in self.profiles), *slots}
+        return replace(found, selected=self.selected & names)
 
     @remembered
     def outlook(self, history: History) -> Outlook:

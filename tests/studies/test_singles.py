@@ -19,6 +19,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.studies.derived import NO_AIM, Stacks, placed
 from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.answers import CELL
 from tests.helpers.candidates import (
     AIMS,
     CANDIDATES,
@@ -265,3 +266,21 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     assert rule(candidates=(), pgle=True).fills.values["candidates"] == 1
     with pytest.raises(ConfigError, match=r"pgle=True needs the trace of an evidence run"):
         rule(pgle=True, evidence=False)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "selected"),
+    [
+        pytest.param((), None, id="all of it"),
+        pytest.param((), frozenset({"single-1"}), id="its slot"),
+        pytest.param((Stacks(slots=1),), frozenset({"stack-1"}), id="a wave that reads it alone"),
+    ],
+)
+def test_a_sweep_whose_only_candidate_waits_for_a_trace_begins_with_that_run(
+    stacks: tuple[Stacks, ...], selected: frozenset[str] | None
+) -> None:
+    by_trace = rule(candidates=(), aims={}, slots=1, pgle=True)
+    sweep = TuningStudy(
+        cell=CELL, profiles=(), singles=(by_trace,), stacks=stacks, selected=selected
+    )
+    assert sweep.decide(()).due == sweep.outlook(()).ahead[:1] == (sweep.evidence_trial,)

@@ -48,9 +48,6 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.trials import Past, usable
 from pytest_xlatune.studies.vetoes import HANGS, NOT_FINITE
 
-_CLASS = "{cls}"
-
-
 NO_SCORE = say("no score")
 NOT_YET_MEASURED = say("not measured yet")
 

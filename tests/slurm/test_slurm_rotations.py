@@ -310,5 +310,7 @@ def test_a_kill_of_real_jax_in_a_turn_blames_no_program(rotating: Rotating, rank
     os.kill(json.loads(path.read_text(encoding="utf-8").splitlines()[0])["pid"], signal.SIGKILL)
     result = rotating.run(campaign)
     assert (result.status, of(result).blamed) == (TrialStatus.MEASURED, ())
-    assert len(rotating.attempts()) == 2
-    assert {*changes(result)} == {BASELINE_ID, COPY, "fusion-off"}
+    # steps of a tenth of a second say nothing where others compute beside them: turns do
+    read = read_journals((journals(rotating.attempts()[1])[rank],))
+    assert read is not None
+    assert {each.program for each in read.turns} == {BASELINE_ID, COPY, "fusion-off"}

@@ -27,7 +27,7 @@ from simcluster import Cluster, World, drive, study_of
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import effective_values, parse_flags
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.sweep.deployed import deployed_env
@@ -107,11 +107,11 @@ class Deployed:
     jobs: int
 
 
-def covered_by(world: World, seed: int) -> Covered:
+def covered_by(world: World, seed: int) -> MeasuredCell:
     """Sweep a cell and return its part of the tuning document."""
     study = study_of(world, seed)
     conclusion, history = drive(study, Cluster(world, seed), seed)
-    return Covered(
+    return MeasuredCell(
         sweep="simulated",
         cell_digest=study.cell.digest,
         written_s=1e9 + seed,
@@ -123,7 +123,7 @@ def covered_by(world: World, seed: int) -> Covered:
     )
 
 
-def active(cells: tuple[Covered, Covered]) -> tuple[frozenset[int], frozenset[int]]:
+def active(cells: tuple[MeasuredCell, MeasuredCell]) -> tuple[frozenset[int], frozenset[int]]:
     """Apply the patch of both cells and return the settings that either then has."""
     patch = patch_of(cells)
     if patch.missing:

@@ -54,7 +54,7 @@ from pytest_xlatune.report.cell_documents import (  # noqa: E402
     NETWORK_RATES,
     NODE_RATES,
 )
-from pytest_xlatune.report.covered import Covered  # noqa: E402
+from pytest_xlatune.report.covered import MeasuredCell  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
@@ -352,7 +352,7 @@ def records() -> Lines:
     # a program may have imported a study of its own, as the tests do
     known = [each for each in StudyRecord._kinds.values() if each.kind]  # noqa: SLF001
     of_studies = [each for each in known if each.__module__.startswith("pytest_xlatune.")]
-    top = (LaunchSpec, ProcessRecord, Now, Covered, *of_studies, *ledger.EVENTS.values())
+    top = (LaunchSpec, ProcessRecord, Now, MeasuredCell, *of_studies, *ledger.EVENTS.values())
     for each in top:
         _reach(each, found)
     for name, each in sorted(found.items()):

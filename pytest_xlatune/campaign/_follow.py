@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.campaign.rotating import read_journals
 from pytest_xlatune.executors.folder import (
     journal_bytes,
@@ -97,7 +97,7 @@ class _Tail:
                 self._begin()
 
     def _read(self, path: Path) -> None:
-        with os.fdopen(owned.open_file(path), "rb") as file:
+        with os.fdopen(secure_files.open_file(path), "rb") as file:
             file.seek(self.offset_bytes)
             while chunk := file.read(_CHUNK_BYTES):
                 self.reader.feed(chunk)
@@ -286,12 +286,12 @@ def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Fin
 
 def _metrics(folder: Path) -> tuple[StepRecord, ...]:
     path = folder / METRICS_FILE
-    text = owned.read_text(path) if path.exists() else ""
+    text = secure_files.read_text(path) if path.exists() else ""
     return parse_metrics(text)
 
 
 def _figures(log: Path, metric: Metric) -> Logged:
-    with os.fdopen(owned.open_file(log), "rb") as lines:
+    with os.fdopen(secure_files.open_file(log), "rb") as lines:
         return read_figures(lines, metric)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.named import executor_in
@@ -172,7 +172,7 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
         if _ATTEMPT.fullmatch(attempt.name):
             found.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
     archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if found else ()
-    known = [owned.read_bytes(path) for path in archives]
+    known = [secure_files.read_bytes(path) for path in archives]
     lost = [
         run
         for run in found

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import shown
 from pytest_xlatune.sweep.groups import LogLevel
 
@@ -55,7 +55,7 @@ class _LogFile(logging.FileHandler):
         """Open it to whom its folder is, and never more."""
 
         def opener(name: str, flags: int) -> int:
-            return owned.open_file(Path(name), flags)
+            return secure_files.open_file(Path(name), flags)
 
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=opener)
 
@@ -82,7 +82,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     """
     path = folder / LOG
     try:
-        owned.make_folder(folder)
+        secure_files.make_folder(folder)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         _warn(path, error)

@@ -453,7 +453,7 @@ def _client_variable(case: Case) -> Iterator[str]:
             yield f"{name}={value:.40} ends JAX; expected a plain integer"
         elif name in history().flags:
             yield f"{name} is a flag of XLA, no variable; write --{name}={value:.40}"
-        elif name in _JAX_SWITCHES and value.lower() not in _JAX_WORDS:
+        elif name in _JAX_SWITCHES and value.lower() not in _JAX_BOOLEANS:
             yield f"{name}={value:.40} ends JAX; expected true or false"
 
 
@@ -476,13 +476,13 @@ _JAX_SWITCHES = frozenset(
     | {"JAX_DEBUG_NANS", "JAX_DEBUG_INFS"}
 )
 # as jax/_src/config.py reads a switch
-_JAX_WORDS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"})
+_JAX_BOOLEANS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"})
 
 
 def _library_value(case: Case) -> Iterator[str]:
     """Yield what NCCL reads otherwise than it looks (src/graph/tuning.cc, topo.cc, debug.cc)."""
     for name, value in case.profile.env.items():
-        words, said = _WORDS.get(name), value.strip()
+        words, said = _TERMS.get(name), value.strip()
         if words is not None and said:
             # NCCL_ALGO=allreduce:ring,tree;allgather:ring     NCCL_PROTO=^LL128
             listed = re.split("[;,]", re.sub(r"\w+:", "", said).replace("^", ""))
@@ -523,14 +523,14 @@ def _without_algorithm(said: str) -> list[str]:
 
 
 def _hint_of_level(name: str) -> str:
-    return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _WORDS.get(name) is _LEVELS else ""
+    return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _TERMS.get(name) is _LEVELS else ""
 
 
 _UNSET = -2  # what NCCL itself writes for a number that is not set
 _COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by number; a greater one is read as SYS
-_WORDS: Mapping[str, tuple[str, ...]] = {
+_TERMS: Mapping[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("Simple", "LL", "LL128"),
     "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "ERROR", "NONE"),

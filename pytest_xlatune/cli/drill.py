@@ -18,7 +18,7 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import FAMILIES
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.drill import Extras, drill_variants, read_families
+from pytest_xlatune.tasks.drill import DrillOptions, drill_variants, read_families
 from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json, drill_rows
 
 
@@ -108,7 +108,7 @@ def _drill(arguments: argparse.Namespace) -> Output:
         families=read_families(arguments.families) if arguments.families else FAMILIES,
         force=arguments.force,
     )
-    asked = Extras(
+    asked = DrillOptions(
         collectives=arguments.collectives,
         programs=tuple(arguments.program),
         by_path=arguments.by_path,

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.log_tells import log_tells, tried
+from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, tried
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
@@ -62,7 +62,7 @@ def _init(arguments: argparse.Namespace) -> Output:
     ask = input if sys.stdin.isatty() else None
     told: dict[str, str] = {}
     if arguments.log is not None:
-        told = log_tells(arguments.log)
+        told = suggest_sweep(arguments.log)
         said = next((kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), "")
         told |= {"kind": said} if said else {}
     given = told | {name: said for name, said in vars(arguments).items() if said is not None}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER
@@ -54,7 +54,7 @@ def _report(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
     paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
     names = [each for each in arguments.sweeps if Path(each) not in paths]
-    with owned.show_only():
+    with secure_files.show_only():
         folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
     problems: list[str] = []
     if not arguments.json:
@@ -62,7 +62,7 @@ def _report(arguments: argparse.Namespace) -> Output:
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
-        with owned.show_only(), _told(problems):
+        with secure_files.show_only(), _told(problems):
             values.append(read_json(json_of(read_known(folder))))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
@@ -88,7 +88,7 @@ def _documents(
     is_old = False  # the index, which all of them share
     try:
         for folder in folders:
-            with owned.show_only(), _told(problems):
+            with secure_files.show_only(), _told(problems):
                 known = read_known(folder)
                 yield document_of(known)
                 if writes:

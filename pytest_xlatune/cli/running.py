@@ -11,7 +11,7 @@ from pytest_xlatune.cli.show import complain, show
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks import new_session_id
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.runs import Runs
 
@@ -35,7 +35,7 @@ def ticks(
     The report in `reports` is written again now and then. `tell` gets the messages that a person
     who waits elsewhere is sent.
     """
-    feed = Feed(folder, session_id=session)
+    feed = LiveLines(folder, session_id=session)
     page = LivePage(folder, reports, feed)
 
     def tick() -> None:

@@ -12,7 +12,7 @@ import tty
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.text import printable
@@ -39,7 +39,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_watch)
 
 
-@owned.show_only()
+@secure_files.show_only()
 def _watch(arguments: argparse.Namespace) -> Output:
     from rich.console import Console, Group
 

@@ -25,7 +25,8 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
 
 These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
 
-All are opened by `owned`: below the folder's descriptor, without links, the user's own alone.
+All are opened by `secure_files`: below the folder's descriptor, without links, and only the
+user's own.
 Nodes are named one by one; `model.hosts` translates Slurm's notation of a list of them.
 """
 
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
@@ -132,13 +133,13 @@ def machine_lock() -> Path:
     if said := os.environ.get(LOCK_VARIABLE):
         return Path(said)
     try:
-        return owned.runtime_folder() / "machine.lock"
+        return secure_files.runtime_folder() / "machine.lock"
     except OSError as error:
         raise SubmissionError(f"the machine's lock: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class ProbeResult:
     """What the nodes see."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
@@ -254,14 +255,14 @@ class Executor(abc.ABC):
         checks: Sequence[tuple[str, str]],
         nodelist: Sequence[str],
         options: Mapping[str, str],
-    ) -> Sight:
+    ) -> ProbeResult:
         """Return which paths the nodes do not see, and which checks fail there.
 
         A check is a shell command and the sentence that says why it fails; `options` are those of
         `Resources`.
         """
         del paths, checks, nodelist, options
-        return Sight(unseen={}, why_not=f"executor {self.name} cannot ask them")
+        return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask them")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:
         """Return a title and the text that `submit` would hand to a scheduler. Writes nothing.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
 from pytest_xlatune.launchers.rotated import WORKERS
 from pytest_xlatune.logs.standstill import HangLook, Standstill, standstill
@@ -79,7 +79,7 @@ def write_spec(folder: Path, spec: LaunchSpec) -> str:
     payload.make_folder(folder)
     plain, secrets = _apart(spec)
     text, kept = json.dumps(plain).encode("ascii"), b""
-    with owned.Folder(folder) as opened:
+    with secure_files.Folder(folder) as opened:
         if secrets:
             kept = json.dumps([*secrets, _salt_in(opened, secrets)]).encode("ascii")
             opened.write(payload.SECRETS, kept, mode=0o600)
@@ -87,7 +87,7 @@ def write_spec(folder: Path, spec: LaunchSpec) -> str:
     return payload.digest_of(text, kept)
 
 
-def _salt_in(folder: owned.Folder, secrets: list[str]) -> str:
+def _salt_in(folder: secure_files.Folder, secrets: list[str]) -> str:
     try:
         *before, salt = read_json(folder.read(payload.SECRETS))
     except (OSError, ValueError, TypeError):
@@ -169,7 +169,7 @@ def _fault(error: LedgerError | OSError) -> str:
     """Return why a file is no good to anyone; other trouble is the file system's, and raised."""
     if not isinstance(error, OSError):
         return str(error)
-    if error.errno in owned.NO_FILE:
+    if error.errno in secure_files.NO_FILE:
         return error.strerror or str(error)
     raise error
 
@@ -249,7 +249,7 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for path in sorted(folder.glob("health*.json")):
         try:
-            data = read_json(owned.read_bytes(path))
+            data = read_json(secure_files.read_bytes(path))
             told = data if isinstance(data, dict) else {}
             node, problem = str(told["name"]), str(told["problem"])
             lines = [str(each) for each in told["lines"]]
@@ -284,7 +284,7 @@ def ask_what_hangs(folder: Path) -> bool:
         return True
     if not (folder / payload.HUNG).exists():
         with contextlib.suppress(OSError):
-            owned.write_bytes(folder / payload.HUNG, b"")
+            secure_files.write_bytes(folder / payload.HUNG, b"")
     return all((folder / payload.name_of("hang", rank)).exists() for rank in running)
 
 
@@ -338,7 +338,7 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 def journals(folder: Path) -> tuple[str, ...]:
     """Return the journals that the processes of a rotation wrote, the first process' first."""
     found = _by_rank(folder.glob(_JOURNALS))
-    read = (owned.read_bytes(found[rank], most_bytes=_MOST_BYTES) for rank in sorted(found))
+    read = (secure_files.read_bytes(found[rank], most_bytes=_MOST_BYTES) for rank in sorted(found))
     return tuple(each.decode("utf-8", "replace") for each in read)
 
 
@@ -380,10 +380,10 @@ def read_json_file(path: Path) -> Json | None:
         OSError: it cannot be read.
     """
     try:
-        text = owned.read_bytes(path, most_bytes=_MOST_BYTES)
+        text = secure_files.read_bytes(path, most_bytes=_MOST_BYTES)
     except FileNotFoundError:
         return None
-    except owned.NotOursError as error:
+    except secure_files.NotOursError as error:
         raise LedgerError(str(error)) from None
     try:
         data = read_json(text, is_ours=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor, Request, Resumed, machine_lock, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
@@ -152,7 +152,7 @@ def _waits(lock: Path | None, since_s: float | None) -> str:
     """Say how long a trial waits for the machine, and who has it, as far as the lock tells."""
     said = f"waits for the machine{_so_long(since_s)}"
     try:
-        holder = Path(owned.read_text(lock or machine_lock()))
+        holder = Path(secure_files.read_text(lock or machine_lock()))
         claim = read_claim(holder)
         if claim is None:
             return said
@@ -199,9 +199,11 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
 
 def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
     words = (str(lock.absolute()), digest, comment)
-    argv = payload.quick_words(folder.absolute(), *words, does="submit_here")
+    argv = payload.payload_argv(folder.absolute(), *words, does="submit_here")
     notes = folder / _NOTES
-    with os.fdopen(owned.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    with os.fdopen(
+        secure_files.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
+    ) as file:
         try:
             done = subprocess.run(
                 argv,
@@ -217,7 +219,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
     payload.close_files(folder)
     if done.returncode:
-        said = owned.read_text(notes).strip()
+        said = secure_files.read_text(notes).strip()
         raise SubmissionError(
             f"{folder} could not be submitted: exit status {done.returncode}, {said[-500:]!r}"
         )

@@ -1,8 +1,9 @@
 """Run one rank of one trial on its node: environment, process, log, deadline, outcome.
 
-Standard library only, and of ours the file of `owned` alone: an interpreter and these two files are
-all that a node needs. It knows neither submitit nor Slurm beyond the variables that tell its rank
-and node, and it judges nothing: a log is read elsewhere. Whatever the workload does is data.
+It needs the standard library and, of ours, the file of `secure_files` alone: an interpreter and
+these two files are all that a node needs. It knows neither submitit nor Slurm beyond the variables
+that tell its rank and node, and it judges nothing: a log is read elsewhere. Whatever the workload
+does is data.
 
 It runs what was submitted and nothing else: its folder is opened once and must be this user's, and
 the digest of the spec, which stands in the job's own script, must be that of the file.
@@ -34,15 +35,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__.startswith("pytest_xlatune."):
-    from pytest_xlatune import owned
+    from pytest_xlatune import secure_files
 else:  # a script, on a node that can import nothing of ours
-    _spec = importlib.util.spec_from_file_location("owned", Path(__file__).parents[1] / "owned.py")
-    owned = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(owned)
+    _spec = importlib.util.spec_from_file_location(
+        "secure_files", Path(__file__).parents[1] / "secure_files.py"
+    )
+    secure_files = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(secure_files)
 
-Folder = owned.Folder
-NotOursError = owned.NotOursError
-make_folder, close_files, write_json = owned.make_folder, owned.close_files, owned.write_json
+Folder = secure_files.Folder
+NotOursError = secure_files.NotOursError
+make_folder, close_files, write_json = (
+    secure_files.make_folder,
+    secure_files.close_files,
+    secure_files.write_json,
+)
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
 # HF_TOKEN and WANDB_API_KEY once stood in clear in each spec, which others could read
@@ -669,7 +676,7 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
     if not lock:
         yield True
         return
-    with os.fdopen(owned.open_lock(Path(lock)), "r+b") as file:
+    with os.fdopen(secure_files.open_lock(Path(lock)), "r+b") as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
             # a payload that was cancelled before its claim got no signal
@@ -683,7 +690,7 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             if left:
                 held = Path(os.fsdecode(left)) / name_of("started")
-                end_leftovers(json.loads(owned.read_bytes(held)))
+                end_leftovers(json.loads(secure_files.read_bytes(held)))
         file.truncate(0)
         file.seek(0)
         file.write(os.fsencode(folder.path))
@@ -772,7 +779,7 @@ def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
     folder.write(name, json.dumps(data).encode("ascii"))
 
 
-def quick_words(folder: Path, *digest: str, does: str = "main") -> list[str]:
+def payload_argv(folder: Path, *digest: str, does: str = "main") -> list[str]:
     """Return the words that run this rank's share: as an imported module it is compiled already."""
     start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.{does}()"
     return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder), *digest]
@@ -814,7 +821,7 @@ def _is_to_run(folder: Path, comment: str) -> bool:
     waits for the first, and finds its job. One that is killed itself leaves a process that waits
     for its end, and then looks whether it is the job.
     """
-    with os.fdopen(owned.open_lock(folder / _SUBMITTING)) as alone:
+    with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as alone:
         fcntl.flock(alone, fcntl.LOCK_EX)
         if read_job(folder) is not None:
             return False
@@ -840,12 +847,12 @@ def read_job(folder: Path) -> dict[str, str] | None:
     A payload that is submitted once more claims the attempt in vain where the first one did.
     """
     try:
-        job = json.loads(owned.read_bytes(folder / JOB))
+        job = json.loads(secure_files.read_bytes(folder / JOB))
         found = {name: str(job[name]) for name in ("job_id", "comment")}
     except (ValueError, KeyError, TypeError, RecursionError, NotOursError):
         return None
     except OSError as error:
-        if error.errno in (errno.ENOENT, *owned.NO_FILE):
+        if error.errno in (errno.ENOENT, *secure_files.NO_FILE):
             return None
         raise
     # 4711.123456

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import (
@@ -612,7 +612,7 @@ class Ledger:
             self._inode = status.st_ino
             if status.st_size == self._offset_bytes:
                 return ()
-            with os.fdopen(owned.open_file(self.path), "rb") as file:
+            with os.fdopen(secure_files.open_file(self.path), "rb") as file:
                 file.seek(self._offset_bytes)
                 return self._parse(file)
 
@@ -622,7 +622,10 @@ class Ledger:
         Raises:
             LedgerError: one of these lines is unreadable, of another schema, or it is no ledger.
         """
-        with self._explained(what="read"), os.fdopen(owned.open_file(self.path), "rb") as file:
+        with (
+            self._explained(what="read"),
+            os.fdopen(secure_files.open_file(self.path), "rb") as file,
+        ):
             found = [
                 _entry(line, number=number, path=self.path).event
                 for number, line in enumerate(file, start=1)
@@ -675,12 +678,12 @@ class Ledger:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         with self._explained(what="locked"):
-            owned.make_folder(self.path.parent)
+            secure_files.make_folder(self.path.parent)
             # a lock by mere existence would outlive a killed writer: never fall back to it
             lock = FileLock(
-                owned.lock_path(self.path.with_name(self.path.name + ".lock")),
+                secure_files.lock_path(self.path.with_name(self.path.name + ".lock")),
                 timeout=_LOCK_TIMEOUT_S,
-                mode=owned.mode_in(self.path.parent),
+                mode=secure_files.mode_in(self.path.parent),
                 fallback_to_soft=False,
             )
             lock.acquire()
@@ -698,7 +701,7 @@ class Ledger:
                 f"{self.path} is locked by another process for more than {_LOCK_TIMEOUT_S:.0f} s; "
                 "end the process that holds it (it may be stopped), then run again"
             ) from None
-        except owned.NotOursError as error:
+        except secure_files.NotOursError as error:
             raise LedgerError(str(error)) from None
         except (OSError, NotImplementedError) as error:
             raise LedgerError(
@@ -813,7 +816,7 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
 
 def _append(path: Path, text: bytes) -> None:
     # open to whom its folder is, and never more
-    descriptor = owned.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    descriptor = secure_files.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":

@@ -19,7 +19,7 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # after so long without a turn of the process that drives, another one drives
@@ -74,7 +74,7 @@ class DriverLock:
         """
         try:
             with self._explained():
-                owned.make_folder(self._folder)
+                secure_files.make_folder(self._folder)
                 lock = self._turn()
                 lock.acquire(timeout=wait_s)
         except Timeout:
@@ -89,9 +89,9 @@ class DriverLock:
 
     def _turn(self) -> FileLock:
         """Return the lock of the turn, whose file is ours and open to whom its folder is."""
-        path = owned.lock_path(self._folder / "turn.lock")
+        path = secure_files.lock_path(self._folder / "turn.lock")
         if self._lock is None:
-            mode = owned.mode_in(self._folder)
+            mode = secure_files.mode_in(self._folder)
             self._lock = FileLock(path, mode=mode, fallback_to_soft=False)
         return self._lock
 
@@ -99,7 +99,7 @@ class DriverLock:
     def taking_long(self) -> Iterator[None]:
         """Tell, in a turn of ours, that it takes minutes: a process that joins then waits."""
         with self._explained():
-            owned.write_bytes(self._long, b"")
+            secure_files.write_bytes(self._long, b"")
         try:
             yield
         finally:
@@ -151,7 +151,7 @@ class DriverLock:
     def _waiters(self) -> IO[bytes]:
         with self._explained():
             append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            return os.fdopen(owned.open_file(self._folder / "waiters.lock", append), "ab")
+            return os.fdopen(secure_files.open_file(self._folder / "waiters.lock", append), "ab")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -159,7 +159,7 @@ class DriverLock:
             yield
         except Timeout:
             raise
-        except owned.NotOursError as error:
+        except secure_files.NotOursError as error:
             raise LedgerError(str(error)) from None
         except (OSError, NotImplementedError) as error:
             raise LedgerError(
@@ -187,13 +187,13 @@ class DriverLock:
 
     def _driver(self) -> int:
         try:
-            return int(owned.read_bytes(self._beat))
+            return int(secure_files.read_bytes(self._beat))
         except (OSError, ValueError):
             return _NONE
 
     def _say(self, driver: int) -> None:
         cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(owned.open_file(self._beat, cut), "wb") as file:
+        with os.fdopen(secure_files.open_file(self._beat, cut), "wb") as file:
             file.write(b"%d\n" % driver)
 
 

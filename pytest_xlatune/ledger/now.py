@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.ledger import without_secrets
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.record import Record, Time, read_json
@@ -37,7 +37,7 @@ class Now(Record, frozen=True, kw_only=True):
 def read_now(folder: Path) -> Now:
     """Return what stands beside the ledger of a folder; nothing where that cannot be read."""
     try:
-        return Now.from_json(read_json(owned.read_bytes(folder / NOW)))
+        return Now.from_json(read_json(secure_files.read_bytes(folder / NOW)))
     except (OSError, ValueError, LedgerError):
         return Now()
 
@@ -45,4 +45,4 @@ def read_now(folder: Path) -> Now:
 def write_now(folder: Path, now: Now) -> None:
     """Replace the file. One that cannot be written is left as it is: no figure is in it."""
     with contextlib.suppress(OSError):
-        owned.write_json(folder / NOW, without_secrets(now.to_json()))
+        secure_files.write_json(folder / NOW, without_secrets(now.to_json()))

@@ -46,7 +46,7 @@ _BAR = (
     r"(?:(?P<seconds>N)s/ ?\w+|(?P<rate>N) *(?:it|iter(?:ation)?s?|steps?|batch(?:es)?|updates?)/s"
     r"|\?)"
 )
-_BAR_WORDS = (
+_BAR_TERMS = (
     *("it/s", "s/it", "step/s", "steps/s", "s/step", "s/ step", "batch/s", "batches/s", "s/batch"),
     *("s/ batch", "iter/s", "iters/s", "iteration/s", "iterations/s", "update/s", "updates/s"),
     *("s/update", "s/iter", "s/ it"),
@@ -113,13 +113,13 @@ PRESETS = {
     # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
     "json": (r"^\W*\{(?P<step>.*)\}\W*$",),
 }
-_WORDS: Mapping[str, tuple[str, ...]] = {
+_TERMS: Mapping[str, tuple[str, ...]] = {
     "torchtitan": ("step:",),
     "megatron-lm": ("elapsed time per iteration",),
     "nemo": ("global_step",),
     "axlearn": ("average step time",),
     "levanter": ("progress on:",),
-    **dict.fromkeys(("lightning", "hf-trainer", "tqdm"), _BAR_WORDS),
+    **dict.fromkeys(("lightning", "hf-trainer", "tqdm"), _BAR_TERMS),
     "json": ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
 }
 # lines of no step that tell the last one's id, each with a word of it
@@ -345,7 +345,7 @@ def _preset(name: str) -> StepPattern:
     return StepPattern(
         name=name,
         pattern=pattern,
-        words=(*_WORDS[name], *([word] if word else [])),
+        words=(*_TERMS[name], *([word] if word else [])),
         fields=tuple(fields),
         total=re.compile(total) if total else None,
     )

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 HIDDEN = "(hidden)"
 _LINE = 16  # characters; a shorter line of a value is no secret by itself
-_WORDS = frozenset({"key", "token"})  # of any program: Key: cuda:local_topology  token: 1024
+_TERMS = frozenset({"key", "token"})  # of any program: Key: cuda:local_topology  token: 1024
 # what a setting of a secret's name may say that is no secret:  CACHE_KEY=default  AUTH=disabled
 # with that variable each message lost the word "default"
 _SAY_NOTHING = frozenset(
@@ -347,7 +347,7 @@ def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
 
     What it says of a secret's name is hidden too: not every secret is known here.
     """
-    return _without_said(hide(text, secrets), but=_WORDS)
+    return _without_said(hide(text, secrets), but=_TERMS)
 
 
 def hide_assignments(text: str) -> str:

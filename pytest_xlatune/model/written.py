@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 #   Missing required argument 'model_tag'
 _MISSING = re.compile(r"(?i)missing (?:\d+ )?required [\w -]*arguments?:? '(?P<name>\w+)'")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_WORDS: dict[Any, str] = {
+_TERMS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -166,7 +166,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
             _check(of[0], key, where=f"{where}, the name {key!r}")
             _check(of[1], item, where=f"{where}[{key!r}]")
     elif not _fits(kind, value):
-        raise wrong_kind(where, value, _WORDS.get(kind) or kind.__name__)
+        raise wrong_kind(where, value, _TERMS.get(kind) or kind.__name__)
 
 
 def _fits(kind: Any, value: object) -> bool:
@@ -192,5 +192,5 @@ def _fits(kind: Any, value: object) -> bool:
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error of a value of another kind: where it stands, its kind, the expected one."""
     found = f"{where} is {brief(value)} ({type(value).__name__})"
-    hint = f": write {str(value)!r}" if expected == _WORDS[str] and _fits(float, value) else ""
+    hint = f": write {str(value)!r}" if expected == _TERMS[str] and _fits(float, value) else ""
     return ConfigError(f"{found}, expected {expected}{hint}")

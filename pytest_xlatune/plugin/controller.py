@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.text import counted, percent, printable
@@ -40,10 +40,16 @@ from pytest_xlatune.report.lines import summary_message
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
-from pytest_xlatune.tasks.publish import Known, add_step_summary, document_of, known_now, publish
+from pytest_xlatune.tasks.publish import (
+    CellReport,
+    add_step_summary,
+    document_of,
+    known_now,
+    publish,
+)
 
 _LOOK_S = 1.0
 _NAMES_CHARS = 300  # of the tests that one thing keeps from running
@@ -171,7 +177,7 @@ class Controller:
         self._has_news = False
         self._config = config
         self._options = options
-        self._feeds: dict[Path, Feed] = {}
+        self._feeds: dict[Path, LiveLines] = {}
         self._pages: dict[Path, LivePage] = {}
         self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
         self._over = threading.Event()
@@ -427,7 +433,7 @@ class Controller:
         if warning := add_step_summary(document, os.environ):
             _say(terminalreporter, f"xlatune: {warning}", yellow=True)
 
-    def _of_nothing(self, known: Known) -> str:
+    def _of_nothing(self, known: CellReport) -> str:
         """Return why a sweep has no figure; a reason that a test has told is not told again."""
         head, why = f"{known.cell.label}: no trial has a figure", known.stop_reason
         if not why:
@@ -474,7 +480,7 @@ class Controller:
                 )
             )
 
-    def _known(self, folder: Path) -> Known:
+    def _known(self, folder: Path) -> CellReport:
         """Return what a ledger says now, read again only where it has grown."""
         page = self._pages.get(folder)
         known = known_now(folder, page.known if page is not None else None)
@@ -494,7 +500,7 @@ class Controller:
     def _new_lines(self) -> Iterator[str]:
         for folder in self._named_folders():
             if folder not in self._feeds:
-                feed = self._feeds[folder] = Feed(folder, session_id=self.session_id)
+                feed = self._feeds[folder] = LiveLines(folder, session_id=self.session_id)
                 self._pages[folder] = LivePage(folder, self._options.reports, feed)
                 for each in self._feeds.values():
                     each.is_alone = len(self._feeds) == 1
@@ -530,7 +536,7 @@ class Controller:
         """Return the folders that the processes of this session use."""
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
-            lines = os.fsdecode(owned.read_bytes(path)).splitlines(keepends=True)
+            lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
         except OSError:  # no process has named one, none could, or the work directory is away
             return list(self._feeds)
         # the last one may be half a name: its writer is at it

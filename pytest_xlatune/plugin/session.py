@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -286,7 +286,7 @@ class Session:
 
     def _sign(self, folder: Path) -> None:
         """Tell the controlling process which folder to follow."""
-        owned.make_folder(self.folders_file.parent)
+        secure_files.make_folder(self.folders_file.parent)
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(owned.open_file(self.folders_file, append), "ab") as file:
+        with os.fdopen(secure_files.open_file(self.folders_file, append), "ab") as file:
             file.write(os.fsencode(f"{folder}\n"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Shape, closes_ring, idle_variables
 from pytest_xlatune.catalog.entries import compiled_in
 from pytest_xlatune.evidence.hlo import Program
@@ -290,7 +290,7 @@ def _unused_pgle(folder: Path, profile: Profile) -> Message | None:
     file = effective_values(profile.flags).get(PGLE)
     if file is None:
         return None
-    report = read_log(owned.read_bytes(path) for path in log_files(folder).values())
+    report = read_log(secure_files.read_bytes(path) for path in log_files(folder).values())
     return pgle_refused(file, report.pgle_found, report.pgle_unread)
 
 
@@ -325,7 +325,7 @@ def _said(folder: Path, outcome: Outcome) -> tuple[str, str]:
     """Return the root cause of a process that did not end well, and its class."""
     if outcome.state is State.COMPLETED:
         return "", ""
-    report = read_log(owned.read_bytes(path) for path in log_files(folder).values())
+    report = read_log(secure_files.read_bytes(path) for path in log_files(folder).values())
     cause = primary(report.findings)
     if cause is not None:
         return _PREFIX.sub("", cause.text), cause.cls

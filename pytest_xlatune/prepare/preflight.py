@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import runtime_checkable
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
@@ -84,7 +84,7 @@ def _sha256(path: Path, known: Path) -> str:
     stat = path.stat()
     seen = [str(path), stat.st_size, stat.st_mtime_ns]
     try:
-        kept = read_json(owned.read_bytes(known))
+        kept = read_json(secure_files.read_bytes(known))
     except (OSError, ValueError):
         kept = None
     if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
@@ -92,7 +92,7 @@ def _sha256(path: Path, known: Path) -> str:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     # a process that comes at the same time writes the same
-    owned.write_json(known, {"seen": seen, "sha256": found})
+    secure_files.write_json(known, {"seen": seen, "sha256": found})
     return found
 
 
@@ -185,8 +185,8 @@ def look(site: Site) -> Preflight:
 def _folder_faults(folder: Path) -> Iterator[str]:
     marker = folder / f"preflight.{os.getpid()}"
     try:
-        owned.make_folder(folder)
-        owned.write_bytes(marker, b"written to see whether it can be\n")
+        secure_files.make_folder(folder)
+        secure_files.write_bytes(marker, b"written to see whether it can be\n")
         marker.unlink(missing_ok=True)  # another host may have a process of our id
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:

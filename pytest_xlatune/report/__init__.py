@@ -1,7 +1,7 @@
 """Results to one document, and the document to markdown, a terminal and JSON. Pure.
 
     Subject -> leaderboard(), gate() ... -> Document        the same -> leaderboard_json()
-    Covered... -> tuning() -> Document                      Document -> markdown(), terminal()
+    MeasuredCell... -> tuning() -> Document                 Document -> markdown(), terminal()
     verdict -> lines.words(), lines.paragraph()             a landed trial -> lines.live_line()
 
 Every number is one of the arguments. Nothing here computes a delta, an interval or a verdict, and

@@ -20,7 +20,7 @@ from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size, whole
 from pytest_xlatune.report._deployed_files import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
-from pytest_xlatune.report.language import ENGLISH, Say
+from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.lines import words_beside
 
 MICROBATCHES = "num_pipeline_microbatches"
@@ -174,7 +174,7 @@ def bubbles(
     *,
     files: Sequence[DeployedFile] = (),
     conclusion: Conclusion | None = None,
-    say: Say = ENGLISH,
+    say: Translator = ENGLISH,
 ) -> Section | None:
     """Return the section; None where no profile changes the shape of a pipeline.
 

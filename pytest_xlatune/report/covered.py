@@ -68,7 +68,7 @@ class Explanation(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Earlier(Record, frozen=True, kw_only=True):
+class FormerSweep(Record, frozen=True, kw_only=True):
     """An earlier measurement of a cell that was measured again under other conditions.
 
     Attributes:
@@ -92,7 +92,7 @@ class Earlier(Record, frozen=True, kw_only=True):
     change: tuple[Real, Real, Real] | None = None
 
 
-class Elsewhere(Record, frozen=True, kw_only=True):
+class OtherCell(Record, frozen=True, kw_only=True):
     """The verdict of wave 6 on the winner, on another configuration of the model.
 
     Attributes:
@@ -117,7 +117,7 @@ class Elsewhere(Record, frozen=True, kw_only=True):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-class Covered(Record, frozen=True, kw_only=True):
+class MeasuredCell(Record, frozen=True, kw_only=True):
     """One cell of a tuning document, with all facts that the document tells of it.
 
     Attributes:
@@ -150,8 +150,8 @@ class Covered(Record, frozen=True, kw_only=True):
     files: tuple[DeployedFile, ...] = ()
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     explanation: Explanation = msgspec.field(default_factory=Explanation)
-    earlier: tuple[Earlier, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
+    earlier: tuple[FormerSweep, ...] = ()
+    elsewhere: tuple[OtherCell, ...] = ()
     record: RunRecord | None = None
     slots: tuple[tuple[str, str], ...] = ()
     exposed: Message | None = None
@@ -200,7 +200,7 @@ class Covered(Record, frozen=True, kw_only=True):
             exposed=self.exposed,
         )
 
-    def deploys(self, earlier: Earlier) -> bool:
+    def deploys(self, earlier: FormerSweep) -> bool:
         """Whether the deployed environment of today is that of then with its winner on top.
 
         Only flags and variables are compared: a cell knows its trainer's keys by their file.
@@ -219,7 +219,7 @@ class Covered(Record, frozen=True, kw_only=True):
         return settings_digest(after, found) == settings_digest(flags, wanted)
 
 
-def names(cells: Sequence[Covered]) -> dict[str, str]:
+def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     """Return cell digest -> how the document calls the cell; two of one label differ by sweep."""
     labels = [each.label for each in cells]
     return {
@@ -230,7 +230,7 @@ def names(cells: Sequence[Covered]) -> dict[str, str]:
     }
 
 
-def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
+def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
     """Return the document's cells with `new` among them, in the order they first came.
 
     A cell that was measured again takes its old place. A new ledger of it leaves a summary of the
@@ -242,7 +242,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
             continue
         earlier = each.earlier
         if each.cell_digest != new.cell_digest or (each.jobs.isdisjoint(new.jobs) and each.jobs):
-            then = Earlier(
+            then = FormerSweep(
                 cell_digest=each.cell_digest,
                 written_s=each.written_s,
                 baseline=each.conclusion.baseline,
@@ -262,7 +262,7 @@ def extended(kept: Sequence[Covered], new: Covered) -> tuple[Covered, ...]:
     return (*cells, new)
 
 
-def write_cells(cells: Sequence[Covered]) -> str:
+def write_cells(cells: Sequence[MeasuredCell]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
     return pretty_json({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
 
@@ -270,13 +270,13 @@ def write_cells(cells: Sequence[Covered]) -> str:
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
-def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Covered, ...]:
+def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[MeasuredCell, ...]:
     """Read what `write_cells` wrote; `advice` says what to do about a file that is none.
 
     Raises:
         LedgerError: it is damaged, or from another version.
     """
-    return _read(text, Covered.from_json, where=where, advice=advice)
+    return _read(text, MeasuredCell.from_json, where=where, advice=advice)
 
 
 def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:

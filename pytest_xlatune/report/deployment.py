@@ -21,9 +21,9 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_recipe, guard_of_tags
-from pytest_xlatune.report.language import ENGLISH, Say
+from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.lines import effect_words
 from pytest_xlatune.report.recipes import recipe_remarks
 
@@ -51,7 +51,9 @@ class Patch:
     missing: Mapping[str, str]
 
 
-def patch_of(cells: Sequence[Covered], say: Say = ENGLISH, *, rewrite: bool = False) -> Patch:
+def patch_of(
+    cells: Sequence[MeasuredCell], say: Translator = ENGLISH, *, rewrite: bool = False
+) -> Patch:
     """Return the patch that deploys every recipe that a file can deploy.
 
     `say` writes the reasons of recipes that are not in it. With `rewrite` comments that a changed
@@ -64,7 +66,9 @@ def patch_of(cells: Sequence[Covered], say: Say = ENGLISH, *, rewrite: bool = Fa
     return made
 
 
-def _patch_of(cells: Sequence[Covered], say: Say, *, rewrite: bool, in_place: bool) -> Patch:
+def _patch_of(
+    cells: Sequence[MeasuredCell], say: Translator, *, rewrite: bool, in_place: bool
+) -> Patch:
     missing: dict[str, str] = {}
     # each file as the newest sweep saw it
     latest = {
@@ -105,11 +109,11 @@ def _patch_of(cells: Sequence[Covered], say: Say, *, rewrite: bool, in_place: bo
 
 
 def _why_not(
-    cell: Covered,
+    cell: MeasuredCell,
     recipe: Profile,
     against: Sequence[Conflict],
     latest: Mapping[str, DeployedFile],
-    say: Say,
+    say: Translator,
 ) -> str:
     """Return why no file that others read too can deploy a recipe; "" where one can."""
     harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
@@ -179,7 +183,7 @@ def recipe_lines(recipe: Profile) -> str:
     return shell_exports(recipe.flags, shown) + "".join(secret)
 
 
-def guarded_lines(cell: Covered, recipe: Profile, against: Sequence[Conflict] = ()) -> str:
+def guarded_lines(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict] = ()) -> str:
     """Return the shell lines that a recipe appends, which apply where it may go."""
     lines, guard = recipe_lines(recipe), guard_of_recipe(cell, against)
     return f"if [[ {guard} ]]; then\n{lines}fi\n" if guard and lines else lines
@@ -213,7 +217,7 @@ def diff(file: DeployedFile, after: str) -> str | None:
 
 def _deployed(
     text: str,
-    cell: Covered,
+    cell: MeasuredCell,
     recipe: Profile,
     against: Sequence[Conflict],
     *,
@@ -238,7 +242,7 @@ def _deployed(
     return "\n".join([*before[: changed.at], *comment.splitlines(), *before[changed.at :]])
 
 
-def _said(cell: Covered, recipe: Profile, against: Sequence[Conflict], *more: str) -> str:
+def _said(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more: str) -> str:
     """Return the comment of a recipe: where it was measured, its parts, where it must not go."""
     jobs = cell.best.job_ids if cell.best else ()
     of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
@@ -264,7 +268,11 @@ def _appended(text: str, block: str) -> str:
 
 
 def _configured(
-    after: dict[str, str], config: DeployedFile | None, cell: Covered, recipe: Profile, say: Say
+    after: dict[str, str],
+    config: DeployedFile | None,
+    cell: MeasuredCell,
+    recipe: Profile,
+    say: Translator,
 ) -> str:
     """Change the trainer's configuration in place; return why that is impossible, or ""."""
     if config is None:

@@ -23,9 +23,9 @@ from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
-from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.covered import MeasuredCell, names
 from pytest_xlatune.report.document import Block, Table, columns, literal
-from pytest_xlatune.report.language import Say
+from pytest_xlatune.report.language import Translator
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words_beside
 
@@ -61,7 +61,7 @@ class Conflict:
         variables: the variables that the condition reads.
     """
 
-    other: Covered
+    other: MeasuredCell
     doubt: Doubt
     settings: tuple[str, ...]
     is_of_keys: bool = False
@@ -95,7 +95,7 @@ class Conflict:
                 return f"NOT verified on {label}: {named} not measured there{together}"
 
 
-def conflicts(cell: Covered, cells: Sequence[Covered]) -> list[Conflict]:
+def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflict]:
     """Return the cells that must not get the recipe of one without a guard, and why.
 
     A cell gets the unguarded recipes of all others beside its own. So each recipe is judged
@@ -134,7 +134,7 @@ class _Reason:
 _WORST = tuple(Doubt)
 
 
-def _reach(other: Covered, cells: Sequence[Covered]) -> dict[str, _Reason]:
+def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Reason]:
     """Return which recipes must not reach `other`, by the digest of their cell, and why."""
     found: dict[str, _Reason] = {}
     has = dict(settings_of(other.recipe)) if other.recipe else {}
@@ -152,7 +152,7 @@ def _reach(other: Covered, cells: Sequence[Covered]) -> dict[str, _Reason]:
     return found
 
 
-def _added(cell: Covered, other: Covered) -> Settings:
+def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
     """Return what of a recipe lies in a file that the other cell reads too.
 
     A file that the sweep did not record counts as one that both read.
@@ -168,7 +168,9 @@ def _added(cell: Covered, other: Covered) -> Settings:
     return {key: value for key, value in own.items() if shared[key[0] != _OVERRIDE]}
 
 
-def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> _Reason | None:
+def _doubt(
+    added: Settings, has: Settings, *, cell: MeasuredCell, other: MeasuredCell
+) -> _Reason | None:
     """Return why settings must not be added to those that a cell has; None where they may."""
     after = {**has, **added}
     if after == dict(has):
@@ -208,7 +210,7 @@ def _doubt(added: Settings, has: Settings, *, cell: Covered, other: Covered) -> 
     return _Reason(kind=Doubt.UNMEASURED, settings=named)
 
 
-def _is_shown_by_a_gate(cell: Covered, other: Covered) -> bool:
+def _is_shown_by_a_gate(cell: MeasuredCell, other: MeasuredCell) -> bool:
     """Whether wave 6 excluded a loss by the recipe in the other cell."""
     mine, theirs = cell.cell, other.cell
     is_variant = mine.parallelism == theirs.parallelism and mine.batch_text == theirs.batch_text
@@ -229,7 +231,7 @@ def settings_of(profile: Profile) -> dict[tuple[str, str], str]:
     }
 
 
-def _measured(cell: Covered) -> Iterable[tuple[Profile, Verdict]]:
+def _measured(cell: MeasuredCell) -> Iterable[tuple[Profile, Verdict]]:
     """Yield the profiles of a cell that were run, or that cannot run."""
     for profile in cell.profiles:
         verdict = cell.conclusion.verdict(profile.id)
@@ -243,7 +245,7 @@ def _was_tried(verdict: Verdict) -> bool:
     return verdict.n > 0 or verdict.delta is not None or not verdict.can_run
 
 
-def _verdict_on(settings: Settings, cell: Covered) -> Verdict | None:
+def _verdict_on(settings: Settings, cell: MeasuredCell) -> Verdict | None:
     """Return what a cell says of exactly these settings, the surest of its verdicts."""
     found = [
         verdict for profile, verdict in _measured(cell) if settings_of(profile) == dict(settings)
@@ -305,7 +307,7 @@ def _short(verdict: Verdict | None) -> str:
     return f"cannot be told there, {percent(verdict.delta)}"
 
 
-def guard_of(cell: Covered, other: Covered) -> tuple[str, tuple[str, ...]]:
+def guard_of(cell: MeasuredCell, other: MeasuredCell) -> tuple[str, tuple[str, ...]]:
     """Return the condition that tells a cell from another, and the variables it reads.
 
     By one axis where one differs: a variable that is not exported counts as 1, so the best axis is
@@ -328,7 +330,7 @@ def _guard_of_tags(own: str, others: Sequence[str]) -> tuple[str, tuple[str, ...
     return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(own)}', (CONFIG_TAG_VARIABLE,)
 
 
-def guard_of_tags(cell: Covered) -> tuple[str, tuple[str, ...]]:
+def guard_of_tags(cell: MeasuredCell) -> tuple[str, tuple[str, ...]]:
     """Return the condition that keeps a recipe from configurations where no gate cleared it.
 
     There wave 6 measured it, and found a loss or cannot tell.
@@ -337,13 +339,13 @@ def guard_of_tags(cell: Covered) -> tuple[str, tuple[str, ...]]:
     return _guard_of_tags(cell.cell.config_tag, tags)
 
 
-def guard_of_recipe(cell: Covered, against: Sequence[Conflict]) -> str:
+def guard_of_recipe(cell: MeasuredCell, against: Sequence[Conflict]) -> str:
     """Return the condition of bash under which a recipe's lines apply; "" is always."""
     guards = (*(conflict.guard for conflict in against), guard_of_tags(cell)[0])
     return " && ".join(dict.fromkeys(filter(None, guards)))
 
 
-def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
+def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, ...] | None:
     """Return the table of settings measured on several parallelisms; None with only one."""
     if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
         return None
@@ -366,7 +368,7 @@ def sign_flips(cells: Sequence[Covered], say: Say) -> tuple[Block, ...] | None:
 
 
 def measured_on_several(
-    cells: Sequence[Covered],
+    cells: Sequence[MeasuredCell],
 ) -> list[tuple[str, dict[str, Verdict], str]]:
     """Return the settings that were measured on more than one parallelism.
 

@@ -35,7 +35,7 @@ def N_(msgid: str) -> str:  # noqa: N802 - gettext's own name for it
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Translator:
     """Writes sentences in one language: `say("Model: {text}", text="tiny")`."""
 
     language: Language
@@ -66,14 +66,14 @@ def _catalog(language: Language) -> gettext.NullTranslations:
         return gettext.GNUTranslations(file)
 
 
-ENGLISH = Say(Language.ENGLISH)
+ENGLISH = Translator(Language.ENGLISH)
 
 
-def plainly(message: Message | None, say: Say = ENGLISH) -> str:
+def plainly(message: Message | None, say: Translator = ENGLISH) -> str:
     """Return the sentence of a message as one line of a document, without markup of its own."""
     return plain(sentence(message, say.text_of))
 
 
-def joined(messages: Iterable[Message], between: str = "; ", say: Say = ENGLISH) -> str:
+def joined(messages: Iterable[Message], between: str = "; ", say: Translator = ENGLISH) -> str:
     """Return the sentences of several messages in one line of a document."""
     return between.join(plainly(each, say) for each in messages)

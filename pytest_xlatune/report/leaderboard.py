@@ -56,7 +56,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import ENGLISH, N_, Say, joined, plainly
+from pytest_xlatune.report.language import ENGLISH, N_, Translator, joined, plainly
 from pytest_xlatune.report.lines import (
     effect_words,
     ending_text,
@@ -193,7 +193,7 @@ def leaderboard(subject: Subject) -> Document:
     )
 
 
-def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
+def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
     """Say on how many node slots it was measured; () of one."""
     if not slots:
         return ()
@@ -206,7 +206,7 @@ def on_slots(slots: Slots, say: Say = ENGLISH) -> tuple[str, ...]:
 
 
 def header(
-    subject: Subject, *, digest: str = "", load: str = "", say: Say = ENGLISH
+    subject: Subject, *, digest: str = "", load: str = "", say: Translator = ENGLISH
 ) -> tuple[str, ...]:
     """Return the bullets that tell the cell, the nodes, the load and the time.
 
@@ -268,7 +268,9 @@ def header(
     )
 
 
-def state_line(conclusion: Conclusion, history: Sequence[TrialResult], say: Say = ENGLISH) -> str:
+def state_line(
+    conclusion: Conclusion, history: Sequence[TrialResult], say: Translator = ENGLISH
+) -> str:
     """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has."""
     jobs = sum(len(each.job_ids) for each in history)
     return say(
@@ -290,7 +292,7 @@ _RECORDED: Mapping[str, str] = {
 }
 
 
-def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
+def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield the bullets of what the figures rest on besides the settings."""
     for part, msgid in _RECORDED.items():
         facts = record.facts(part)
@@ -338,7 +340,7 @@ def record_lines(record: RunRecord, say: Say) -> Iterator[str]:
         )
 
 
-def _of_programs(record: RunRecord, say: Say) -> Iterator[str]:
+def _of_programs(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield how the programs of a cell came about."""
     if record.autotuning:
         yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
@@ -371,7 +373,7 @@ _SCORED_BY_FIELD = N_(
 _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
-def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
+def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
     """Say which profile won, which were passed over, and how much a better one may gain."""
     best, bound = conclusion.winner, conclusion.tuning.bound
     faster = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
@@ -431,7 +433,7 @@ def headline(conclusion: Conclusion, say: Say = ENGLISH) -> str:
 _ALL_SLOWER = N_("Every setting that was decided is slower, by {loss} at least (95 %).")
 
 
-def control_failed(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
+def control_failed(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
     """Yield that an A/A control moved, where one did: no figure of that sweep is to be trusted."""
     if (moved := conclusion.tuning.moved) is not None:
         yield say(
@@ -448,7 +450,7 @@ _REMEDY = N_(
 )
 
 
-def passed_over(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[str]:
+def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
     """Yield why arms of larger figures than the recommended one are not recommended.
 
     Those whose interval lies above 0; what would make them winners is said too.
@@ -633,7 +635,7 @@ def tables(
     *,
     only: Sequence[Verdict] | None = None,
     is_short: bool = False,
-    say: Say = ENGLISH,
+    say: Translator = ENGLISH,
 ) -> Iterator[Block]:
     """Yield the tables that have rows, the reference's always.
 

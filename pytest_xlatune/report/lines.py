@@ -40,7 +40,7 @@ from pytest_xlatune.model.text import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.language import ENGLISH, N_, Say, plainly
+from pytest_xlatune.report.language import ENGLISH, N_, Translator, plainly
 
 
 def is_pending(verdict: Verdict) -> bool:
@@ -445,7 +445,7 @@ _UNDECIDED = N_(
 
 
 def ending_text(
-    say: Say, conclusion: Conclusion, *, history: Sequence[TrialResult], stopped: str
+    say: Translator, conclusion: Conclusion, *, history: Sequence[TrialResult], stopped: str
 ) -> str:
     """Return the sentence that says how the sweep stands.
 

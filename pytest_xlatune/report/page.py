@@ -29,7 +29,7 @@ from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
-from pytest_xlatune.report.covered import Covered, names
+from pytest_xlatune.report.covered import MeasuredCell, names
 from pytest_xlatune.report.deployment import recipe_lines
 from pytest_xlatune.report.document import (
     Block,
@@ -180,7 +180,7 @@ def page_of(
     document: Document,
     subject: Subject,
     *,
-    covered: Covered | None = None,
+    covered: MeasuredCell | None = None,
     remarks: Mapping[str, str] | None = None,
     files: Sequence[str] = (),
 ) -> Page:
@@ -236,7 +236,7 @@ def index_page(title: str, parts: Sequence[tuple[str, Links]], *, source: str) -
 
 
 def tuning_page_of(
-    document: Document, cells: Sequence[Covered], *, files: Sequence[str] = ()
+    document: Document, cells: Sequence[MeasuredCell], *, files: Sequence[str] = ()
 ) -> Page:
     """Return the page of a tuning document of several cells: its text, forests, sign flips.
 
@@ -294,7 +294,7 @@ def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
     )
 
 
-def _why(covered: Covered) -> Iterator[_Shown]:
+def _why(covered: MeasuredCell) -> Iterator[_Shown]:
     """Yield why the winner wins, with bars of a step and of its kernels before and after."""
     reason, *rest = why(covered, ENGLISH)
     yield reason

@@ -13,7 +13,7 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Conclusion, Needed, RecipePart
 from pytest_xlatune.model.text import ABSENT, counted, fine, percent, points
 from pytest_xlatune.report.document import Block, Table, Text, columns, literal, literals
-from pytest_xlatune.report.language import ENGLISH, Say
+from pytest_xlatune.report.language import ENGLISH, Translator
 
 _COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", ">blocks")
 
@@ -44,7 +44,7 @@ MEASURED = (
 _NEAR = 1.25  # times the measured noise: up to there it tells of a sweep
 
 
-def recipe_blocks(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[Block]:
+def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
     """Yield the recipe's settings as a table, its ties and what a recipe promises at this noise.
 
     Nothing without a recipe.
@@ -78,7 +78,7 @@ def recipe_blocks(conclusion: Conclusion, say: Say = ENGLISH) -> Iterator[Block]
         yield Text(text=" ".join(_promise(conclusion.noise.sigma, say)))
 
 
-def _promise(sigma: float, say: Say) -> Iterator[str]:
+def _promise(sigma: float, say: Translator) -> Iterator[str]:
     """Say what recipes were measured to be at a noise: the least of the table that is near it."""
     near = next((each for each in MEASURED if sigma <= _NEAR * each.sigma), None)
     told = near or MEASURED[-1]

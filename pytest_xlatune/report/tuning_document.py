@@ -22,7 +22,7 @@ from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points
 from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
-from pytest_xlatune.report.covered import Covered, Elsewhere, Explanation, names
+from pytest_xlatune.report.covered import Explanation, MeasuredCell, OtherCell, names
 from pytest_xlatune.report.deployment import guarded_lines, patch_of
 from pytest_xlatune.report.document import (
     Block,
@@ -45,7 +45,7 @@ from pytest_xlatune.report.guards import (
     guard_of_tags,
     sign_flips,
 )
-from pytest_xlatune.report.language import N_, Language, Say, plainly
+from pytest_xlatune.report.language import N_, Language, Translator, plainly
 from pytest_xlatune.report.leaderboard import (
     head_of,
     header,
@@ -90,7 +90,7 @@ _OF_NO_STEP = N_(
 )
 
 
-def why(covered: Covered, say: Say) -> Iterator[Block]:
+def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     """Yield the reasons and the evidence why the winner wins."""
     best, recipe, found = covered.best, covered.recipe, covered.explanation
     if best is None:
@@ -125,7 +125,7 @@ def _evidence(found: Explanation) -> Iterator[Block]:
         yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
-def _reason(best: Verdict, found: Explanation, say: Say) -> str:
+def _reason(best: Verdict, found: Explanation, say: Translator) -> str:
     """Return the sentence that says whether the gain is explained."""
     command = literal("xlatune evidence SWEEP_FILE")
     if not found.facts:
@@ -220,7 +220,7 @@ _UNTOLD = N_(
 
 
 def tuning(
-    cells: Sequence[Covered],
+    cells: Sequence[MeasuredCell],
     language: Language = Language.ENGLISH,
     *,
     rewrite: bool = False,
@@ -231,14 +231,14 @@ def tuning(
     With `rewrite` its patch takes out comments that it makes untrue. `beside` names the document
     that a person wrote by hand and that is kept; "" where there was none.
     """
-    say = Say(language)
+    say = Translator(language)
     model = cells[0].cell.model_tag
     axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
     signs = sign_flips(cells, say)
     env_files = dict.fromkeys(filter(None, map(_env_file, cells)))
     deployed = literals(env_files) if env_files else "the deployed environment"
 
-    def each_cell(part: Callable[[Covered, Say], Iterable[Block]]) -> Iterator[Block]:
+    def each_cell(part: Callable[[MeasuredCell, Translator], Iterable[Block]]) -> Iterator[Block]:
         for name, each in _named(cells):
             if len(cells) > 1:
                 yield Heading(text=name)
@@ -268,17 +268,17 @@ def tuning(
     )
 
 
-def _env_file(covered: Covered) -> str:
+def _env_file(covered: MeasuredCell) -> str:
     """Return the path of the file that deploys a cell's environment; "" where none was named."""
     return next((file.path for file in covered.files if file.is_shell), "")
 
 
-def _named(cells: Sequence[Covered]) -> list[tuple[str, Covered]]:
+def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
     called = names(cells)
     return [(called[each.cell_digest], each) for each in cells]
 
 
-def _header(cells: Sequence[Covered], say: Say) -> Iterator[str]:
+def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
     """Yield the bullets: those that cells share once, the others once for each cell."""
     of_cell = [
         (*header(each.subject, digest=each.cell_digest, say=say), *_origins(each, say))
@@ -292,7 +292,7 @@ def _header(cells: Sequence[Covered], say: Say) -> Iterator[str]:
         )
 
 
-def _before(cells: Sequence[Covered], beside: str, say: Say) -> Iterator[str]:
+def _before(cells: Sequence[MeasuredCell], beside: str, say: Translator) -> Iterator[str]:
     """Yield that no earlier measurement is known, and where a person's own document is kept."""
     if not any(covered.earlier for covered in cells):
         yield say("Earlier measurements: none is known here, so this is a fresh start")
@@ -304,7 +304,7 @@ def _before(cells: Sequence[Covered], beside: str, say: Say) -> Iterator[str]:
         )
 
 
-def _origins(covered: Covered, say: Say) -> Iterator[str]:
+def _origins(covered: MeasuredCell, say: Translator) -> Iterator[str]:
     configs = [file.path for file in covered.files if not file.is_shell]
     if configs:
         yield say("Base configuration: {text}", text=literals(configs))
@@ -313,7 +313,7 @@ def _origins(covered: Covered, say: Say) -> Iterator[str]:
         yield say("Software of the sweep: {text}", text=plain(", ".join(versions)))
 
 
-def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
+def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     rows = []
     for name, each in _named(cells):
         best, base = each.best, each.conclusion.baseline
@@ -348,7 +348,7 @@ def _summary(cells: Sequence[Covered], say: Say) -> Iterator[Block]:
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 
-def _inventory(covered: Covered, say: Say) -> Iterator[Block]:
+def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     cell = covered.cell
     environment = say("The deployed environment sets nothing.")
     if not cell.sourced and any(each.is_shell and each.text for each in covered.files):
@@ -390,7 +390,7 @@ def _file(file: DeployedFile) -> Block:
     return Table(columns=_SETTINGS, rows=rows)
 
 
-def _effect(covered: Covered, say: Say) -> Iterator[Block]:
+def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     verdict = covered.conclusion.verdict(NO_ENV_ID)
     if verdict is None:
         yield say.text(
@@ -407,7 +407,7 @@ def _effect(covered: Covered, say: Say) -> Iterator[Block]:
     )
 
 
-def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
+def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from tables(covered.subject, is_short=True, say=say)
     yield dataclasses.replace(sensitivity(covered.conclusion), title="What this sweep can tell")
     bubble = bubbles(
@@ -421,7 +421,7 @@ def _leaderboard(covered: Covered, say: Say) -> Iterator[Block]:
         yield dataclasses.replace(block, title=TITLE) if isinstance(block, Table) else block
 
 
-def _negative(covered: Covered, say: Say) -> Iterator[Block]:
+def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     found = [
         each
         for each in covered.conclusion.verdicts
@@ -438,7 +438,9 @@ def _negative(covered: Covered, say: Say) -> Iterator[Block]:
     yield from others
 
 
-def _deployment(cells: Sequence[Covered], say: Say, *, rewrite: bool) -> Iterator[Block]:
+def _deployment(
+    cells: Sequence[MeasuredCell], say: Translator, *, rewrite: bool
+) -> Iterator[Block]:
     patch = patch_of(cells, say, rewrite=rewrite)
     if patch.text:
         yield say.text(
@@ -471,7 +473,7 @@ def _deployment(cells: Sequence[Covered], say: Say, *, rewrite: bool) -> Iterato
             yield from _shown_for(each, say)
 
 
-def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[str, str]:
+def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
     """Return why a recipe must not reach another cell, and what keeps it from there."""
     given = {"cell": name, "other": other, "names": literals(conflict.settings)}
     found = words(conflict.verdict) if conflict.verdict else ""
@@ -484,7 +486,7 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Say) -> tuple[s
     )
 
 
-def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
+def _shown_for(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     """Name the configurations that the recipe is proved for, and those that it harms."""
     cell = literal(covered.cell.label)
     if not covered.elsewhere:
@@ -495,7 +497,7 @@ def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
             cell=cell,
         )
         return
-    kinds: dict[str, list[Elsewhere]] = {_HOLDS: [], _HARMFUL: [], _UNTOLD: []}
+    kinds: dict[str, list[OtherCell]] = {_HOLDS: [], _HARMFUL: [], _UNTOLD: []}
     for each in covered.elsewhere:
         msgid = _HOLDS if each.holds else _HARMFUL if each.is_harmful else _UNTOLD
         kinds[msgid].append(each)
@@ -511,7 +513,11 @@ def _shown_for(covered: Covered, say: Say) -> Iterator[Block]:
 
 
 def _by_hand(
-    covered: Covered, recipe: Profile, against: Sequence[Conflict], reason: str, say: Say
+    covered: MeasuredCell,
+    recipe: Profile,
+    against: Sequence[Conflict],
+    reason: str,
+    say: Translator,
 ) -> Iterator[Block]:
     """Give the lines to append and the keys to pass where there is no patch."""
     yield say.text("There is no patch: {why}.", why=reason)
@@ -533,7 +539,7 @@ def _by_hand(
         yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
 
 
-def _deployed_since(covered: Covered, name: str, say: Say) -> Iterator[Block]:
+def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
     """Tell what became of earlier recipes: a sentence for each, and the history of the cell."""
     for earlier in covered.earlier:
         if earlier.best is not None and covered.deploys(earlier):

@@ -44,7 +44,7 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class RankTimes:
     """What the seconds of all ranks tell.
 
     Attributes:
@@ -61,7 +61,7 @@ class Watched:
     spread: float
 
 
-def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) -> Watched | None:
+def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) -> RankTimes | None:
     """Compare the ranks in the last two whole windows of steps that all of them printed.
 
     Args:
@@ -85,7 +85,7 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
     return _compared([*seconds], values, steps)
 
 
-def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> Watched:
+def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> RankTimes:
     medians = [statistics.median(column) for column in zip(*values, strict=True)]
     ratios = [
         [math.log(value / of) for value, of in zip(each, medians, strict=True)] for each in values
@@ -100,7 +100,7 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
         (at for at in found if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
     )
     rest = [value for each in windows for at, value in enumerate(each) if at not in slow]
-    return Watched(
+    return RankTimes(
         ranks=len(ranks),
         first=steps[0],
         last=steps[-1],

@@ -31,7 +31,7 @@ from pytest_xlatune.studies.trials import Past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
+class FilledWave:
     """What a rule comes to at one moment.
 
     Attributes:
@@ -59,7 +59,7 @@ def choose(
     profiles: Sequence[Profile],
     effective: Effective,
     why_not: Callable[[Profile], Message | None],
-) -> Filled:
+) -> FilledWave:
     """Return the candidates that have a slot, in their order, and those that need none.
 
     Args:
@@ -82,7 +82,7 @@ def choose(
     free = rule.slots - len(kept.keys() - unrun)
     if rule.evidence and evidence is None and free > 0:
         own = tuple(each.trial.profile for each in kept.values())
-        return Filled(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
+        return FilledWave(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
     ids = {each.id for each in profiles}
     seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
     refused: dict[str, Message] = {}
@@ -110,7 +110,7 @@ def choose(
         rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
     )
     slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
-    return Filled(profiles=tuple(chosen), slotted=slotted, told=told)
+    return FilledWave(profiles=tuple(chosen), slotted=slotted, told=told)
 
 
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:

@@ -56,7 +56,7 @@ __all__ = ["RotationRule", "TuningStudy"]
 _EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
 
 
-def is_by(wave: str, trial: Trial) -> bool:
+def belongs_to_wave(wave: str, trial: Trial) -> bool:
     """Whether a trial outside blocks belongs to a wave, or to one before, which it may read.
 
     Second runs belong to none; "" is the last.
@@ -246,9 +246,9 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             if any(is_turned(self, each) for each in pending):
                 return True
             wave = self._reference_wave(history)
-            return not wave or any(is_by(wave, trial) for trial in pending)
+            return not wave or any(belongs_to_wave(wave, trial) for trial in pending)
         if question.about in (Ask.SCREENED, Ask.SLOT):
-            return any(is_by(question.wave, trial) for trial in pending)
+            return any(belongs_to_wave(question.wave, trial) for trial in pending)
         return bool(pending)
 
     def _reference_wave(self, history: History) -> str:
@@ -279,7 +279,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return what was measured once, up to the end of a wave; "" is the last."""
         parts = self._parts(history)
         if wave not in parts:
-            parts[wave] = tuple(each for each in history if is_by(wave, each.trial))
+            parts[wave] = tuple(each for each in history if belongs_to_wave(wave, each.trial))
         return parts[wave]
 
     @remembered

@@ -527,11 +527,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
         Only rotations measure those of a search.
         """
-        rules = self.rules if self.rotates else self.rules_beside
+        rules = self.rules if self.rotates else self.rules_without_search
         return len(self.profiles) + sum(rule.slots for rule in rules)
 
     @property
-    def rules_beside(self) -> tuple[DerivedRule, ...]:
+    def rules_without_search(self) -> tuple[DerivedRule, ...]:
         """The rules that are no search."""
         return tuple(each for each in self.rules if not isinstance(each, Search))
 
@@ -546,7 +546,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def least(self) -> int:
         """The jobs that rank all, each by its own."""
-        return sum(each.slots for each in self.rules_beside) + len(self.profiles) + len(self.counts)
+        return (
+            sum(each.slots for each in self.rules_without_search)
+            + len(self.profiles)
+            + len(self.counts)
+        )
 
     @cached_property
     def alone(self) -> dict[str, int]:
@@ -605,12 +609,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return {}
 
     @cached_property
-    def own_queues(self) -> tuple[Segment, ...]:
+    def declared_queues(self) -> tuple[Segment, ...]:
         """The queues of the declared profiles."""
         return tuple(self.queues(self.profiles))
 
     @cached_property
-    def own_repeats(self) -> Mapping[str, str]:
+    def declared_aliases(self) -> Mapping[str, str]:
         """Declared profile -> what has the same effective settings."""
         return self.effective.repeats(self.profiles)
 

@@ -40,7 +40,7 @@ from pytest_xlatune.studies.derived import (
     left_out,
 )
 from pytest_xlatune.studies.filling import (
-    Filled,
+    FilledWave,
     choose,
     evidence_of,
     kinds_of,
@@ -66,7 +66,7 @@ LEAD = 1.0  # standard errors above the baseline from which a profile leads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class WaveCandidates:
     """What may fill the slots of a rule at one moment.
 
     Attributes:
@@ -128,8 +128,8 @@ class Waves:
         self.profiles = {each.id: each for each in self._all}
         self.candidates = self._candidates()
         is_declared = not sweep.rules
-        self.repeats = sweep.own_repeats if is_declared else sweep.effective.repeats(self._all)
-        own = sweep.own_queues if is_declared else sweep.queues(self._all)
+        self.repeats = sweep.declared_aliases if is_declared else sweep.effective.repeats(self._all)
+        own = sweep.declared_queues if is_declared else sweep.queues(self._all)
         self.queues = tuple(map(self._unranked, own))
         if slots is not None:
             self.queues = slots.dealt(self.queues, at_most=sweep.screen_slots)
@@ -234,7 +234,7 @@ class Waves:
         }
         return bool((own | later) & self.sweep.selected)
 
-    def _filled(self, rule: DerivedRule, *, is_waiting: bool) -> Filled:
+    def _filled(self, rule: DerivedRule, *, is_waiting: bool) -> FilledWave:
         """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
         if isinstance(rule, Singles):
             return choose(
@@ -251,7 +251,7 @@ class Waves:
         kept = self._kept(rule, pool)
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
-            return Filled(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
+            return FilledWave(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
         offered, key = self._offered(rule, leaders, pool, kept), self.sweep.effective.key
         most = offered.most
         free = most - len(kept)
@@ -285,7 +285,7 @@ class Waves:
         # a profile that was measured and leads no longer comes last
         slotted = (*made, *(each for each in kept if each.id not in ids))
         is_open = most < rule.slots and len(slotted) == most
-        return Filled(
+        return FilledWave(
             profiles=slotted,
             slotted=slotted,
             is_open=is_open,
@@ -293,7 +293,7 @@ class Waves:
             told=(*offered.told, *left_out(rule.wave, refused)),
         )
 
-    def _searched(self, rule: Search, pool: Sequence[Profile]) -> Filled:
+    def _searched(self, rule: Search, pool: Sequence[Profile]) -> FilledWave:
         """Return the candidates that were measured, and those of the next round."""
         planned = self._planned(rule)
         # in the order of the rounds
@@ -304,7 +304,7 @@ class Waves:
         )[: rule.slots]
         if any(not planned[each.id].status.is_final for each in kept):
             is_open = len(kept) < rule.slots
-            return Filled(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
+            return FilledWave(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
         told = self._told_of(rule, pool, kept)
         most = min(rule.at_once, rule.slots - len(kept))
         asked, refused = self._next_round(rule, kept, planned, told, most=most)
@@ -319,7 +319,7 @@ class Waves:
                 points=rule.points,
             )
         ]
-        return Filled(
+        return FilledWave(
             profiles=own,
             slotted=own,
             is_open=is_open,
@@ -383,8 +383,8 @@ class Waves:
         own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
         if not own:
             return {}
-        own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        queues = [each for each in own_queues if each.has_profiles]
+        declared_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        queues = [each for each in declared_queues if each.has_profiles]
         standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return {
             point: round(standing.estimate, 9)
@@ -400,17 +400,17 @@ class Waves:
         leaders: Sequence[Leader],
         pool: Sequence[Profile],
         kept: Sequence[Profile],
-    ) -> Offered:
+    ) -> WaveCandidates:
         """Return the candidates for the slots that are free, and what none of them may hold."""
         candidates = rule.made(leaders, pool=pool)
         if len(kept) >= rule.slots:
-            return Offered(most=rule.slots, candidates=candidates)
+            return WaveCandidates(most=rule.slots, candidates=candidates)
         idle = self._useless(rule)
         objections = {
             say("confirmed to gain nothing: {arm}", arm=each): idle[each] for each in idle
         }
         if isinstance(rule, Stacks) and self._is_first_look(rule, kept):
-            return Offered(most=rule.first, candidates=candidates, objections=objections)
+            return WaveCandidates(most=rule.first, candidates=candidates, objections=objections)
         short = self._short(rule, pool, kept) if isinstance(rule, Stacks) else {}
         told: tuple[Message, ...] = ()
         if isinstance(rule, Stacks) and short:
@@ -425,7 +425,9 @@ class Waves:
                     arms=tuple(short),
                 ),
             )
-        return Offered(most=rule.slots, candidates=candidates, objections=objections, told=told)
+        return WaveCandidates(
+            most=rule.slots, candidates=candidates, objections=objections, told=told
+        )
 
     def _is_first_look(self, rule: Stacks, kept: Sequence[Profile]) -> bool:
         """Whether the first stacks have to run before the others are chosen."""
@@ -445,8 +447,8 @@ class Waves:
         """Return the settings of the stacks that ran and fell short of their parts, by id."""
         declared = {each.id: each for each in (*pool, *kept)}
         own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
-        own_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        queues = [each for each in own_queues if each.has_profiles]
+        declared_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        queues = [each for each in declared_queues if each.has_profiles]
         standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return short_of(kept, pool, {name: each.estimate for name, each in standings.items()})
 

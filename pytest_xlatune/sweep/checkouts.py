@@ -21,7 +21,7 @@ from pathlib import Path
 
 import filelock
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
@@ -210,7 +210,7 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     paths = {Path(own.checkout_of(cell)) for cell in cells}
     folder = next(iter(paths)).parent
     try:
-        owned.make_folder(folder)
+        secure_files.make_folder(folder)
         with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
             for path in sorted(paths):
                 _make(own.repository, path)

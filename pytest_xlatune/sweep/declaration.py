@@ -27,7 +27,7 @@ import filelock
 from msgspec import field, structs
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
 from pytest_xlatune.executors.named import EXECUTORS
@@ -666,14 +666,14 @@ def _picked(site: SiteSettings, said: UserOptions, where: str) -> tuple[str, ...
     folder = (said.root or Path()) / said.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
-        owned.make_folder(folder)
-        lock = owned.lock_path(folder / "picking.lock")
-        with filelock.FileLock(lock, timeout=_PICKING_S, mode=owned.mode_in(folder)):
+        secure_files.make_folder(folder)
+        lock = secure_files.lock_path(folder / "picking.lock")
+        with filelock.FileLock(lock, timeout=_PICKING_S, mode=secure_files.mode_in(folder)):
             if path.exists():
                 return nodes_in(path)
             names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
             said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"
-            owned.write_bytes(path, said_text.encode())
+            secure_files.write_bytes(path, said_text.encode())
     except (OSError, ValueError, filelock.Timeout) as error:
         raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
     except (ConfigError, SubmissionError) as error:

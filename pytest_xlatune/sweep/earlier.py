@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger, LedgerEntry
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, family_differences
@@ -101,7 +101,7 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
     path = folder / CALIBRATION
     text = json.dumps(calibration.to_json(), indent=2, sort_keys=True, allow_nan=False)
     try:
-        owned.write_bytes(path, f"{text}\n".encode())
+        secure_files.write_bytes(path, f"{text}\n".encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
     return path
@@ -163,7 +163,7 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """
     path = folder / CALIBRATION
     try:
-        found = Calibration.from_json(read_json(owned.read_bytes(path), is_ours=True))
+        found = Calibration.from_json(read_json(secure_files.read_bytes(path), is_ours=True))
         found.check()
     except FileNotFoundError:
         return None
@@ -215,7 +215,7 @@ def _document(path: Path) -> Any:
         OSError, ValueError, KeyError, TypeError: it is not there, or no report.
         LedgerError: another version wrote it.
     """
-    document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
+    document: Any = read_json(secure_files.read_shown(Path(os.path.realpath(path))))
     if document["schema"] != REPORT_SCHEMA:
         said = document["schema"]
         raise LedgerError(f"schema {said!r}, this version reads {REPORT_SCHEMA}")
@@ -231,7 +231,7 @@ def read_reference(path: Path, cell: Cell) -> float:
         ConfigError: there is no such file, it is no such report, or of another cell.
     """
     try:
-        document: Any = read_json(owned.read_shown(Path(os.path.realpath(path))))
+        document: Any = read_json(secure_files.read_shown(Path(os.path.realpath(path))))
         conclusion = document["conclusion"]
         is_whole = conclusion["record"]["kind"] == "nodes" and conclusion["complete"] is True
         tgs = float(conclusion["reference"]["tgs"]) if is_whole else math.nan

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 
 BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 
@@ -34,7 +34,7 @@ class LauncherFile(ABC):
             ConfigError: it is no such file, or something in it is open.
         """
 
-    def with_recipe(self, source: DeployedFile, covered: Covered) -> dict[str, str]:
+    def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
         """Return file name -> text of a file with the recipe of its cell in it.
 
         Nothing where there is no recipe. What has no place in the file stands in a remark of it.
@@ -58,7 +58,7 @@ def launcher_file(name: str, *, where: str) -> LauncherFile:
     return made
 
 
-def with_recipes(files: Iterable[DeployedFile], covered: Covered) -> dict[str, str]:
+def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[str, str]:
     """Return file name -> text of each launcher's file with the recipe of its cell in it.
 
     A file whose launcher is not installed any more is left out: a report needs nothing of it.

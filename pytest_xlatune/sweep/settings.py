@@ -32,7 +32,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.sweep.groups import (
@@ -92,7 +92,7 @@ def resolve_options(
         said = _together(file, above, root=root, sweeps=sweeps)
     run = said.over(RunSettings())
     if run.access == "group":
-        owned.trust_group(root / run.workdir)
+        secure_files.trust_group(root / run.workdir)
     said = structs.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
@@ -113,7 +113,7 @@ def nodes_in(path: Path) -> tuple[str, ...]:
         ConfigError: a host list cannot be read.
         OSError, ValueError: the file cannot be.
     """
-    lines = owned.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
+    lines = secure_files.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
     return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
 
 
@@ -232,7 +232,7 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
     for path in (each / _FILE for each in _upward(root)):
         if not os.path.isfile(path):  # noqa: PTH113 - false where we may not look
             continue
-        if not (why := owned.not_ours(path)):
+        if not (why := secure_files.not_ours(path)):
             return read_settings(path, root=root), passed_over
         passed_over = passed_over or f"{path} is not read: {why}; {prefix}config FILE reads it"
     return None, passed_over
@@ -385,8 +385,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
             )
         if option.endswith("workdir"):
             try:
-                owned.check_way(path, option=option)
-            except owned.NotOursError as error:
+                secure_files.check_way(path, option=option)
+            except secure_files.NotOursError as error:
                 raise ConfigError(str(error)) from None
         if not os.access(there, os.W_OK | os.X_OK):
             raise ConfigError(

@@ -48,8 +48,8 @@ from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.owned import write_bytes
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
+from pytest_xlatune.secure_files import write_bytes
 
 FAMILIES = 5  # of the kernel families that moved most
 # fields that do not make another profile

@@ -30,7 +30,7 @@ from pytest_xlatune.tasks.artifacts import captures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
+class DrillOptions:
     """What a person asks of variants beside the drill.
 
     Attributes:
@@ -88,7 +88,7 @@ class Drilled:
 def drill_variants(
     named: Sequence[Sequence[str]],
     window: CaptureWindow,
-    asked: Extras,
+    asked: DrillOptions,
     *,
     step_times_s: Sequence[float],
     workdir: Callable[[], Path],
@@ -156,7 +156,7 @@ def _captures(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], f
     return captures_of(said, workdir())
 
 
-def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], list[Watch]]:
+def _watches(asked: DrillOptions, variants: int) -> tuple[Sequence[Program | None], list[Watch]]:
     """Return the program of each variant, where one is named, and what looks at its collectives."""
     if not (asked.collectives or asked.programs):
         return (), []
@@ -164,7 +164,7 @@ def _watches(asked: Extras, variants: int) -> tuple[Sequence[Program | None], li
     return programs or [None] * variants, [Watch() for _ in range(variants)]
 
 
-def _files(asked: Extras, found: Drill, program: Program | None) -> Iterator[str]:
+def _files(asked: DrillOptions, found: Drill, program: Program | None) -> Iterator[str]:
     """Write the profile for the scheduler, and tell of it."""
     if asked.pgle:
         try:

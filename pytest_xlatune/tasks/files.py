@@ -14,14 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 
 NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
 NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
 
 
 def read_ours(path: Path) -> str:
-    """Return the text of a report, which is ours or a trusted user's. Raises as `owned.Folder`."""
+    """Return the text of a report, which is ours or a trusted user's.
+
+    Raises as `secure_files.Folder` does.
+    """
     with _folder(path.parent) as folder:
         return folder.read(path.name).decode("utf-8")
 
@@ -38,10 +41,10 @@ def write_all(texts: Mapping[Path, str]) -> None:
             folder.write(path.name, text.encode(), mode=folder.mode & 0o644)
 
 
-def _folder(path: Path) -> owned.Folder:
+def _folder(path: Path) -> secure_files.Folder:
     """Open a folder of ours, to which a link of ours may lead."""
-    is_link = path.is_symlink() and owned.is_trusted(path.lstat().st_uid)
-    return owned.Folder(path.resolve() if is_link else path)
+    is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid)
+    return secure_files.Folder(path.resolve() if is_link else path)
 
 
 def has_pages() -> bool:

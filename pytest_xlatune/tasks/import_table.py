@@ -28,7 +28,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.rules import does_nothing
 from pytest_xlatune.ledger import (
@@ -223,7 +223,7 @@ def import_table(
     )
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     name = f"{sweep}/{label}-{digest(study.to_json(), length=8)}"
-    folder = owned.open_to(workdir, name, access)
+    folder = secure_files.open_to(workdir, name, access)
     opened = CampaignOpened(
         cells=(cell,),
         study=KIND,

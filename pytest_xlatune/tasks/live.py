@@ -1,11 +1,11 @@
 """The live lines of one cell, and the messages to people as it goes on.
 
-`Feed` reads the ledger and gives one line for each trial that has landed, and at most once a minute
-one about jobs in flight, where one of them has changed: waiting, started, its first step, each
-quarter of its steps. That a person holds a job is told at once. `Milestones` gives the messages: a
-session begins, a result is confirmed, the sweep is half way. The controller sends stop and end
-itself, because it knows when a session is over. A milestone is crossed once in a session: one that
-was crossed before the session is no news. Nothing is printed or sent here.
+`LiveLines` reads the ledger and gives one line for each trial that has landed. At most once a
+minute it gives one about jobs in flight, where one of them has changed: waiting, started, its first
+step, each quarter of its steps. That a person holds a job is told at once. `Milestones` gives the
+messages: a session begins, a result is confirmed, the sweep is half way. The controller sends stop
+and end itself, because it knows when a session is over. A milestone is crossed once in a session:
+one that was crossed before the session is no news. Nothing is printed or sent here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
-from pytest_xlatune.tasks.running import Flights, Pace, Running
+from pytest_xlatune.tasks.running import Pace, Running, RunningJobs
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
@@ -145,7 +145,7 @@ def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class SweepProgress:
     """One line, its trial, and the messages to people about it.
 
     Attributes:
@@ -203,7 +203,7 @@ def _is_held(about: object) -> bool:
     return isinstance(about, _Waits) and (about.is_held or about.is_suspended)
 
 
-class Feed:
+class LiveLines:
     """The lines of one ledger in one session.
 
     Attributes:
@@ -216,7 +216,7 @@ class Feed:
     ) -> None:
         self.is_alone = True
         self._now = now
-        self._flights = Flights(folder)
+        self._flights = RunningJobs(folder)
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
         self._told: dict[str, object] = {}  # job -> what was told of it
@@ -239,7 +239,7 @@ class Feed:
         is_over = not self._has_landed and not any(each.at_most for each in told)
         return bool(self._studies) and is_over
 
-    def landed(self) -> Iterator[Landed]:
+    def landed(self) -> Iterator[SweepProgress]:
         """Give the trials that landed since the last call.
 
         No line shows a secret: neither the ledger nor the file beside it has one, and what looks
@@ -259,7 +259,7 @@ class Feed:
                 messages=tuple(map(hide_kept, each.messages)),
             )
 
-    def _landed(self) -> Iterator[Landed]:
+    def _landed(self) -> Iterator[SweepProgress]:
         if self._broken is not None:
             raise self._broken
         for entry in self._ledger.refresh():
@@ -277,44 +277,44 @@ class Feed:
                 milestones = self._milestones[event.study] = Milestones(study)
                 kickoff = milestones.begin(history_of(self._state, study))
                 if kickoff:
-                    yield Landed(line="", sweep=event.sweep, messages=(kickoff,))
+                    yield SweepProgress(line="", sweep=event.sweep, messages=(kickoff,))
             elif self._opened is not None:
                 yield from self._line(entry, self._opened.sweep)
         if self._opened is not None:
             yield from self._changes(self._opened.sweep)
 
-    def _line(self, entry: LedgerEntry, sweep: str) -> Iterator[Landed]:
+    def _line(self, entry: LedgerEntry, sweep: str) -> Iterator[SweepProgress]:
         event = entry.event
         if isinstance(event, TrialEnded):
             yield from self._ended(event.result, sweep)
         elif isinstance(event, EvidenceRecorded):
             for said in (*event.facts, *event.problems):
-                yield Landed(line=f"{event.trial_id}: {said}", sweep=sweep)
+                yield SweepProgress(line=f"{event.trial_id}: {said}", sweep=sweep)
         elif isinstance(event, Decided) and event.next in (Next.RETRY, Next.STOP, Next.INTERRUPTED):
             if event.cannot is not None:  # the line of its trial, which follows, says the same
                 return
-            yield Landed(line=f"{event.trial_id}: {sentence(event.why)}", sweep=sweep)
+            yield SweepProgress(line=f"{event.trial_id}: {sentence(event.why)}", sweep=sweep)
         elif isinstance(event, NodesPinned):
-            yield Landed(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
+            yield SweepProgress(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
         elif isinstance(event, EpochBegan):
-            yield Landed(line=f"a new epoch: {sentence(event.why)}", sweep=sweep)
+            yield SweepProgress(line=f"a new epoch: {sentence(event.why)}", sweep=sweep)
         elif isinstance(event, ProfileCompiled):
             said = f"compiled: {event.cls.meaning}: {event.sentence}"
             line = f"{event.profile} {said} ({event.took_s:.1f} s)"
-            yield Landed(line=line, sweep=sweep)
+            yield SweepProgress(line=line, sweep=sweep)
         elif isinstance(event, Noted):
-            yield Landed(line=f"note: {sentence(event.said)}", sweep=sweep)
+            yield SweepProgress(line=f"note: {sentence(event.said)}", sweep=sweep)
 
-    def _ended(self, result: TrialResult, sweep: str) -> Iterator[Landed]:
+    def _ended(self, result: TrialResult, sweep: str) -> Iterator[SweepProgress]:
         self._has_landed = True
         study = self._studies.get(result.trial.study)
         if result.trial.protocol.dump:
             if self._studies:
-                yield Landed(line=evidence_line(result), sweep=sweep)
+                yield SweepProgress(line=evidence_line(result), sweep=sweep)
         elif result.memory is not None:  # what compiling said is a line of its own
             if result.memory.fits is None:
                 line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
-                yield Landed(line=line, sweep=sweep)
+                yield SweepProgress(line=line, sweep=sweep)
         elif study is not None:
             history = history_of(self._state, study)
             decision, outlook = study.decide(history), study.outlook(history)
@@ -329,13 +329,13 @@ class Feed:
             messages = self._milestones[study.name].landed(history, conclusion, left_s=left_s)
             # a profile that needs no run has no job, so no trial has landed
             landed = result if result.not_run is None else None
-            yield Landed(line=line, sweep=sweep, result=landed, messages=messages)
+            yield SweepProgress(line=line, sweep=sweep, result=landed, messages=messages)
             added = decision.added
             if added and added != self._added.get(study.name):
                 self._added[study.name] = added
-                yield Landed(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
+                yield SweepProgress(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
 
-    def _opening(self, opened: CampaignOpened, study: Study) -> Landed:
+    def _opening(self, opened: CampaignOpened, study: Study) -> SweepProgress:
         """Name the cell once, and say how many trials follow."""
         history = history_of(self._state, study)
         done, outlook = _done(history), study.outlook(history)
@@ -344,12 +344,12 @@ class Feed:
             parts.append(
                 f"{counted(done, 'trial')} {'is' if done == 1 else 'are'} reused from the ledger"
             )
-        return Landed(
+        return SweepProgress(
             line=f"{opened.cells[0].label}: {'; '.join(parts) or 'nothing is to run'}",
             sweep=opened.sweep,
         )
 
-    def _changes(self, sweep: str) -> Iterator[Landed]:
+    def _changes(self, sweep: str) -> Iterator[SweepProgress]:
         """Tell what runs now where that has changed since it was last told."""
         now_s = self._now()
         if now_s - self._looked_s < _LOOK_S:
@@ -368,7 +368,7 @@ class Feed:
         pace_s = 0.0 if persons else _PENDING_S if goes_on else _PACE_S
         if now_s - self._told_s >= pace_s and (said := self.status(persons)):
             self._told, self._told_s = abouts, now_s
-            yield Landed(line=f"now: {said}", sweep=sweep, is_passing=True)
+            yield SweepProgress(line=f"now: {said}", sweep=sweep, is_passing=True)
 
     def status(self, named: Collection[str] = ()) -> str:
         """Return where the cell stands now, for a line that is rewritten; "" where nothing runs.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.report.page import Live
-from pytest_xlatune.tasks.live import Feed
-from pytest_xlatune.tasks.publish import Known, write_so_far
+from pytest_xlatune.tasks.live import LiveLines
+from pytest_xlatune.tasks.publish import CellReport, write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
 _PAUSE_S = 10.0  # between two times that it is written
@@ -30,14 +30,14 @@ class LivePage:
     """
 
     def __init__(
-        self, folder: Path, reports: Path, feed: Feed, *, now: Callable[[], float] = time.time
+        self, folder: Path, reports: Path, feed: LiveLines, *, now: Callable[[], float] = time.time
     ) -> None:
         self._folder, self._reports, self._feed, self._now = folder, reports, feed, now
         self._written_s = now()
         self._pause_s = _PAUSE_S
         self._is_old = False
         self._told = ""
-        self.known: Known | None = None
+        self.known: CellReport | None = None
 
     def look(self, *, is_news: bool) -> str:
         """Write it where it is time; `is_news`: something happened since the call before.

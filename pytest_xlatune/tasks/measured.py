@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.history import PastStudy, is_called
-from pytest_xlatune.tasks.publish import Known, named_in, read_known
+from pytest_xlatune.tasks.publish import CellReport, named_in, read_known
 from pytest_xlatune.tasks.run_record import record_of_study
 
 _BEGIN_BYTES = 256
@@ -82,7 +82,7 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
     )
 
 
-def _past(ledger: Path, known: Known) -> PastStudy:
+def _past(ledger: Path, known: CellReport) -> PastStudy:
     submitted = [
         attempt.submission
         for progress in known.state.trials.values()

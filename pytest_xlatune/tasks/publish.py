@@ -28,7 +28,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptEnded,
@@ -56,7 +56,7 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
-from pytest_xlatune.report.covered import Covered, Elsewhere, extended, read_cells, write_cells
+from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section, mapped
 from pytest_xlatune.report.exports import Exported, export_of, exported
@@ -82,7 +82,7 @@ from pytest_xlatune.tasks.report_index import write_index
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
-def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...]:
+def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
     """Return the finished gates of a winner, by configuration.
 
     `folder` is that of the winner's ledger, `cell` the winner's: gates of other cells belong to
@@ -92,7 +92,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
         LedgerError: a ledger beside it cannot be read.
     """
     sweep = folder.parent.name
-    found: dict[str, tuple[float, Elsewhere]] = {}
+    found: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path)
         if all(kind_of(each.study).traits.aim is not Aim.GATES for each in ledger.opened()):
@@ -114,7 +114,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[Elsewhere, ...
             conclusion = gate.decide(state.history(gate.name)).conclusion
             verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
             if verdict is not None and conclusion.complete and found.get(tag, (0.0,))[0] <= at_s:
-                found[tag] = at_s, Elsewhere(config_tag=tag, sweep=name, verdict=verdict)
+                found[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
     return tuple(found[tag][1] for tag in sorted(found))
 
 
@@ -161,7 +161,7 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
 
 
 def add_to_document(
-    reports: Path, covered: Covered, *, zh: bool = False, rewrite: bool = False
+    reports: Path, covered: MeasuredCell, *, zh: bool = False, rewrite: bool = False
 ) -> tuple[Path, ...]:
     """Add a cell to the tuning document of its model; return the files that were written.
 
@@ -177,7 +177,7 @@ def add_to_document(
         stem.with_name(f"{stem.name}{suffix}")
         for suffix in (".md", ".json", ".zh.md", ".patch", ".by-hand.md")
     )
-    kept: tuple[Covered, ...] = ()
+    kept: tuple[MeasuredCell, ...] = ()
     if data.exists():
         kept = read_cells(read_ours(data), where=str(data))
     elif english.exists() and not by_hand.exists():
@@ -207,7 +207,7 @@ def add_to_document(
     return tuple(texts)
 
 
-def _with_changes(covered: Covered) -> Covered:
+def _with_changes(covered: MeasuredCell) -> MeasuredCell:
     """Return a cell with how its baseline changed since each earlier measurement of it.
 
     Two samples of jobs: a drift of the machine between them is in the change.
@@ -296,7 +296,7 @@ _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep fi
 
 # without slots: what follows is worked out once and kept
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class CellReport:
     """The state of a cell by its ledger.
 
     Attributes:
@@ -433,7 +433,7 @@ class Known:
         return datetime.fromtimestamp(self.at_s, UTC)
 
 
-def read_known(path: Path) -> Known:
+def read_known(path: Path) -> CellReport:
     """Read a ledger; `path` is its file or its folder.
 
     Raises:
@@ -448,7 +448,7 @@ def read_known(path: Path) -> Known:
         raise UnreadableLedgerError(f"{path}: {error}") from None
     last, study = _shown(path, state.opened)
     history = state.history(study.name)
-    return Known(
+    return CellReport(
         folder=path.parent,
         sweep=last.sweep,
         study=study,
@@ -499,7 +499,7 @@ def _identity(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def known_now(folder: Path, known: Known | None) -> Known:
+def known_now(folder: Path, known: CellReport | None) -> CellReport:
     """Return the state of a cell by its ledger of this moment, without reading it twice.
 
     Raises:
@@ -526,7 +526,7 @@ def _ledger_at(path: Path) -> Path:
     )
 
 
-def document_of(known: Known) -> Document:
+def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
     kept = None
     if known.study.traits.about_cell:
@@ -551,7 +551,7 @@ def document_of(known: Known) -> Document:
     return mapped(document, hide_kept)
 
 
-def _patch_of_setting(known: Known) -> str:
+def _patch_of_setting(known: CellReport) -> str:
     """Return the patch of the setting that a study recommends, once it is over; "" without one."""
     setting = known.conclusion.facts.setting
     if not setting or not known.conclusion.complete:
@@ -599,14 +599,14 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
     )
 
 
-def json_of(known: Known) -> str:
+def json_of(known: CellReport) -> str:
     """Return the state of a cell as the text of one JSON document."""
     return hide_kept(leaderboard_json(known.subject))
 
 
-def covered_by(known: Known) -> Covered:
+def measured_cell_of(known: CellReport) -> MeasuredCell:
     """Return the cell's part of the tuning document, without secrets."""
-    covered = Covered(
+    covered = MeasuredCell(
         sweep=known.sweep,
         cell_digest=known.cell.digest,
         written_s=known.at_s,
@@ -637,7 +637,7 @@ def covered_by(known: Known) -> Covered:
     hidden = hide_kept(text)
     if hidden == text and all(each.trial.rotation is None for each in covered.history):
         return covered  # `shown` has hidden all that such a trial has: its record says the same
-    return Covered.from_json(json.loads(hidden))
+    return MeasuredCell.from_json(json.loads(hidden))
 
 
 def _pgle_of(recipe: Profile) -> str:
@@ -646,16 +646,16 @@ def _pgle_of(recipe: Profile) -> str:
     if path.suffix != PGLE_SUFFIX:
         return ""
     try:
-        return owned.read_bytes(path).decode()
+        return secure_files.read_bytes(path).decode()
     except (OSError, XlatuneError, UnicodeDecodeError):
         return ""
 
 
 def page_text(
-    known: Known,
+    known: CellReport,
     document: Document,
     *,
-    covered: Covered | None = None,
+    covered: MeasuredCell | None = None,
     files: Sequence[str] = (),
     live: Live | None = None,
     home: str = "",
@@ -669,13 +669,13 @@ def page_text(
     return html(mapped(dataclasses.replace(page, live=live, home=home), hide_kept))
 
 
-def _stands(known: Known) -> Live | None:
+def _stands(known: CellReport) -> Live | None:
     """Return since when a sweep that is not over stands still, as its ledger tells it."""
     at_s = known.at_s
     return None if known.conclusion.complete else Live(written_s=at_s, alive_s=at_s, event_s=at_s)
 
 
-def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
+def own_texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]:
     """Return the report of a study as text and as JSON, by path."""
     return {
         stem.with_name(f"{stem.name}.md"): markdown(document),
@@ -683,7 +683,9 @@ def own_texts(known: Known, document: Document, stem: Path) -> dict[Path, str]:
     }
 
 
-def write_so_far(folder: Path, reports: Path, live: Live, known: Known | None = None) -> Known:
+def write_so_far(
+    folder: Path, reports: Path, live: Live, known: CellReport | None = None
+) -> CellReport:
     """Write the report of a study while it runs: its own files, no tuning document, no export.
 
     `known` is what was read of it before; return what it was made of.
@@ -724,7 +726,7 @@ def publish(
     zh: bool = False,
     rewrite: bool = False,
     exports: Sequence[str] = (),
-    known: Known | None = None,
+    known: CellReport | None = None,
     index: bool = True,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
@@ -769,7 +771,7 @@ def publish(
             }
             write_all(more)
             written += tuple(more)
-        covered = covered_by(known) if known.study.traits.is_deployed else None
+        covered = measured_cell_of(known) if known.study.traits.is_deployed else None
         if covered is not None:
             made = with_recipes(known.state.files, covered)
             patched = {reports / known.sweep / name: text for name, text in made.items()}
@@ -787,7 +789,7 @@ def publish(
 
 
 def _given(
-    known: Known, folder: Path, stem: Path, report: Exported, exports: Sequence[str]
+    known: CellReport, folder: Path, stem: Path, report: Exported, exports: Sequence[str]
 ) -> tuple[Path, ...]:
     """Give a report to the servers among the formats; return what each left beside it.
 
@@ -816,6 +818,6 @@ def _given(
     return written
 
 
-def _began(known: Known) -> str:
+def _began(known: CellReport) -> str:
     """Return what tells this ledger from one that was started over."""
     return f"{known.cell.digest} {known.state.opened[0].session}"

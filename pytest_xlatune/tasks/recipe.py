@@ -18,7 +18,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import replay
@@ -38,7 +38,7 @@ from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
 from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.report.covered import Covered, read_cells
+from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import Table, columns, literal, plain
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
@@ -62,7 +62,7 @@ class MeasuredRecipe:
     """
 
     path: Path
-    cell: Covered
+    cell: MeasuredCell
     best: Verdict
     profile: Profile
 
@@ -189,9 +189,9 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
     return _checked(path, chosen[0])
 
 
-def _read(path: Path) -> tuple[Covered, ...]:
+def _read(path: Path) -> tuple[MeasuredCell, ...]:
     try:
-        text = owned.read_shown(Path(os.path.realpath(path)))
+        text = secure_files.read_shown(Path(os.path.realpath(path)))
     except OSError as error:
         why = error.strerror or "it is no plain file"
         raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None
@@ -206,7 +206,7 @@ def _read(path: Path) -> tuple[Covered, ...]:
         raise ConfigError(f"{said}; {_AGAIN}") from None
 
 
-def _checked(path: Path, cell: Covered) -> MeasuredRecipe:
+def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     """Return the recipe of a cell, held against the cell's trials.
 
     Raises:
@@ -229,7 +229,7 @@ def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from (*profile.env.items(), *profile.overrides.items())
 
 
-def unsupported(cell: Covered, best: Verdict, profile: Profile) -> str:
+def unsupported(cell: MeasuredCell, best: Verdict, profile: Profile) -> str:
     """Return why trials do not support a verdict on a profile; "" where they do.
 
     Its jobs must be there, with these very settings, beside baselines; and what they come to must

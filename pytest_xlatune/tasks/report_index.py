@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
@@ -69,7 +69,7 @@ def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
             continue
         text = f"{path.parent.name}: {path.stem}"
         try:
-            data = json.loads(owned.read_shown(path))
+            data = json.loads(secure_files.read_shown(path))
             # what reads a study's record is loaded with it, and an index may be made by itself
             kind = str((data["conclusion"].get("record") or {}).get("kind"))
             if not reads_record(kind) and kind in KINDS:
@@ -87,7 +87,7 @@ def _studies(reports: Path) -> Iterator[tuple[str, Link]]:
 def _documents(reports: Path) -> Iterator[Link]:
     for path in sorted(reports.glob(f"*{_TUNING}")):
         try:
-            cells = measured_cells(owned.read_shown(path), where=path.name)
+            cells = measured_cells(secure_files.read_shown(path), where=path.name)
             labels = dict.fromkeys(literal(each.label) for each in cells)
             said = f"{counted(len(cells), 'cell')}: {', '.join(labels)}"
         except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
@@ -196,14 +196,14 @@ class _Ranks:
             return
         self._next_s = time.monotonic() + _RANKS_S
         for rank, path in logs.items():
-            with os.fdopen(owned.open_file(path), "rb") as file:
+            with os.fdopen(secure_files.open_file(path), "rb") as file:
                 file.seek(self._offsets.get(rank, 0))
                 while chunk := file.read(_CHUNK_BYTES):
                     self.reader.feed(chunk, rank)
                     self._offsets[rank] = self._offsets.get(rank, 0) + len(chunk)
 
 
-class Flights:
+class RunningJobs:
     """The jobs in flight of one folder; keeps its place in their logs between two looks."""
 
     def __init__(self, folder: Path) -> None:
@@ -285,7 +285,7 @@ class Flights:
             path = log_files(self._folder / submission.folder).get(0)
             if path is None:
                 return None
-            with os.fdopen(owned.open_file(path), "rb") as file:
+            with os.fdopen(secure_files.open_file(path), "rb") as file:
                 file.seek(offset)
                 while offset < _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
                     reader.feed(chunk)

@@ -25,7 +25,7 @@ from types import CodeType, FrameType
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign, Recover, history_of
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.executors.named import executor_named
@@ -122,8 +122,8 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
     """
     check_folders([("--xlatune-workdir", options.workdir / name)])
     try:
-        return owned.open_to(options.workdir, name, options.access)
-    except owned.NotOursError as error:
+        return secure_files.open_to(options.workdir, name, options.access)
+    except secure_files.NotOursError as error:
         raise ConfigError(str(error)) from None
 
 

@@ -44,8 +44,8 @@ from pytest_xlatune.report.document import Table, columns, plain
 from pytest_xlatune.report.lines import is_pending, speed, standing, words_in_short
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.publish import Known, read_known
-from pytest_xlatune.tasks.running import Flights, Pace, Running
+from pytest_xlatune.tasks.publish import CellReport, read_known
+from pytest_xlatune.tasks.running import Pace, Running, RunningJobs
 
 _ALIVE_S = 90.0  # a session that drives a cell gives a sign of life more often
 _TOLD = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED, Next.DROP})
@@ -62,7 +62,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CellStatus:
     """One cell at one moment.
 
     Attributes:
@@ -108,7 +108,7 @@ class Watcher:
             if name not in known:
                 raise ConfigError.unknown("cell", name, valid=known, where=str(folder))
 
-    def look(self, now_s: float) -> tuple[Seen, ...]:
+    def look(self, now_s: float) -> tuple[CellStatus, ...]:
         """Return every cell, those that run first."""
         found = []
         for folder in self._folders():
@@ -117,7 +117,7 @@ class Watcher:
                 found.append(cell.look(now_s))
             except (XlatuneError, OSError) as error:
                 found.append(
-                    Seen(
+                    CellStatus(
                         sweep=folder.parent.name,
                         label=folder.name,
                         standing=Standing.UNREADABLE,
@@ -143,12 +143,12 @@ class _Cell:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._flights = Flights(folder)
+        self._flights = RunningJobs(folder)
         self._size_bytes = -1
-        self._known: Known | None = None
+        self._known: CellReport | None = None
         self._entries: tuple[LedgerEntry, ...] = ()
 
-    def look(self, now_s: float) -> Seen:
+    def look(self, now_s: float) -> CellStatus:
         """Return how it stands.
 
         Raises:
@@ -171,7 +171,7 @@ class _Cell:
         ranked = [each for each in known.conclusion.verdicts if not is_pending(each)]
         stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)
         is_alive = stands is Standing.RUNNING
-        return Seen(
+        return CellStatus(
             sweep=known.sweep,
             label=known.cell.label,
             standing=stands,
@@ -194,7 +194,7 @@ class _Cell:
         )
 
 
-def _standing(known: Known, *, is_alive: bool) -> Standing:
+def _standing(known: CellReport, *, is_alive: bool) -> Standing:
     if known.conclusion.complete:
         return Standing.COMPLETE
     if known.state.stop is not None:
@@ -234,13 +234,13 @@ _WHY, _RANKED, _EVENTS = 8, 6, 4  # lines of a cell that is shown in full
 _STYLE = {"running": "green", "complete": "cyan", "stopped": "red", "cannot be read": "red"}
 
 
-def all_lines(cells: Sequence[Seen], width: int) -> list[ScreenLine]:
+def all_lines(cells: Sequence[CellStatus], width: int) -> list[ScreenLine]:
     """Return the lines of all cells, however many."""
     return _laid_out(cells, width, sys.maxsize)
 
 
 def screen_lines(
-    cells: Sequence[Seen], *, width: int, height: int, now_s: float
+    cells: Sequence[CellStatus], *, width: int, height: int, now_s: float
 ) -> list[ScreenLine]:
     """Return the lines of as many cells as fit, below a line that says how to quit."""
     at = time.strftime("%H:%M:%S", time.localtime(now_s))
@@ -248,7 +248,7 @@ def screen_lines(
     return [((head, "reverse"),), *_laid_out(cells, width, height - 2)]
 
 
-def _laid_out(cells: Sequence[Seen], width: int, left: int) -> list[ScreenLine]:
+def _laid_out(cells: Sequence[CellStatus], width: int, left: int) -> list[ScreenLine]:
     shown: list[ScreenLine] = []
     for others, each in zip(range(len(cells) - 1, -1, -1), cells, strict=True):
         is_full = each.is_active or bool(each.why) or len(cells) == 1
@@ -263,7 +263,7 @@ def _laid_out(cells: Sequence[Seen], width: int, left: int) -> list[ScreenLine]:
     return shown
 
 
-def _line(cell: Seen, *, is_alone: bool = True) -> ScreenLine:
+def _line(cell: CellStatus, *, is_alone: bool = True) -> ScreenLine:
     """Tell a cell in one line; where its block follows, that shows the rest."""
     has_best = is_alone and cell.ranking
     best = f", best {cell.ranking[0].arm} {points(cell.ranking[0].delta)} %" if has_best else ""
@@ -276,7 +276,7 @@ def _line(cell: Seen, *, is_alone: bool = True) -> ScreenLine:
     )
 
 
-def _cell(cell: Seen, width: int) -> Iterator[ScreenLine]:
+def _cell(cell: CellStatus, width: int) -> Iterator[ScreenLine]:
     """Give the lines of a cell."""
     yield (("─" * width, "dim"),)
     yield _line(cell, is_alone=False)

@@ -25,7 +25,7 @@ from pytest_xlatune.tasks.files import filled_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToSay:
+class InitQuestion:
     """One thing that a sweep file has to say: an option, and a question where it is not given.
 
     Attributes:
@@ -48,47 +48,47 @@ KINDS = {
     "maxtext": "MaxText from an environment of its own",
     "maxtext-slurm": "MaxText through maxtext-slurm's submit.sh",
 }
-QUESTIONS: Mapping[str, ToSay] = {
-    "kind": ToSay(text="How is a trial started", default="trainer"),
-    "command": ToSay(
+QUESTIONS: Mapping[str, InitQuestion] = {
+    "kind": InitQuestion(text="How is a trial started", default="trainer"),
+    "command": InitQuestion(
         text="The trainer's command line; {steps} becomes the number of steps, {overrides} the "
         "settings of a profile",
         kinds=("trainer",),
         example="/opt/me/bin/python train.py --steps={steps} {overrides}",
     ),
-    "config": ToSay(
+    "config": InitQuestion(
         text="MaxText's yml, absolute", kinds=("maxtext",), example="/opt/configs/llama.gpu.yml"
     ),
-    "python": ToSay(
+    "python": InitQuestion(
         text="The interpreter of MaxText's environment, absolute",
         kinds=("maxtext",),
         example="/opt/venv/bin/python",
     ),
-    "module": ToSay(
+    "module": InitQuestion(
         text="MaxText's module: MaxText.train up to 0.1",
         default="maxtext.trainers.pre_train.train",
         kinds=("maxtext",),
     ),
-    "checkout": ToSay(
+    "checkout": InitQuestion(
         text="The checkout of maxtext-slurm, absolute",
         kinds=("maxtext-slurm",),
         example="/shared/maxtext-slurm",
     ),
-    "env_file": ToSay(
+    "env_file": InitQuestion(
         text="The shell file that sets the environment of a job, which a recipe then changes; "
         "empty: there is none",
         kinds=("trainer", "maxtext"),
         example="/opt/me/job.env.sh",
         is_optional=True,
     ),
-    "model": ToSay(text="The model's tag", example="llama3.1-405b"),
-    "parallelism": ToSay(text="The parallelism", example="PP=2,FSDP=4"),
-    "nodelist": ToSay(
+    "model": InitQuestion(text="The model's tag", example="llama3.1-405b"),
+    "parallelism": InitQuestion(text="The parallelism", example="PP=2,FSDP=4"),
+    "nodelist": InitQuestion(
         text="The nodes in Slurm; empty: this machine",
         example="node[001-008]",
         is_optional=True,
     ),
-    "flags": ToSay(
+    "flags": InitQuestion(
         text="XLA flags to try, separated by blanks; each becomes a profile; empty: one flag that "
         "fits the platform",
         example="--xla_gpu_enable_nccl_user_buffers",
@@ -157,7 +157,7 @@ def answers(
 
 
 def _asked(
-    name: str, question: ToSay, ask: Callable[[str], str], tell: Callable[[str], None]
+    name: str, question: InitQuestion, ask: Callable[[str], str], tell: Callable[[str], None]
 ) -> str:
     text = question.text
     if name == "kind":

@@ -46,7 +46,7 @@ RANK = "{rank}"
 MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
 _NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to JAX's cache
 _AGREE_S = 4 * 3600  # until every process has compiled the list
-_MOST_WORDS, _MOST_NAMES = 600, 10
+_MOST_TEXTS, _MOST_NAMES = 600, 10
 _PART = 0.25  # of what the step returns
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
 # since 0.11.2 only XLA_FLAGS has the old names of three options, and sets the new ones by them
@@ -641,7 +641,7 @@ class _RotatedStep(ABC):
             for at in [*before, *now]:
                 one, other = before.get(at, "absent"), now.get(at, "absent")
                 if one != other:
-                    return f"argument {at} was {one}, and is {other}"[:_MOST_WORDS]
+                    return f"argument {at} was {one}, and is {other}"[:_MOST_TEXTS]
         return ""
 
     def _are_gone(self, given: Any) -> bool:
@@ -817,7 +817,7 @@ def _module_of(lowered: Any) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
+    return " ".join(str(error).split())[:_MOST_TEXTS] or type(error).__name__
 
 
 class _After(importlib.abc.MetaPathFinder):

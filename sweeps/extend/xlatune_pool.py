@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, read_started, write_spec
-from pytest_xlatune.executors.payload import CANCEL, quick_words
+from pytest_xlatune.executors.payload import CANCEL, payload_argv
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State
 
@@ -22,7 +22,7 @@ class PoolExecutor(Executor):
         folder = request.folder.resolve()
         if (claim := read_claim(folder)) is not None:  # a session that is dead submitted it
             return str(claim.pid)
-        words = quick_words(folder, write_spec(folder, spec))
+        words = payload_argv(folder, write_spec(folder, spec))
         command = f"{shlex.join(words)} </dev/null >/dev/null 2>&1 & echo $!"
         argv = ["sh", "-c", command]
         done = subprocess.run(argv, capture_output=True, text=True, start_new_session=True)

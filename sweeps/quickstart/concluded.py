@@ -22,7 +22,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.report.covered import SCHEMA as DOCUMENT
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.leaderboard import SCHEMA as BOARD
 from pytest_xlatune.studies import Asked, Study
 from pytest_xlatune.studies.batch_size import BatchSize
@@ -157,7 +157,7 @@ def written() -> Mapping[Path, str]:
             cells: Sequence[Mapping[str, Any]] = data["cells"]
             data["schema"] = DOCUMENT
             data["cells"] = [
-                Covered.from_json({**each, "conclusion": told}).to_json() for each in cells
+                MeasuredCell.from_json({**each, "conclusion": told}).to_json() for each in cells
             ]
             found[path] = pretty_json(data)
     return found

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.covered import Covered, read_cells
+from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
@@ -208,7 +208,7 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     yield data.with_suffix(".html"), html(tuning_page_of(whole, [cell], files=beside))
 
 
-def cells_of(data: Path) -> tuple[Covered, ...]:
+def cells_of(data: Path) -> tuple[MeasuredCell, ...]:
     """Return the measured cells of a tuning document."""
     return read_cells(data.read_text(encoding="utf-8"), where=data.name)
 

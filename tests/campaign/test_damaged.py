@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.resolved import again
 from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run
@@ -45,7 +45,7 @@ def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) ->
 def test_no_feed_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) -> None:
     path = whole.ledger.path
     path.write_bytes(without_an_intention(path.read_bytes()))
-    feed = Feed(whole.folder, session_id="first")
+    feed = LiveLines(whole.folder, session_id="first")
     for _ in range(3):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             list(feed.landed())

@@ -19,9 +19,9 @@ from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.live import Feed, Landed
+from pytest_xlatune.tasks.live import LiveLines, SweepProgress
 from pytest_xlatune.tasks.publish import read_known
-from pytest_xlatune.tasks.running import Flights
+from pytest_xlatune.tasks.running import RunningJobs
 from tests.helpers.scripted import CELL, OK, STEPS, ScriptedExecutor, campaign, log
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
@@ -63,7 +63,7 @@ class Seen:
     def __init__(self, folder: Path) -> None:
         self.executor, self.clock = Staged(), Clock()
         self.campaign: Campaign = campaign(folder, self.executor, clocks={"now": self.clock})
-        self.feed = Feed(self.campaign.folder, session_id="first", now=self.clock)
+        self.feed = LiveLines(self.campaign.folder, session_id="first", now=self.clock)
 
     def after(self, seconds: float = 11.0, *, turns: int = 1) -> list[str]:
         """Let time pass and the campaign take turns; give the new lines."""
@@ -99,7 +99,7 @@ def test_only_what_has_a_queue_waits_in_one(
     ledger = seen.campaign.folder / LEDGER
     text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
     ledger.write_text(text, "utf-8")
-    (found,) = Flights(seen.campaign.folder).look(read_known(ledger.parent).state, {})
+    (found,) = RunningJobs(seen.campaign.folder).look(read_known(ledger.parent).state, {})
     assert found.words == words
 
 
@@ -210,7 +210,7 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     seen.after()
     (waits,) = seen.after()
     assert "(job 1) waits" in waits
-    flights = Flights(seen.campaign.folder)
+    flights = RunningJobs(seen.campaign.folder)
     (mine,) = flights.look(read_known(seen.campaign.folder).state, {})
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
     seen.feed._flights.look = lambda *_: (mine, other)  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def test_nothing_reaches_people_with_the_password_of_an_address(
 ) -> None:
     """What the ledger tells was hidden when it was written down: this is the last gate."""
     said = "cannot reach http://ada:hunter2hunter2@proxy:3128"
-    told = Landed(line=said, sweep="pretend", messages=(said,))
+    told = SweepProgress(line=said, sweep="pretend", messages=(said,))
     with monkeypatch.context() as patched:
         patched.setattr(seen.feed, "_landed", lambda: [told])
         (landed,) = seen.feed.landed()
@@ -269,7 +269,7 @@ def test_what_is_told_beside_the_ledger_may_be_missing_or_torn(tmp_path: Path, s
     write_now(folder, read_now(folder))
     assert oct((folder / NOW).stat().st_mode)[-3:] == "600"
     assert not [each for each in folder.iterdir() if each.name.startswith(".now")]
-    flights = Flights(folder)
+    flights = RunningJobs(folder)
     state = seen.campaign.view().state
     assert flights.look(state, {})[0].reason == "PENDING (Priority)"
     for text in (b"", b'{"at_s": 1', b"[]", b'{"at_s": 1, "other": 2}', b"\xff"):
@@ -286,7 +286,7 @@ def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: See
     seen.after()
     seen.after()
     seen.executor.write(log(2000.0, steps=9))
-    (found,) = Flights(seen.campaign.folder).look(seen.campaign.view().state, {})
+    (found,) = RunningJobs(seen.campaign.folder).look(seen.campaign.view().state, {})
     assert (found.state, found.step) == (State.RUNNING, 8)
     assert found.tgs == pytest.approx(2000.0)
     assert found.left_s == pytest.approx(3 * 512 / 2000)
@@ -305,7 +305,7 @@ def test_counter_and_time_left_come_of_one_range_and_added_blocks_are_told(tmp_p
 
     clock = Clock()
     each = campaign(tmp_path, ScriptedExecutor(noisy), study=study, clocks={"now": clock})
-    feed = Feed(each.folder, session_id="first", now=clock)
+    feed = LiveLines(each.folder, session_id="first", now=clock)
     lines: list[str] = []
     while each.view().pending:
         clock.at_s += 60

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
@@ -135,7 +135,7 @@ def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
 def test_a_disk_that_is_full_is_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned, "open_file", lambda *_: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(secure_files, "open_file", lambda *_: os.open("/dev/full", os.O_WRONLY))
     logger = logging.getLogger("pytest_xlatune.campaign")
     with write_log(tmp_path, "info"):
         with pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*No space left"):

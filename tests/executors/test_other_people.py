@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
@@ -52,7 +52,7 @@ def people(everyone: People) -> Iterator[People]:
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
     yield
-    owned.trust_group(None)
+    secure_files.trust_group(None)
 
 
 _PR_SET_DUMPABLE, _CLONE_NEWUSER = 4, 0x10000000
@@ -63,7 +63,7 @@ def opened(project: Path, access: str = "owner") -> Callable[[], Path]:
 
     def work() -> Path:
         settings = RunSettings(workdir=project / ".xlatune", access=access)  # type: ignore[arg-type]
-        owned.trust_group(settings.workdir if access == "group" else None)
+        secure_files.trust_group(settings.workdir if access == "group" else None)
         return open_folder(settings, CELL)
 
     return work
@@ -188,7 +188,7 @@ def test_a_user_namespace_that_shows_another_root_refuses_no_session(people: Peo
         if libc.unshare(_CLONE_NEWUSER):
             return 0
         Path("/proc/self/uid_map").write_text(f"{people.ann.uid} {people.ann.uid} 1")
-        owned.check_way(home, option="here")
+        secure_files.check_way(home, option="here")
         return Path("/").stat().st_uid
 
     shown = people.ann.does(goes_apart)
@@ -562,7 +562,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
     (cell / "turn.beat").unlink()  # as if she had been silent for a while
 
     def goes_on() -> tuple[int, str, Path]:
-        owned.trust_group(project / ".xlatune")
+        secure_files.trust_group(project / ".xlatune")
         takes_a_turn()
         ledger = Ledger(cell / LEDGER)
         ledger.append(Noted(text="it went on"), at_s=2.0)
@@ -579,7 +579,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
         assert (modes(each), each.stat().st_gid) == ("660", people.team), each
     said_of = people.ann.does(lambda: read_outcomes(other)[0].reason)
     assert f"belongs to user {people.ben.name}" in said_of, "no word given"
-    people.stranger.does(lambda: owned.trust_group(project / ".xlatune"))
+    people.stranger.does(lambda: secure_files.trust_group(project / ".xlatune"))
     assert people.stranger.does(lambda: Ledger(cell / LEDGER).refresh()).startswith("LedgerError")
 
 
@@ -609,7 +609,7 @@ def test_a_ledger_that_was_begun_without_the_word_stays_closed_and_that_is_said(
     assert (modes(cell), cell.stat().st_gid) == ("2770", people.team)
 
     def goes_on() -> None:
-        owned.trust_group(project / ".xlatune")
+        secure_files.trust_group(project / ".xlatune")
         DriverLock(cell).attending().__enter__()
 
     said = people.ben.does(goes_on)
@@ -625,7 +625,7 @@ def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(
     people.ann.does(lambda: Ledger(cell / LEDGER).append(Noted(text="it began"), at_s=1.0))
 
     def shows() -> int:
-        with owned.show_only():
+        with secure_files.show_only():
             return len(Ledger(cell / LEDGER).refresh())
 
     assert people.stranger.does(shows) == 1

@@ -73,7 +73,7 @@ def test_a_folder_that_another_process_submits_is_not_submitted_again(machine: M
 def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
     folder = machine.root / "one"
     words = (str(machine.root / "lock"), write_spec(folder, SLEEP), "one")
-    argv = payload.quick_words(folder, *words, does="submit_here")
+    argv = payload.payload_argv(folder, *words, does="submit_here")
     both = [subprocess.Popen(argv) for _ in range(2)]
     assert [each.wait(LIMIT_S) for each in both] == [0, 0]
     submission = machine.submit("one", SLEEP)

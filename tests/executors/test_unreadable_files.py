@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import folder as folders
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
@@ -103,13 +103,13 @@ def test_a_file_that_may_not_be_read_is_told_by_the_systems_word(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(owned.Folder, "open", refuse)
+    monkeypatch.setattr(secure_files.Folder, "open", refuse)
     assert "outcome.json: Permission denied" in read_outcomes(tmp_path)[0].reason
 
     def away(*_: object, **__: object) -> None:
         raise OSError(116, "Stale file handle", str(path))
 
-    monkeypatch.setattr(owned.Folder, "open", away)
+    monkeypatch.setattr(secure_files.Folder, "open", away)
     with pytest.raises(OSError, match="Stale"):  # which is waited for
         read_outcomes(tmp_path)
 

@@ -10,7 +10,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.covered import Covered, EvidenceFact, Explanation
+from pytest_xlatune.report.covered import EvidenceFact, Explanation, MeasuredCell
 from pytest_xlatune.report.leaderboard import shown_cell
 from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
 
@@ -71,7 +71,7 @@ EXPLAINED = Explanation(
     is_identical=False,
     moved=-0.031,
 )
-COVERED = Covered(
+COVERED = MeasuredCell(
     sweep="pp8",
     cell_digest=CELL.digest,
     written_s=NOW.timestamp(),
@@ -83,7 +83,7 @@ COVERED = Covered(
     versions={"pytest-xlatune": "0.1.0", "python": "3.11.2"},
 )
 # nothing is known yet, and the playbook has stopped it
-STOPPED = Covered(
+STOPPED = MeasuredCell(
     sweep="tiny",
     cell_digest=BARE.digest,
     written_s=NOW.timestamp(),
@@ -95,7 +95,7 @@ STOPPED = Covered(
 )
 
 
-def other_parallelism() -> Covered:
+def other_parallelism() -> MeasuredCell:
     """The same model with FSDP=8: what helped with PP=8 hurts, and another recipe wins."""
     cell = replace(CELL, parallelism=Parallelism.parse("FSDP=8"))
     winner = profile("overlap-off", f"{OVERLAP}=1", env={"NCCL_ALGO": "Ring,Tree"})

@@ -10,7 +10,7 @@ from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
-from pytest_xlatune.report.covered import Covered, Elsewhere
+from pytest_xlatune.report.covered import MeasuredCell, OtherCell
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -31,7 +31,7 @@ def covered(
     yml: str | None = None,
     others: tuple[tuple[Profile, VerdictKind], ...] = (),
     written_s: float = 1e9,
-) -> Covered:
+) -> MeasuredCell:
     """A cell whose winner is `recipe`."""
     cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(parallelism), config_tag=config_tag)
     files = []
@@ -51,7 +51,7 @@ def covered(
         )
         for each, kind in others
     ]
-    return Covered(
+    return MeasuredCell(
         sweep="sweep",
         cell_digest=cell.digest,
         written_s=written_s,
@@ -90,6 +90,6 @@ def apply(root: Path, patch: str) -> None:
 AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_o=2")
 
 
-def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> Elsewhere:
+def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> OtherCell:
     verdict = Verdict(arm="overlap-2", kind=kind, can_run=can_run, n=4)
-    return Elsewhere(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)
+    return OtherCell(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_xlatune.model.result import Conclusion, Needed, VerdictKind
-from pytest_xlatune.tasks.publish import Known, read_known
+from pytest_xlatune.tasks.publish import CellReport, read_known
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # On FSDP flag A is worth +4 %, B +3 %, both together -1 %, D aborts. On PP A costs 3 %, B is worth
@@ -122,7 +122,7 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=240)
 
 
-def known_of(folder: Path, axes: str) -> list[Known]:
+def known_of(folder: Path, axes: str) -> list[CellReport]:
     """The ledgers of a cell, the oldest first."""
     found = [read_known(each.parent) for each in folder.glob("*/truth/*/ledger.jsonl")]
     own = [each for each in found if str(each.cell.parallelism) == axes]

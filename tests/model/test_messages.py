@@ -176,7 +176,7 @@ def test_each_error_of_the_package_is_one_of_these() -> None:
     assert sorted(strange) == [
         "evidence/protobuf.py: WireError",
         "model/errors.py: XlatuneError",
-        "owned.py: NotOursError",  # its text names a path and a user
+        "secure_files.py: NotOursError",  # its text names a path and a user
         "studies/cell_arms.py: _StageOpenError",
     ]
 

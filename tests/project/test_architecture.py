@@ -21,7 +21,7 @@ ALL_IMPORT = {"msgspec"}  # but programs below another interpreter
 # package -> (layer, third parties it may import); architecture.md says what each is for
 LAYERS: dict[str, tuple[int, set[str]]] = {
     "model": (1, set()),
-    "owned": (1, set()),
+    "secure_files": (1, set()),
     "entry_points": (1, set()),
     # programs below another interpreter: what that has, and nothing of ours
     "workers": (1, {"jax", "jaxlib"}),
@@ -217,11 +217,11 @@ def test_nothing_forbidden_is_called() -> None:
 
 
 def test_the_payload_runs_alone() -> None:
-    """A node needs its file and that of `owned`, which it loads by its path."""
+    """A node needs its file and that of `secure_files`, which it loads by its path."""
     alone: tuple[tuple[str, set[str]], ...] = (
-        ("executors/payload.py", {"pytest_xlatune.owned"}),
+        ("executors/payload.py", {"pytest_xlatune.secure_files"}),
         ("executors/look_at_hang.py", set()),
-        ("owned.py", set()),
+        ("secure_files.py", set()),
     )
     for name, may in alone:
         found = {full for _, full in imports(PACKAGE / name)}
@@ -234,12 +234,12 @@ OPENS = {
     "executors/folder.py": 1,  # a program of the package
     "executors/payload.py": 3,  # /proc
     "executors/look_at_hang.py": 3,  # /proc, and what the trainer wrote beside it, as it may have
-    "campaign/log.py": 1,  # with `owned` as its opener
+    "campaign/log.py": 1,  # with `secure_files` as its opener
 }
 
 
 def test_files_of_the_work_directory_are_opened_in_one_place() -> None:
-    """`owned` looks whose they are, and follows no link; no reader of them goes past it."""
+    """`secure_files` looks whose they are, and follows no link; no reader of them goes past it."""
     found: dict[str, int] = defaultdict(int)
     for path in MODULES:
         if package_of(path) in {"executors", "ledger", "campaign"}:
@@ -254,10 +254,10 @@ def _opens(called: ast.expr) -> bool:
         return called.id == "open"
     if not isinstance(called, ast.Attribute) or called.attr not in OPENING:
         return False
-    # owned.read_bytes    self.payload.owned.read_bytes    folder.open of a folder that is held open
+    # secure_files.read_bytes   self.payload.secure_files.read_bytes    folder.open of a folder that is held open
     of = called.value
     name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
-    return name not in {"owned", "folder", "where", "opened"}
+    return name not in {"secure_files", "folder", "where", "opened"}
 
 
 def test_the_page_of_the_architecture_names_every_package() -> None:

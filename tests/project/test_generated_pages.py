@@ -42,7 +42,7 @@ def test_a_field_keeps_the_meaning_that_its_class_documents() -> None:
     outcome = dict(generate._told(generate.ledger.Outcome))
     assert outcome["start_s"] == outcome["end_s"]
     assert "node's clock" in outcome["end_s"]
-    verdict = dict(generate._told(generate.Covered))
+    verdict = dict(generate._told(generate.MeasuredCell))
     assert verdict["cell"] == "as the ledger and the sweep have them."
 
 

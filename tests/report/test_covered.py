@@ -12,7 +12,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import Covered, extended, names, read_cells, write_cells
+from pytest_xlatune.report.covered import MeasuredCell, extended, names, read_cells, write_cells
 from pytest_xlatune.sweep.deployed import deployed_files, refuse_changed
 from tests.helpers.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, covered, repository
 
@@ -38,7 +38,7 @@ def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
 
 
 def test_a_ledger_that_was_begun_anew_keeps_what_the_old_one_found() -> None:
-    def with_jobs(*jobs: str) -> Covered:
+    def with_jobs(*jobs: str) -> MeasuredCell:
         trial = Trial(
             cell_digest="d", profile=AG, protocol=Protocol(), study="tuning", stage="wave1"
         )

@@ -16,7 +16,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.report.render import markdown
@@ -52,7 +52,9 @@ def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
     line = "Time of a step: compute, 61.0 % of a step; communication alone, 31.0 % of a step"
     assert line in markdown(leaderboard(dataclasses.replace(FINISHED, exposed=shares.exposed)))
     covered = replace(COVERED, exposed=shares.exposed)
-    assert line in markdown(tuning([Covered.from_json(json.loads(json.dumps(covered.to_json())))]))
+    assert line in markdown(
+        tuning([MeasuredCell.from_json(json.loads(json.dumps(covered.to_json())))])
+    )
     assert "Time of a step" not in markdown(leaderboard(FINISHED))
 
 

@@ -15,7 +15,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
 from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import Covered, read_cells, write_cells
+from pytest_xlatune.report.covered import MeasuredCell, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.language import Language
@@ -71,7 +71,7 @@ def test_a_recipe_that_hurts_elsewhere_is_guarded_and_a_harmless_one_is_not() ->
     assert "if [[" not in patch_of([mine, bare]).text
 
 
-def without_recipe(cell: Covered) -> Covered:
+def without_recipe(cell: MeasuredCell) -> MeasuredCell:
     """The same cell where nothing won: its first profile was screened once and lost nothing."""
     first, *others = cell.conclusion.verdicts
     lost = replace(first, kind=VerdictKind.SCREENED, n=1)
@@ -363,7 +363,7 @@ def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
     assert "if [[" not in unmeasured
 
 
-def deployment_of(cell: Covered, language: Language = Language.ENGLISH) -> str:
+def deployment_of(cell: MeasuredCell, language: Language = Language.ENGLISH) -> str:
     text = markdown(tuning((cell,), language))
     return text.partition("Recommended deployment")[2].partition("## Appendix")[0]
 

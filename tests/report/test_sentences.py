@@ -23,10 +23,10 @@ from pytest_xlatune.model.message import (
     sentence,
     verbatim,
 )
-from pytest_xlatune.report.language import Language, Say, plainly
+from pytest_xlatune.report.language import Language, Translator, plainly
 from tests.helpers.source import MODULES, called, nodes_of
 
-CHINESE = Say(Language.CHINESE).text_of
+CHINESE = Translator(Language.CHINESE).text_of
 STRAGGLES = (
     "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} of the "
     "baselines (p = {p:.3f}); with them the change is {change:percent}"

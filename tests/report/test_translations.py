@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune import report
 from pytest_xlatune.model.result import VerdictKind
-from pytest_xlatune.report.covered import Covered
-from pytest_xlatune.report.language import ENGLISH, Language, Say
+from pytest_xlatune.report.covered import MeasuredCell
+from pytest_xlatune.report.language import ENGLISH, Language, Translator
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -155,7 +155,7 @@ def test_every_translation_is_there_with_the_literals_of_its_msgid(tmp_path: Pat
 def test_counted_nouns_follow_the_language() -> None:
     nouns = ("{n} job", "{n} jobs")
     assert [ENGLISH.count(n, *nouns) for n in (1, 3)] == ["1 job", "3 jobs"]
-    assert Say(Language.CHINESE).count(3, *nouns) == "3 个作业"
+    assert Translator(Language.CHINESE).count(3, *nouns) == "3 个作业"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_one_sequence_is_no_sequences(batch: float | None, said: str) -> None:
         pytest.param([STOPPED], id="stopped"),
     ],
 )
-def test_the_chinese_prose_has_no_english_but_names_and_records(cells: list[Covered]) -> None:
+def test_the_chinese_prose_has_no_english_but_names_and_records(cells: list[MeasuredCell]) -> None:
     text = markdown(tuning(cells, Language.CHINESE))
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     for line in text.splitlines():

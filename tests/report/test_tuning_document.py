@@ -43,7 +43,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import document_of, publish, read_known
 
 SECRET = "hf_hushHushHushHushHush"  # the ledger itself holds no other
@@ -349,13 +349,13 @@ def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> 
 # -- milestones ------------------------------------------------------------------------------------
 
 
-def messages(feed: Feed) -> list[str]:
+def messages(feed: LiveLines) -> list[str]:
     return [message for landed in feed.landed() for message in landed.messages]
 
 
 def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
     measuring = Measuring(PP, tmp_path, SPEED, job=1)
-    feed = Feed(measuring.folder, session_id="s1")
+    feed = LiveLines(measuring.folder, session_id="s1")
     measuring.open()
     (kickoff,) = messages(feed)
     assert kickoff.splitlines() == [
@@ -385,14 +385,14 @@ def test_a_resumed_session_tells_no_old_news(tmp_path: Path) -> None:
     measuring = Measuring(PP, tmp_path, SPEED, job=1)
     measuring.open()
     measuring.run()
-    feed = Feed(measuring.folder, session_id="s2")
+    feed = LiveLines(measuring.folder, session_id="s2")
     measuring.open("s2")
     assert messages(feed) == []
 
 
 def test_lines_about_trials_show_no_secret(tmp_path: Path) -> None:
     measuring = Measuring(PP, tmp_path, SPEED, job=1)
-    feed = Feed(measuring.folder, session_id="s1")
+    feed = LiveLines(measuring.folder, session_id="s1")
     measuring.open()
     measuring.run()
     lines = [landed.line for landed in feed.landed()]

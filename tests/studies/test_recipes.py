@@ -21,7 +21,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table, Text
-from pytest_xlatune.report.language import ENGLISH, Language, Say
+from pytest_xlatune.report.language import ENGLISH, Language, Translator
 from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remarks
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
@@ -130,7 +130,7 @@ def test_a_control_is_never_recommended() -> None:
     assert conclusion.verdict("a").kind is VerdictKind.FASTER  # type: ignore[union-attr]
 
 
-def promised(sigma: float | None, say: Say = ENGLISH) -> str:
+def promised(sigma: float | None, say: Translator = ENGLISH) -> str:
     """What a report says of a recipe at a noise."""
     faster = Verdict(arm="a", kind=VerdictKind.FASTER, delta=0.02)
     record = TuningRecord(sigma=sigma, recipe=Recipe(arm="a", largest="a"))
@@ -164,7 +164,7 @@ def test_a_report_says_what_a_recipe_promises_at_the_noise_of_the_sweep(
     assert f"Up to {100 * told.useless:.0f} % held a setting that does nothing" in said
     assert "docs/explanation/how_sure.md" in said
     assert ("More noise than that was not measured" in said) is is_beyond
-    chinese = promised(sigma, Say(Language.CHINESE))
+    chinese = promised(sigma, Translator(Language.CHINESE))
     assert f"噪声为 {100 * told.sigma:.2f} %" in chinese
     assert "of the recipes" not in chinese
 

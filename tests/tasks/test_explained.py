@@ -15,7 +15,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import Covered, Explanation
+from pytest_xlatune.report.covered import Explanation, MeasuredCell
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.tuning_document import why
@@ -95,10 +95,10 @@ def explained(
     return explain(state, folder, winner.id)
 
 
-def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
+def covered(found: Explanation, *, delta: float = 0.11) -> MeasuredCell:
     best = Verdict(arm=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
     baseline = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED)
-    return Covered(
+    return MeasuredCell(
         sweep="sweep",
         cell_digest=CELL.digest,
         written_s=0.0,
@@ -110,7 +110,7 @@ def covered(found: Explanation, *, delta: float = 0.11) -> Covered:
     )
 
 
-def reason(of: Covered) -> str:
+def reason(of: MeasuredCell) -> str:
     first = next(why(of, ENGLISH))
     assert isinstance(first, Text)
     return first.text

@@ -21,7 +21,7 @@ from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-from pytest_xlatune.tasks.publish import Known, document_of, read_known
+from pytest_xlatune.tasks.publish import CellReport, document_of, read_known
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
@@ -44,7 +44,7 @@ NO_OPS = ("hp-stream", "cp-1G", "cp-256M")
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 
 
-def known(workdir: Path, text: str = TABLE, *, no_ops: tuple[str, ...] = NO_OPS) -> Known:
+def known(workdir: Path, text: str = TABLE, *, no_ops: tuple[str, ...] = NO_OPS) -> CellReport:
     rows = read_table(text, where="pp8.csv")
     folder = import_table(rows, cell=CELL, no_ops=no_ops, sweep="pp8", workdir=workdir, at_s=1e9)
     return read_known(folder)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_xlatune.report.page import STILL_S, Live
 from pytest_xlatune.tasks import live_page
-from pytest_xlatune.tasks.live import Feed
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
@@ -23,7 +23,7 @@ class Sweep:
         self.at_s, self.reports = 1000.0, folder / "reports"
         self.campaign = campaign(folder, ScriptedExecutor(), clocks={"now": lambda: self.at_s})
         at = self.campaign.folder
-        self.feed = Feed(at, session_id="first", now=lambda: self.at_s)
+        self.feed = LiveLines(at, session_id="first", now=lambda: self.at_s)
         self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
 
     @property
@@ -127,7 +127,7 @@ def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep)
     run(sweep.campaign)
     again = campaign(sweep.campaign.folder.parents[1], ScriptedExecutor(), session="again")
     at = again.folder
-    feed = Feed(at, session_id="again", now=lambda: sweep.at_s)
+    feed = LiveLines(at, session_id="again", now=lambda: sweep.at_s)
     live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
     assert [each.line.partition("; ")[0][-15:] for each in feed.landed()] == ["from the ledger"]
     sweep.at_s += 100.0

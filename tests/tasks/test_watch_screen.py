@@ -6,13 +6,13 @@ import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_in_short
-from pytest_xlatune.tasks.watch import ScreenLine, Seen, Standing, all_lines, screen_lines
+from pytest_xlatune.tasks.watch import CellStatus, ScreenLine, Standing, all_lines, screen_lines
 
 LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
 
 
-def seen(sweep: str, standing: Standing = Standing.RUNNING, **more: object) -> Seen:
-    return Seen(sweep=sweep, label="m FSDP=8", standing=standing, **more)  # type: ignore[arg-type]
+def seen(sweep: str, standing: Standing = Standing.RUNNING, **more: object) -> CellStatus:
+    return CellStatus(sweep=sweep, label="m FSDP=8", standing=standing, **more)  # type: ignore[arg-type]
 
 
 def text(lines: list[ScreenLine]) -> list[str]:

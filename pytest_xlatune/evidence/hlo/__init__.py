@@ -164,7 +164,7 @@ _TUNED = re.compile(
     rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
 )
 # what each of these alternatives begins with, or stands behind
-_TUNED_WORDS = (
+_TUNED_TERMS = (
     *('"triton_gemm_config"', '"selected_algorithm"', '"algorithm"', '"autotune_workspace_size"'),
     *('backend_config={"sizes"', '_gemm_fusion"'),
 )
@@ -176,7 +176,7 @@ _EMITTER = re.compile(
     rf'(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
     rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
 )
-_EMITTER_WORDS = ('"native_emitter_backend_config"', '"__triton"}')
+_EMITTER_TERMS = ('"native_emitter_backend_config"', '"__triton"}')
 # scratch that the picked algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
 _WORKSPACE = re.compile(r"(?<=[}\]]), s8\[\d+\]\{0\}\)")
 
@@ -278,12 +278,12 @@ class _Parser:
         if "_gemm" in text or "algorithm" in text or '={"sizes"' in text:
             own = _NONE_CHOSEN
             # most matrix products hold nothing that is picked, and a search for words is quick
-            if any(map(text.__contains__, _TUNED_WORDS)):
+            if any(map(text.__contains__, _TUNED_TERMS)):
                 own, text = _number_of(repr(_TUNED.findall(text))), _TUNED.sub("", text)
             if ", s8[" in text:
                 text = _WORKSPACE.sub(")", text)
             self.tuned += own * (len(self.known) + 1)
-        if any(map(text.__contains__, _EMITTER_WORDS)):
+        if any(map(text.__contains__, _EMITTER_TERMS)):
             own, text = _number_of(repr(_EMITTER.findall(text))), _EMITTER.sub("", text)
             self.tuned += own * (len(self.known) + 1)
         # with numbers of the compiler in it, a digest differed where the program did not

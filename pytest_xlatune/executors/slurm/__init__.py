@@ -23,15 +23,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import (
     OWN_JOBS,
     Executor,
+    ProbeResult,
     QueueFull,
     Request,
     Resumed,
     SchedulerDown,
-    Sight,
     payload,
 )
 from pytest_xlatune.executors.folder import write_spec
@@ -136,7 +136,7 @@ class OnSlurm(Executor):
         checks: Sequence[tuple[str, str]],
         nodelist: Sequence[str],
         options: Mapping[str, str],
-    ) -> Sight:
+    ) -> ProbeResult:
         """Ask the nodes by one short srun, a step of the allocation inside one; see `look`."""
         return look(
             paths,
@@ -323,7 +323,7 @@ class SlurmExecutor(OnSlurm):
 
     def _wait_for_another(self, folder: Path) -> None:
         """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
-        with os.fdopen(owned.open_lock(folder / SCRIPTS / HELD)) as held:
+        with os.fdopen(secure_files.open_lock(folder / SCRIPTS / HELD)) as held:
             for _ in range(_ANOTHER_S):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -445,7 +445,7 @@ def look(
     options: Mapping[str, str],
     allocation: str = "",
     run: Run = run_command,
-) -> Sight:
+) -> ProbeResult:
     """Return which of the paths do not exist and which checks fail on which node.
 
     Args:
@@ -470,7 +470,7 @@ def look(
     heard = {line[0] for line in lines if len(line) == 1}
     if answer.code or set(nodelist) - heard:
         silent = ", ".join(sorted(set(nodelist) - heard))
-        return Sight(unseen={}, why_not=answer.error or f"no answer from {silent}")
+        return ProbeResult(unseen={}, why_not=answer.error or f"no answer from {silent}")
     unseen: dict[str, tuple[str, ...]] = {}
     # the nodes answer in any order
     for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
@@ -479,4 +479,4 @@ def look(
     for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
         wrong = checks[int(number)][1]
         unfit[wrong] = (*unfit.get(wrong, ()), node)
-    return Sight(unseen=unseen, unfit=unfit)
+    return ProbeResult(unseen=unseen, unfit=unfit)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.payload import CANCEL, name_of
@@ -356,7 +356,7 @@ _OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
 def _out_of_memory(folder: Path, job: SlurmJob) -> str:
     """Return Slurm's line that the kernel ended a rank for want of memory, "" without one."""
     for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
-        for line in owned.read_text(path).splitlines():
+        for line in secure_files.read_text(path).splitlines():
             if _OUT_OF_MEMORY.search(line):
                 return f"OUT_OF_MEMORY: {line.strip():.300}"
     return ""
@@ -365,7 +365,7 @@ def _out_of_memory(folder: Path, job: SlurmJob) -> str:
 def _last_words(folder: Path, job: SlurmJob) -> str:
     """Return the last line that the job said before the payload ran, for the reason."""
     for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
-        lines = owned.read_text(path).splitlines()
+        lines = secure_files.read_text(path).splitlines()
         # srun: error: node001: task 0: Exited with exit code 2    the lines above it say more
         said = [line.strip() for line in lines if line.strip() and not line.startswith("srun: ")]
         if said:

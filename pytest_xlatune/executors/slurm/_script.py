@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.slurm._commands import (
     COMMAND_TIMEOUT_S,
@@ -70,7 +70,7 @@ def submit(
     scripts = folder / SCRIPTS
     path = scripts / f".submission_file_{uuid.uuid4().hex}.sh"
     text = render(folder, parameters, program, digest=digest)
-    owned.write_bytes(path, text.encode())
+    secure_files.write_bytes(path, text.encode())
     logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
     names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
     dropped = [word for name in names for word in ("-u", name)]

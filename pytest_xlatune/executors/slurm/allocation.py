@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import owned
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
@@ -400,21 +400,21 @@ def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGES
         "--kill-on-bad-exit=1",
         *([f"--nodelist={compress(nodes)}"] if nodes else []),
         *srun,
-        *payload.quick_words(folder, digest),
+        *payload.payload_argv(folder, digest),
     ]
 
 
 def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord:
     """Start the script of an attempt, with next to nothing of our environment."""
     text = _SCRIPT.format(
-        umask=0o777 & ~owned.mode_in(folder),
+        umask=0o777 & ~secure_files.mode_in(folder),
         ended=ENDED,
         login=shlex.quote(str(LOGIN)),
         srun=shlex.join(words),
     )
-    owned.write_bytes(folder / SCRIPT, text.encode())
+    secure_files.write_bytes(folder / SCRIPT, text.encode())
     log = folder / SCRIPTS / f"{allocation}_0_log.err"
-    os.close(owned.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    os.close(secure_files.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     dropped = set(unneeded_names(os.environ))
     started = subprocess.run(
         ["/bin/sh", "-c", _DETACHED, "sh", str(folder / SCRIPT), str(log)],
@@ -572,5 +572,5 @@ def _said(folder: Path) -> list[str]:
     found = []
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
         with contextlib.suppress(OSError):
-            found.append(owned.read_text(path))
+            found.append(secure_files.read_text(path))
     return found

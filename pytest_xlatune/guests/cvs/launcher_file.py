@@ -22,7 +22,7 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import DeployedFile, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 
@@ -74,7 +74,7 @@ class CvsLauncherFile(LauncherFile):
             **settings,
         }
 
-    def with_recipe(self, source: DeployedFile, covered: Covered) -> dict[str, str]:
+    def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
         """Return the file with the recipe of its cell in it, under a name of its own."""
         return patched_cvs(source, covered)
 

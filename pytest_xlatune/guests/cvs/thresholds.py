@@ -224,12 +224,12 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
         told = _because(base, text, *lost)
         return replace(
-            told, kind=kind, word=_WORDS[kind].upper(), n=len(values), method=verbatim(method)
+            told, kind=kind, word=_TERMS[kind].upper(), n=len(values), method=verbatim(method)
         )
 
 
 # a demand that is met says nothing of a difference
-_WORDS = {
+_TERMS = {
     VerdictKind.EQUIVALENT: "pass",
     VerdictKind.SLOWER: "fail",
     VerdictKind.INCONCLUSIVE: "cannot tell",
@@ -238,7 +238,7 @@ _WORDS = {
 
 def our_word(verdict: Verdict) -> str:
     """Return a verdict in a word: pass, fail, cannot tell."""
-    return _WORDS.get(verdict.kind, "cannot tell")
+    return _TERMS.get(verdict.kind, "cannot tell")
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
@@ -261,13 +261,13 @@ def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
         # a training without chance repeats its loss: there is no noise to allow for
         holds = sign * (mean - demand.value) >= 0
         kind = VerdictKind.EQUIVALENT if holds else VerdictKind.SLOWER
-        return kind, f"{_WORDS[kind]}: {shown}; every job has the same"
+        return kind, f"{_TERMS[kind]}: {shown}; every job has the same"
     # a job has one score: judged step by step, a minimum two deviations of a step below the mean
     # fails 43 % of healthy runs of 24 steps
     kind = above([sign * each for each in values], sign * demand.value)
     if kind is VerdictKind.INCONCLUSIVE:
         return kind, f"cannot tell: {shown}; {_enough(values, demand.value)}"
-    return kind, f"{_WORDS[kind]}: {shown}"
+    return kind, f"{_TERMS[kind]}: {shown}"
 
 
 def _enough(values: Sequence[float], level: float) -> str:

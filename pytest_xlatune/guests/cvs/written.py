@@ -32,7 +32,7 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.profile import APPENDING, Profile
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.covered import Covered
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound
 from pytest_xlatune.studies.calibration import scored
@@ -43,7 +43,7 @@ _DIGITS = 4
 Data = dict[str, Any]
 
 
-def patched_cvs(source: DeployedFile, covered: Covered) -> dict[str, str]:
+def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
     """Return file name -> text of a CVS file with the recipe of its cell in it.
 
     Nothing where there is no recipe. What has no place in the file stands in its remark.

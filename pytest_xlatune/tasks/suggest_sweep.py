@@ -48,7 +48,7 @@ _AXES = {
 }
 
 
-def log_tells(path: Path) -> dict[str, str]:
+def suggest_sweep(path: Path) -> dict[str, str]:
     """Return answers of `xlatune init` that a log tells, and what a sweep file says beside them.
 
     Raises:
@@ -73,7 +73,7 @@ def _read(path: Path) -> tuple[Read, str]:
     """Return a log, and the name of the format that reads its steps; "" is MaxText's.
 
     Raises:
-        UnreadableLogError: as of `log_tells`.
+        UnreadableLogError: as of `suggest_sweep`.
     """
     try:
         read = read_one(path)
@@ -87,7 +87,7 @@ def _read(path: Path) -> tuple[Read, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TrialOutput:
     """What one trial of a command printed, as far as it was read.
 
     Attributes:
@@ -101,7 +101,7 @@ class Tried:
     problem: str = ""
 
 
-def tried(found: Mapping[str, str]) -> Tried:
+def tried(found: Mapping[str, str]) -> TrialOutput:
     """Run the trainer of these answers of `xlatune init` once, as a trial of the baseline.
 
     Raises:
@@ -135,21 +135,21 @@ def tried(found: Mapping[str, str]) -> Tried:
         return _of_trial(folder / log_name(), outcome, has_tokens=has_tokens)
 
 
-def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> Tried:
+def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     if not outcome.is_started:
-        return Tried(problem=f"the trial did not start: {outcome.reason}")
+        return TrialOutput(problem=f"the trial did not start: {outcome.reason}")
     took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
     by = ended_by(outcome, ()) or f"{outcome.state} ({outcome.reason})"
     head = f"one trial took {duration(took_s)}, ended by {by}"
     try:
         read, fit = _read(log)
     except UnreadableLogError:
-        return Tried(problem=f"{head}, and {_unread(log)}")
+        return TrialOutput(problem=f"{head}, and {_unread(log)}")
     steps = read.report.steps
     cause = primary(read.findings)
     failed = f"; {cause.cls}: {cause.text or sentence(cause.why)}" if cause is not None else ""
     if not steps:
-        return Tried(problem=f"{head}, and printed no step{failed}")
+        return TrialOutput(problem=f"{head}, and printed no step{failed}")
     timed = [each.step_s for each in steps[1:] if each.step_s is not None]  # the first compiles
     losses = [each.loss for each in steps if each.loss is not None]
     tgs = [each.tgs for each in steps[1:] if each.tgs is not None]
@@ -162,7 +162,7 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> Tried:
         f"  format           {fit or 'completed step: N, seconds: ...'}",
     )
     problem = "" if tgs or has_tokens else _NO_TOKENS
-    return Tried(told={"step_pattern": fit} if fit else {}, said=said, problem=problem)
+    return TrialOutput(told={"step_pattern": fit} if fit else {}, said=said, problem=problem)
 
 
 def _unread(log: Path) -> str:

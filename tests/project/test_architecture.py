@@ -254,7 +254,7 @@ def _opens(called: ast.expr) -> bool:
         return called.id == "open"
     if not isinstance(called, ast.Attribute) or called.attr not in OPENING:
         return False
-    # secure_files.read_bytes   self.payload.secure_files.read_bytes    folder.open of a folder that is held open
+    # secure_files.read_bytes   self.payload.secure_files.read_bytes   folder.open of an open folder
     of = called.value
     name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
     return name not in {"secure_files", "folder", "where", "opened"}

@@ -172,8 +172,7 @@ class StepShapes:
             layout = self._layout(shape[:-1], block[begin : at - 1])
             if layout is None:
                 continue
-            while shapes.startswith(shape, at):
-                at += len(shape)
+            at = _end_of_repeats(shapes, shape, at)
             if begin > done:
                 yield None, block[done:begin]
             done = at
@@ -194,6 +193,22 @@ class StepShapes:
             rank, actor = said
             origin = Origin(str(int(rank)) if rank else "", actor.decode())
             return self._origins.setdefault(said, (origin, origin.label))
+
+
+def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
+    """Return where the repeats of a part end that begin at a place; by halves, for it is faster."""
+    count = 1
+    while text.startswith(part * count, at):
+        at += len(part) * count
+        count *= 2
+    while count := count // 2:
+        if text.startswith(part * count, at):
+            at += len(part) * count
+    return at
+
+
+# `StepRecord._make` without its check of the length, which was a third of a log of steps
+_RECORD_OF = functools.partial(tuple.__new__, StepRecord)
 
 
 class StepRun:
@@ -234,7 +249,7 @@ class StepRun:
         rows = zip(
             self.steps, *map(self.figures, FIGURES), *map(itertools.repeat, said), strict=False
         )
-        return map(StepRecord._make, rows)
+        return map(_RECORD_OF, rows)
 
     def _column(self, where: slice) -> Sequence[bytes]:
         if where.start == where.stop:

@@ -52,11 +52,11 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     assert calls["read"] == 1
     assert decisions == {"decide": 1, "conclusion": 1}
     assert blocks == {"confirm": 1}, "to propose and to conclude"
-    looks = counted(monkeypatch, tuning, "is_by")
+    looks = counted(monkeypatch, tuning, "belongs_to_wave")
     for at in range(25):
         asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert (calls["read"], decisions["conclusion"]) == (2, 2), "and once without the blocks"
-    assert looks["is_by"] <= len(history), "each trial is looked at once, not once for each test"
+    assert looks["belongs_to_wave"] <= len(history), "each trial is looked at once, not once for each test"
 
 
 def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(

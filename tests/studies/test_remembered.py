@@ -56,7 +56,7 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     for at in range(25):
         asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert (calls["read"], decisions["conclusion"]) == (2, 2), "and once without the blocks"
-    assert looks["belongs_to_wave"] <= len(history), "each trial is looked at once, not once for each test"
+    assert looks["belongs_to_wave"] <= len(history), "each trial is looked at once for all tests"
 
 
 def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(

@@ -200,7 +200,7 @@ class Outlook:
         places: where a trial of the history, or of those ahead, stands, by its id: `round 3 of
             about 7, 4 pairs`. Where a study says nothing, a trial in a block belongs to the
             confirmation.
-        lines: what a plan says of the study: its trials, and what they can show.
+        told: gives `lines`, when a plan asks for them.
     """
 
     ahead: tuple[Trial, ...]
@@ -209,12 +209,18 @@ class Outlook:
     rounds: int
     work: JobWork | None = None
     places: Mapping[str, Message] = field(default_factory=dict)
-    lines: tuple[Message, ...] = ()
+    told: Callable[[], tuple[Message, ...]] = tuple
+
+    @property
+    def lines(self) -> tuple[Message, ...]:
+        """What a plan says of the study: its trials, and what they can show."""
+        return self.told()
 
     @classmethod
     def of(cls, due: tuple[Trial, ...], *, lines: tuple[Message, ...]) -> Self:
         """Return the outlook of a study whose trials can all be planned: one after the other."""
-        return cls(ahead=due, left=len(due), at_most=len(due), rounds=len(due), lines=lines)
+        count = len(due)
+        return cls(ahead=due, left=count, at_most=count, rounds=count, told=lambda: lines)
 
 
 class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):

@@ -129,7 +129,7 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
             left=len(ahead),
             at_most=len(ahead),
             rounds=sum(map(bool, steps)) if self.slots else len(ahead),
-            lines=(line,),
+            told=lambda: (line,),
         )
 
     def past(self, history: History) -> Past:

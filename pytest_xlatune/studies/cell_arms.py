@@ -179,7 +179,7 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
             at_most=walk.left,
             rounds=walk.left,
             places={name: place for name, place in places if place is not None},
-            lines=self.outline,
+            told=lambda: self.outline,
         )
 
     @property

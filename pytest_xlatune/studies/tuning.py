@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Trial
@@ -145,19 +146,23 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         )
         ahead = tuple({each.id: each for each in named}.values())
         own, turned = self._left(sweep, so_far)
-        lines = outline(
-            self,
-            screened=sum(trial.is_screened for trial in ahead),
-            filled=later.arms.told,
-            kinds=kinds_of(sweep.arms.read_evidence),
-        )
+
+        def lines() -> tuple[Message, ...]:
+            of_trials = outline(
+                self,
+                screened=sum(trial.is_screened for trial in ahead),
+                filled=later.arms.told,
+                kinds=kinds_of(sweep.arms.read_evidence),
+            )
+            return (*outline_of_rotations(self), *of_trials)
+
         return Outlook(
             ahead=ahead,
             left=own + turned,
             at_most=self._at_most(sweep, own + turned),
             rounds=own + turned if self.rotates else self._rounds(sweep, history),
             work=work(sweep.plan, due, own, turned) if turned else None,
-            lines=(*outline_of_rotations(self), *lines),
+            told=lines,
         )
 
     def _left(self, sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:

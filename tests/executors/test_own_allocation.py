@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +286,28 @@ def test_where_a_step_stands(
     is_lost = found.state is State.LOST and not (tmp_path / each.folder / allocation.ENDED).exists()
     is_marked = is_lost or known.get("is_cancelled", False)
     assert (tmp_path / each.folder / payload.CANCEL).exists() is is_marked, "a late one runs not"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(137, (State.FAILED, 9)), (0, (State.COMPLETED, None))],
+    ids=["killed", "well"],
+)
+def test_a_step_that_ends_while_slurm_is_asked_is_told_by_its_end(
+    tmp_path: Path, code: int, expected: tuple[State, int | None]
+) -> None:
+    each = standing_step(tmp_path / "run", rank=BEGUN if code else OK)
+    answers = Scripted(scontrol=Reply(code=0, out=ALLOCATION), squeue=Reply(code=0))
+
+    def run(words: Sequence[str]) -> Reply:
+        end = json.dumps({"code": code, "end_s": 96.0})
+        (tmp_path / each.folder / allocation.ENDED).write_text(end)
+        return answers(words)
+
+    made = AllocationExecutor(environ=INSIDE, run=run, round_s=0.0)
+    found = made.poll([each], root=tmp_path)["step-1"]
+    assert (found.state, found.signal) == expected, found
+    assert found.reason != "srun was lost"
 
 
 def test_a_step_is_cancelled_by_its_name(tmp_path: Path) -> None:

@@ -254,10 +254,7 @@ def test_a_killed_payload_costs_its_trial_one_attempt(inside: Any, rank: int) ->
     inside.wait_until(lambda: inside.states() == ["failed"])
     inside.go.touch()
     assert "2 passed" in inside.finished(session)
-    ((ruling, cls),) = inside.decided()
-    # on a busy machine the step's end may be read before its signal is there
-    assert ruling == "retry"
-    assert cls in {"killed", "unknown-death"}
+    assert inside.decided() == [("retry", "killed")]
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
 

@@ -183,7 +183,7 @@ class AllocationExecutor(OnSlurm):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
         found: dict[str, Outcome] = {}
-        left: list[tuple[str, Path, SrunStep, SrunEnd | None]] = []
+        left: list[tuple[str, Path, SrunStep]] = []
         for each in submissions:
             folder = (root / each.folder).resolve()
             try:
@@ -198,13 +198,13 @@ class AllocationExecutor(OnSlurm):
             if end is not None and end.code == 0:
                 found[each.job_id] = _told(folder, step, _at(step, end, State.COMPLETED))
             else:
-                left.append((each.job_id, folder, step, end))
+                left.append((each.job_id, folder, step))
         if left:
             allocations = {step.allocation: folder.parent / step.allocation
-                           for _, folder, step, _ in left}  # fmt: skip
+                           for _, folder, step in left}  # fmt: skip
             said = self._poller.poll(allocations)
-            for job_id, folder, step, end in left:
-                found[job_id] = self._standing(folder, step, end, said[step.allocation])
+            for job_id, folder, step in left:
+                found[job_id] = self._standing(folder, step, said[step.allocation])
         return found
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -331,10 +331,13 @@ class AllocationExecutor(OnSlurm):
 
     # -- where an attempt stands ------------------------------------------------------------------
 
-    def _standing(
-        self, folder: Path, step: SrunStep, end: SrunEnd | None, said: Outcome
-    ) -> Outcome:
-        """Return how a step stands that did not end well, as far as that is certain."""
+    def _standing(self, folder: Path, step: SrunStep, said: Outcome) -> Outcome:
+        """Return how a step stands that had not ended well, as far as that is certain."""
+        # in this order: a script that ended between the two has written its end before
+        is_alive = step.process.is_alive
+        end = _read_end(folder)
+        if end is not None and end.code == 0:
+            return _told(folder, step, _at(step, end, State.COMPLETED))
         if said.state is State.PENDING and said.reason.startswith(("PENDING", "REQUEUE")):
             # an sbatch whose node died began its script anew, or waits to do so
             reason = f"{said.reason}, put back into the queue"
@@ -345,7 +348,7 @@ class AllocationExecutor(OnSlurm):
             if end is None or end.end_s > until_s - _BEFORE_S:
                 return _with_allocation(folder, step, said)
         else:
-            is_waited_for = end is None and step.process.is_alive
+            is_waited_for = end is None and is_alive
             if is_waited_for or not self._is_over(folder, step, is_told=end is not None):
                 return _running(folder, step, said)
         return _failed(folder, step, end or SrunEnd(code=-1, end_s=time.time()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Generator, Iterator
-from typing import Any
 
 import pytest
 
@@ -51,15 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
         for line in registered_as(brought):
             config.addinivalue_line("markers", line)
-    values = values_of(config)
-    if any(values.values()) or any(config.getini(option.key) for option in OPTIONS):
-        plugin.loaded(config)
-
-
-def values_of(config: pytest.Config) -> dict[str, Any]:
-    """Return the value of each option of ours by its attribute; falsy where it was not given."""
     names = [*(option.key for option in OPTIONS), *(name.replace("-", "_") for name in SWITCHES)]
-    return {name: getattr(config.option, name, None) for name in names}
+    is_named = any(getattr(config.option, name) for name in names)
+    if is_named or any(config.getini(option.key) for option in OPTIONS):
+        plugin.loaded(config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

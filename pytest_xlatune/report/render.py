@@ -1,15 +1,19 @@
 """Render a document as markdown and as lines of a terminal, a table as CSV.
 
-All tables of the package that a person reads in a terminal are laid out here.
+All tables of the package that a person reads in a terminal or as markdown are laid out here, by
+tabulate. What stands here is which columns fit beside each other.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from tabulate import DataRow, TableFormat, tabulate
 
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import (
@@ -27,8 +31,10 @@ from pytest_xlatune.report.document import (
 # what would be markup outside a literal:  a * b <c> \d
 _MARKUP = re.compile(r"([\\*<])")
 _ALIGNED = {"left": ":---", "right": "---:"}
-_GAP = 2  # blanks between two columns
-_PADDING = 2  # a column is this much wider than its title
+_ROW = DataRow("|", "|", "|")
+_PIPES = TableFormat(None, None, None, None, _ROW, _ROW, 1, None)
+_GAP = 2  # blanks that tabulate puts between two columns
+_PADDING = 2  # a column of tabulate is this much wider than its title
 _SENTENCE = 24  # text that may wrap is not made narrower than this, or than its longest word
 _INDENT = "    "  # before what belongs to the row or the bullet above
 
@@ -67,13 +73,18 @@ def _markdown_block(block: Block) -> str:
             fence = "`" * max(3, longest + 1)
             return f"{fence}{block.language}\n{block.text.rstrip()}\n{fence}"
         case Table():
-            rows = [
-                [column.title for column in block.columns],
-                *block.rows,
-            ]
-            lines = [f"| {' | '.join(map(_markdown_cell, row))} |" for row in rows]
             rule = f"| {' | '.join(_ALIGNED[column.align] for column in block.columns)} |"
-            return "\n".join([lines[0], rule, *lines[1:]])
+            # Without an alignment tabulate pads no cell: a padded table with long flags would be
+            # several times as large, and a change of one cell would change every line of it.
+            text: str = tabulate(
+                [list(map(_markdown_cell, row)) for row in block.rows],
+                [_markdown_cell(column.title) for column in block.columns],
+                tablefmt=_PIPES._replace(linebelowheader=lambda *_: rule),
+                stralign=None,
+                disable_numparse=True,
+                preserve_whitespace=True,
+            )
+            return text
 
 
 def _markdown_cell(text: str) -> str:
@@ -135,12 +146,27 @@ def compact_lines(table: Table) -> Iterator[str]:
     """Yield the titles and the rows of a table, each as one line."""
     rows = [[column.title for column in table.columns], *table.rows]
     cells = [[_bare(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(
-            text.rjust(wide) if column.align == "right" else text.ljust(wide)
-            for text, wide, column in zip(row, widths, table.columns, strict=True)
-        ).rstrip()
+    yield from _aligned(cells, [column.align for column in table.columns], tablefmt="plain")
+
+
+def _aligned(
+    rows: Sequence[Sequence[str]],
+    aligns: Sequence[str],
+    *,
+    titles: Sequence[str] = (),
+    tablefmt: str = "simple",
+) -> list[str]:
+    """Return the lines of a table; a cell may have several lines."""
+    text = tabulate(
+        rows,
+        titles,
+        tablefmt=tablefmt,
+        colalign=aligns,
+        headersalign=aligns,
+        disable_numparse=True,
+        preserve_whitespace=True,
+    )
+    return [line.rstrip() for line in text.split("\n")]
 
 
 def _table(table: Table, width: int) -> Iterator[str]:
@@ -183,36 +209,20 @@ def _laid_out(
         if len("\n".join(of_row[0])) > widths[0]:
             of_row[0] = []  # a long name has a line of its own
         for cell in of_row:
-            cell[:1] = [line.lstrip() for line in cell[:1]]
-    wide = [_longest(title) + _PADDING for title in titles]
-    for of_row in cells:
-        wide = [*map(max, wide, map(_longest, of_row))]
-    is_right = [bool(rows) and column.align == "right" for column in shown]
-    yield from _side_by_side(titles, wide, is_right)
-    yield (" " * _GAP).join("-" * each for each in wide)
-    for row, of_row in zip(rows, cells, strict=True):
-        if row[0] and not of_row[0]:
-            yield from _wrapped(row[0], width)
-        yield from _side_by_side(of_row, wide, is_right)
-        yield from _below(table, row, below, width)
-
-
-def _side_by_side(cells: list[list[str]], wide: list[int], is_right: list[bool]) -> Iterator[str]:
-    """Yield the lines of one row, whose cells have lines of their own."""
-    for at in range(max(1, *map(len, cells))):
-        texts = (cell[at] if at < len(cell) else "" for cell in cells)
-        yield (
-            (" " * _GAP)
-            .join(
-                text.rjust(size) if right else text.ljust(size)
-                for text, size, right in zip(texts, wide, is_right, strict=True)
-            )
-            .rstrip()
+            cell[:1] = [line.lstrip() for line in cell[:1]] or [" "]
+    lines = iter(
+        _aligned(
+            [list(map("\n".join, of_row)) for of_row in cells],
+            [column.align if rows else "left" for column in shown],
+            titles=list(map("\n".join, titles)),
         )
-
-
-def _longest(lines: list[str]) -> int:
-    return max(map(len, lines), default=0)
+    )
+    yield from itertools.islice(lines, max(map(len, titles)) + 1)
+    for row, of_row in zip(rows, cells, strict=True):
+        if row[0] and not "".join(of_row[0]).strip():
+            yield from _wrapped(row[0], width)
+        yield from itertools.islice(lines, max(map(len, of_row)))
+        yield from _below(table, row, below, width)
 
 
 def _records(table: Table, rows: list[list[str]], below: list[int], width: int) -> Iterator[str]:

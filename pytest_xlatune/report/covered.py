@@ -6,7 +6,7 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -16,17 +16,18 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.errors import LedgerError, XlatuneError
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
-from pytest_xlatune.model.record import Json, Real, Record, read_json
+from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 
 SCHEMA = 3
 _T = TypeVar("_T")
+_AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
 class EvidenceFact(Record, frozen=True, kw_only=True):
@@ -262,12 +263,28 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
     return (*cells, new)
 
 
+class _File(msgspec.Struct, frozen=True):
+    """What `write_cells` writes; the cells are read once its schema is known to be ours."""
+
+    schema: int
+    cells: tuple[msgspec.Raw, ...]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """The part of a measured cell that says which one it is."""
+
+    cell: Cell
+
+
+_FILE = msgspec.json.Decoder(_File)
+_CELL = msgspec.json.Decoder(MeasuredCell, dec_hook=decode)
+_NAMED = msgspec.json.Decoder(_Named, dec_hook=decode)
+
+
 def write_cells(cells: Sequence[MeasuredCell]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    return pretty_json({"schema": SCHEMA, "cells": [each.to_json() for each in cells]})
-
-
-_AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
+    texts = ",\n".join(pretty_json(each.to_json()).rstrip() for each in cells)
+    return f'{{"schema": {SCHEMA}, "cells": [\n{texts}\n]}}\n'
 
 
 def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[MeasuredCell, ...]:
@@ -276,25 +293,24 @@ def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Measured
     Raises:
         LedgerError: it is damaged, or from another version.
     """
-    return _read(text, MeasuredCell.from_json, where=where, advice=advice)
+    return tuple(_read(text, _CELL, where=where, advice=advice))
 
 
 def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:
     """Read of what `write_cells` wrote which cells it has, and no more; as `read_cells` raises."""
-    return _read(text, lambda data: Cell.from_json(data["cell"]), where=where, advice=_AGAIN)
+    return tuple(each.cell for each in _read(text, _NAMED, where=where, advice=_AGAIN))
 
 
-def _read(text: str, of: Callable[[Json], _T], *, where: str, advice: str) -> tuple[_T, ...]:
+def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str) -> list[_T]:
     try:
-        data = read_json(text)
-        schema, cells = data["schema"], data["cells"]
-    except (ValueError, KeyError, TypeError) as error:
+        file = _FILE.decode(text)
+    except (ValueError, RecursionError) as error:
         raise LedgerError(
             f"{where} is not the data of a tuning document ({error!r:.80}); {advice}"
         ) from None
-    if schema != SCHEMA:
-        raise LedgerError(f"{where}: schema {schema!r}, this version reads {SCHEMA}; {advice}")
+    if file.schema != SCHEMA:
+        raise LedgerError(f"{where}: schema {file.schema}, this version reads {SCHEMA}; {advice}")
     try:
-        return tuple(map(of, cells))
-    except (LedgerError, TypeError, KeyError) as error:
-        raise LedgerError(f"{where}: {error}; {advice}") from None
+        return [cell.decode(each) for each in file.cells]
+    except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
+        raise LedgerError(f"{where}: {explained(error)}; {advice}") from None

@@ -263,22 +263,22 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
     return (*cells, new)
 
 
-class _File(msgspec.Struct, frozen=True):
+class _CellsFile(msgspec.Struct, frozen=True):
     """What `write_cells` writes; the cells are read once its schema is known to be ours."""
 
     schema: int
     cells: tuple[msgspec.Raw, ...]
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedCell(msgspec.Struct, frozen=True):
     """The part of a measured cell that says which one it is."""
 
     cell: Cell
 
 
-_FILE = msgspec.json.Decoder(_File)
+_FILE = msgspec.json.Decoder(_CellsFile)
 _CELL = msgspec.json.Decoder(MeasuredCell, dec_hook=decode)
-_NAMED = msgspec.json.Decoder(_Named, dec_hook=decode)
+_NAMED = msgspec.json.Decoder(_NamedCell, dec_hook=decode)
 
 
 def write_cells(cells: Sequence[MeasuredCell]) -> str:

@@ -23,8 +23,8 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.text import counted, fine, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import Need, Step, derived
 from pytest_xlatune.prepare.compilers import compiler_for
@@ -200,6 +200,7 @@ def plan_of(
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
         *hours_of_both(outlook.lines, entries, cell=resolved.cell),
         *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
+        *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),
         *kept_elsewhere(resolved.folder, workdir),
@@ -251,6 +252,18 @@ def plan_of(
             *_settings(resolved.settings),
         ),
     )
+
+
+def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:
+    """Say the noise that the cell's own trials show, and what the sweep finds at it.
+
+    Without it a plan of a measured cell tells the noise that it assumes alone.
+    """
+    sigma, gain = conclusion.noise.sigma, conclusion.tuning.from_start80
+    if sigma is None or gain is None:
+        return ()
+    seen = f"the trials that are measured show a job noise of {fine(sigma)}"
+    return (f"{seen}: at it the smallest gain that this sweep finds is {size(gain)}",)
 
 
 def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:

@@ -54,6 +54,7 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
@@ -409,6 +410,7 @@ class CellReport:
         if stop is None:
             return ""
         nodes = tuple(dict.fromkeys(name for each in self.cells for name in each.nodelist))
+        retries = sum(each.next is Next.RETRY for each in self.state.decided_on(stop.trial_id))
         message = stop_message(
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
@@ -419,6 +421,7 @@ class CellReport:
             recovery=(
                 *(sentence(each.why) for each in self.state.epochs),
                 # a RESUME that Slurm refused was told as no recovery at all
+                *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
             conclusion=self.conclusion,

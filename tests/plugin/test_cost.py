@@ -98,6 +98,11 @@ def test_nothing_is_submitted_before_a_person_says_yes(
     assert re.search(r"What it costs \* \d+ jobs to run, each on 1 node; 5 trials are", said)
     assert re.search(r"about 0.\d node-hours: a trial takes \d+ s, the mean of \d+ here", said)
     assert "wave2, measured" in said
+    assert "show a job noise of" not in said, "single runs show none"
+    folder.run()
+    assert main(["plan", "test_sweep.py"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the trials that are measured show a job noise of " in said
 
 
 def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:

@@ -49,7 +49,8 @@ from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.page_plots import (
     PARTS,
-    BarOf,
+    Bar,
+    BarRow,
     BarsPlot,
     Chart,
     Plot,
@@ -58,6 +59,7 @@ from pytest_xlatune.report.page_plots import (
     forest,
     forest_of_cells,
     path,
+    stages,
     strips,
     turn_strips,
 )
@@ -143,7 +145,7 @@ class Links:
     none: str = ""
 
 
-_Shown = Block | Plot | Matrix | BarsPlot | Links
+_Shown = Block | Plot | Matrix | Links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +194,12 @@ def page_of(
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
+    course = path(history, reference=reference)
     jobs = jobs_table([("", history, remarks or {})], slots=slot_numbers(subject.slots))
     if _has(document.sections, jobs):
         jobs = None
     of_trials: dict[str, Sequence[_Shown | None]] = {
-        "Path of the sweep": [path(history, reference=reference)],
+        "Path of the sweep": [course, stages(history)] if course else [],
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
         "Turns": [turn_strips(history)],
         "Step times of every trial": [strips(history, reference=reference)],
@@ -313,17 +316,16 @@ def _why(covered: MeasuredCell) -> Iterator[_Shown]:
         at, shown = 0.0, []
         for fact, both in facts:
             if fact.kind == "step" and fact.part in PARTS:
-                shown.append(
-                    (PARTS[fact.part], f"{fact.part}: {both[side]:.3f} ms", at, both[side])
-                )
+                said = f"{fact.part}: {both[side]:.3f} ms"
+                shown.append(Bar(at=at, width=both[side], looks=PARTS[fact.part], said=said))
                 at += both[side]
-        spans.append(BarOf(name=name, what="", parts=tuple(shown), text=whole[side]))
+        spans.append(BarRow(name=name, bars=tuple(shown), text=whole[side]))
     for fact, both in facts:
         for side, name in enumerate(sides if fact.kind == "kernel family" else ()):
             text = f"{both[side]:.3f} ms"
-            part = ("compute", f"{fact.part}: {text}", 0.0, both[side])
+            bar = Bar(at=0.0, width=both[side], looks="compute", said=f"{fact.part}: {text}")
             families.append(
-                BarOf(name="" if side else fact.part, what=name, parts=(part,), text=text)
+                BarRow(name="" if side else fact.part, what=name, bars=(bar,), text=text)
             )
     plots = (
         bars_plot(

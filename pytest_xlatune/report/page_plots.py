@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CONCLUSION
@@ -57,6 +56,7 @@ _MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothin
 _SCALED = 0.98  # share of the scored steps that the scale of the strips holds
 _SCALE_STEPS = 1_000  # of a trial, at most, of which the scale is made
 _LEAST_STAY_S = 1.0
+_LEAST_BAR = 0.2  # percent of the width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +113,12 @@ class Forest:
     parts: tuple[ForestPart, ...]
 
 
-_LONG_LANE = 14  # characters
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar: from where, how wide, in percent; `looks` gives it a colour."""
+    """A bar: where it begins, how wide it is, a colour by its `looks`, and words.
+
+    Both figures are in the unit of the axis as they come to `bars_plot`, and percent in its plot.
+    """
 
     at: float
     width: float
@@ -137,22 +137,14 @@ class BarRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathPlot:
-    """Bars over time in lanes: all jobs, one lane a stage, with the stages in a table.
-
-    `kinds` are the looks that occur, each with its word.
-    """
+class BarsPlot:
+    """Rows of bars on one axis from 0; `kinds` are the colours and what they stand for."""
 
     caption: str
-    lanes: tuple[BarRow, ...]
-    ticks: tuple[Tick, ...]
     kinds: tuple[tuple[str, str], ...]
-    table: Table | None = None
-
-    @property
-    def long(self) -> str:
-        """Whether the names of the lanes need a line of their own on a phone, as a class."""
-        return " long" if max(len(lane.name) for lane in self.lanes) > _LONG_LANE else ""
+    rows: tuple[BarRow, ...]
+    ticks: tuple[Tick, ...]
+    unit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,17 +230,7 @@ def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
     return sum(len(tick.text) + 2 for tick in ticks) <= wide and min(gaps, default=1.0) >= 1.0
 
 
-Plot = Forest | PathPlot | Strips | Chart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarsPlot:
-    """Bars of milliseconds on one axis from 0; `kinds` are colours and what they stand for."""
-
-    caption: str
-    kinds: tuple[tuple[str, str], ...]
-    rows: tuple[BarRow, ...]
-    ticks: tuple[Tick, ...]
+Plot = Forest | BarsPlot | Strips | Chart
 
 
 # part of a step's span -> its colour
@@ -258,15 +240,6 @@ PARTS = {
     "exposed memory": "memory",
     "idle": "idle",
 }
-
-
-class BarOf(NamedTuple):
-    """What a bar is drawn of; each part is (looks, words, begin in ms, length in ms)."""
-
-    name: str
-    what: str
-    parts: tuple[tuple[str, str, float, float], ...]
-    text: str
 
 
 class PlotAxis:
@@ -386,34 +359,40 @@ def forest(
 
 
 def bars_plot(
-    bars: Sequence[BarOf], *, caption: str, kinds: Sequence[tuple[str, str]]
+    rows: Sequence[BarRow],
+    *,
+    caption: str,
+    kinds: Iterable[tuple[str, str]],
+    unit: str = "ms",
+    least: float = 0.0,
 ) -> BarsPlot | None:
-    """Return bars on one axis; None where none has a length."""
-    most = max((begin + length for each in bars for *_, begin, length in each.parts), default=0.0)
+    """Return rows of bars on one axis; None where none has a length.
+
+    No bar is drawn narrower than `least` percent.
+    """
+    most = max((bar.at + bar.width for row in rows for bar in row.bars), default=0.0)
     if most <= 0:
         return None
     axis = PlotAxis((0.0, most), margin=0.0)
+
+    def placed(bar: Bar) -> Bar:
+        width = max(round(100 * bar.width / most, 2), least)
+        return replace(bar, at=axis.at(bar.at), width=width, said=plain(bar.said))
+
     return BarsPlot(
         caption=caption,
         kinds=tuple(kinds),
         rows=tuple(
-            BarRow(
-                name=plain(each.name),
-                what=plain(each.what),
-                bars=tuple(
-                    Bar(
-                        at=axis.at(begin),
-                        width=round(100 * length / most, 2),
-                        looks=looks,
-                        said=plain(said),
-                    )
-                    for looks, said, begin, length in each.parts
-                ),
-                text=each.text,
+            replace(
+                row,
+                name=plain(row.name),
+                what=plain(row.what),
+                bars=tuple(map(placed, row.bars)),
             )
-            for each in bars
+            for row in rows
         ),
         ticks=axis.ticks(),
+        unit=unit,
     )
 
 
@@ -527,11 +506,11 @@ _LOOKS = {
 }
 
 
-def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | None:
-    """Return the jobs of a history over time; None where no job has a time."""
+def path(history: Sequence[TrialResult], *, reference: str = "") -> BarsPlot | None:
+    """Return the jobs of a history over time, a row for each stage; None where none has a time."""
     timed = [
         (each, start, end)
-        for each in history
+        for each in _in_time(history)
         if each.outcome is not None
         and (start := each.outcome.start_s) is not None
         and (end := each.outcome.end_s) is not None
@@ -539,33 +518,27 @@ def path(history: Sequence[TrialResult], *, reference: str = "") -> PathPlot | N
     if not timed:
         return None
     begin = min(start for _, start, _ in timed)
-    whole_s = max(max(end for _, _, end in timed) - begin, _LEAST_STAY_S)
-    unit, unit_s = _unit(whole_s)
-    axis = PlotAxis((0.0, whole_s / unit_s), margin=0.0)
-    lanes = list(dict.fromkeys(_stage(each) for each in _in_time(history)))
-    bars: dict[str, list[Bar]] = {name: [] for name in lanes}
-    seen: dict[str, None] = {}
+    unit, unit_s = _unit(max(end for _, _, end in timed) - begin)
+    bars: dict[str, list[Bar]] = {}
     for each, start, end in timed:
-        at, to = axis.at((start - begin) / unit_s), axis.at((end - begin) / unit_s)
         looks = _LOOKS.get(each.status, "running")
         if each.trial.arm == reference and looks == "measured":
             looks = "reference"
-        seen[looks] = None
-        bars[_stage(each)].append(
-            Bar(
-                at=at,
-                width=max(round(to - at, 2), 0.2),
-                looks=looks,
-                said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}, "
-                f"{duration(end - start)}: {_came(each)}",
-            )
+        bar = Bar(
+            at=(start - begin) / unit_s,
+            width=max(end - start, _LEAST_STAY_S) / unit_s,
+            looks=looks,
+            said=f"{each.trial.arm}, job {', '.join(each.job_ids)}, {duration(end - start)}: "
+            f"{_came(each)}",
         )
-    return PathPlot(
+        bars.setdefault(_stage(each), []).append(bar)
+    seen = dict.fromkeys(bar.looks for of_stage in bars.values() for bar in of_stage)
+    return bars_plot(
+        [BarRow(name="", what=name, bars=tuple(found)) for name, found in bars.items()],
         caption="Across: time since the first job began. Each bar is a trial's last attempt.",
-        lanes=tuple(BarRow(name=name, bars=tuple(found)) for name, found in bars.items()),
-        ticks=axis.ticks(unit=f" {unit}"),
-        kinds=tuple((looks, looks) for looks in seen),
-        table=stages(history),
+        kinds=[(looks, looks) for looks in seen],
+        unit=unit,
+        least=_LEAST_BAR,
     )
 
 

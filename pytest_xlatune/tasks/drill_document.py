@@ -37,7 +37,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.page_plots import PARTS, BarOf, BarsPlot, bars_plot
+from pytest_xlatune.report.page_plots import PARTS, Bar, BarRow, BarsPlot, bars_plot
 from pytest_xlatune.tasks.drill import Drilled
 
 SCHEMA = 1
@@ -441,10 +441,11 @@ def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
         at, shown = 0.0, []
         for part, value_s in parts(found).items():
             long = milliseconds(value_s)
-            shown.append((PARTS[part], f"{part}: {_ms(value_s)} ms", at, long))
+            said = f"{part}: {_ms(value_s)} ms"
+            shown.append(Bar(at=at, width=long, looks=PARTS[part], said=said))
             at += long
         span = f"{_ms(seconds(found, found.total.span_ps))} ms"
-        bars.append(BarOf(name="", what=name or "span", parts=tuple(shown), text=span))
+        bars.append(BarRow(name="", what=name or "span", bars=tuple(shown), text=span))
     return bars_plot(
         bars,
         caption="Milliseconds per device per step. The four parts sum to the span of a step, from "
@@ -462,10 +463,14 @@ def _bars_of_families(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot
     for family in shown:
         for at, (name, each) in enumerate(zip(names, spent, strict=True)):
             value_s = each.get(family, 0.0)
-            said = f"{family}: {_ms(value_s)} ms"
-            part = (kind[family], said, 0.0, milliseconds(value_s))
             text = f"{_ms(value_s)} ms"
-            bars.append(BarOf(name="" if at else family, what=name, parts=(part,), text=text))
+            bar = Bar(
+                at=0.0,
+                width=milliseconds(value_s),
+                looks=kind[family],
+                said=f"{family}: {text}",
+            )
+            bars.append(BarRow(name="" if at else family, what=name, bars=(bar,), text=text))
     left = len(kind) - len(shown)
     return bars_plot(
         bars,
@@ -495,15 +500,15 @@ def _bars_of_steps(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | 
     )
 
 
-def _steps_of(gpu: Gpu, found: Drill, name: str) -> BarOf:
+def _steps_of(gpu: Gpu, found: Drill, name: str) -> BarRow:
     shown = tuple(
-        (
-            "compute",
-            f"step {number}: {step.span_ps / _PS_OF_MS:.3f} ms",
-            (begin - gpu.begins_ps[0]) / _PS_OF_MS,
-            step.span_ps / _PS_OF_MS,
+        Bar(
+            at=(begin - gpu.begins_ps[0]) / _PS_OF_MS,
+            width=step.span_ps / _PS_OF_MS,
+            looks="compute",
+            said=f"step {number}: {step.span_ps / _PS_OF_MS:.3f} ms",
         )
         for number, step, begin in zip(found.steps, gpu.steps, gpu.begins_ps, strict=True)
     )
     mean = sum(each.span_ps for each in gpu.steps) / len(gpu.steps) / _PS_OF_MS
-    return BarOf(name=name, what=f"{gpu.source} {gpu.name}", parts=shown, text=f"{mean:.3f} ms")
+    return BarRow(name=name, what=f"{gpu.source} {gpu.name}", bars=shown, text=f"{mean:.3f} ms")

@@ -27,7 +27,7 @@ def bars(text: str, title: str) -> list[tuple[str, str, list[tuple[str, float, f
         name = re.findall(r"<code>(.*?)</code>", row)
         what = re.findall(r'class="job">(.*?)<', row)
         parts = re.findall(
-            r'class="part [a-z]+" x="([\d.]+)%" width="([\d.]+)%"[^>]*><title>(.*?)</title>', row
+            r'class="bar [a-z]+" x="([\d.]+)%" width="([\d.]+)%"[^>]*><title>(.*?)</title>', row
         )
         shown = [(unescape(said), float(x), float(width)) for x, width, said in parts]
         (figure,) = re.findall(r'class="figure">(.*?)<', row)

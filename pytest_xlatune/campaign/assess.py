@@ -16,15 +16,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Reference, Ruling, decide
+from pytest_xlatune.campaign.playbook import Facts, Reference, Ruling, decide, in_case
 from pytest_xlatune.campaign.rotating import (
     blame,
     ends_early,
     findings_of,
-    goes_on,
     is_enough,
     measured,
-    waits_or_fails,
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
@@ -132,6 +130,7 @@ def assess(
     policy: RetryPolicy | None = None,
     reference: str = "",
     reference_runs: bool = True,
+    facts: Facts | None = None,
 ) -> Assessment:
     """Assess one ended attempt.
 
@@ -144,8 +143,9 @@ def assess(
     `earlier` are the failure classes of its earlier attempts. `reference` is the arm that others
     are compared with, "" where the study compares with none, and `reference_runs` whether a trial
     of it was measured. Of a rotation `journal` is what its worker wrote, `number` that of the
-    attempt, `blamed` what the earlier ones died of.
+    attempt, `blamed` what the earlier ones died of. `facts` are what its session knows of it.
     """
+    facts = facts or Facts()
     is_ours = fatal is not None or stalled_s is not None
     outcome = as_told(outcome, report, is_ours=is_ours)
     stands = _reference(trial, reference, runs=reference_runs)
@@ -165,26 +165,41 @@ def assess(
         known = {each.cls for each in findings}
         findings = (*findings, *([early] if early and early.cls not in known else []))
     cause = _same_line(fatal, findings) or primary(findings)
-    decision = rules(cause)
-    if cause is not None and cause.cls == FailureClass.FLAGS_NOT_EFFECTIVE:
-        decision = replace(decision, found=cause.why)  # which one, and what shows it
-    turned = _rotation(
-        *(trial, cell, steps, decision, cause),
-        journal=journal,
-        number=number,
-        outcome=outcome,
-        blamed=blamed,
-    )
-    decision, findings = turned.decision or decision, (*findings, *turned.findings)
+    decision, rotation, of_end = rules(cause), trial.rotation, facts
+    turned, died_of = None, None
+    if rotation is not None:
+        turned = measured(
+            *(journal, steps),
+            rotation=rotation,
+            protocol=trial.protocol,
+            tokens_per_device_step=cell.tokens_per_device_step,
+            blamed=[each for each in blamed if not each.is_suspect],
+        )
+        died_of = blame(
+            *(decision, cause, journal, steps),
+            rotation=rotation,
+            number=number,
+            outcome=outcome,
+            earlier=blamed,
+        )
+        findings = (*findings, *findings_of(journal))
+        of_end = dataclasses.replace(
+            facts,
+            blamed=died_of,
+            has_enough_turns=is_enough(turned, rotation),
+            is_first_rotation=rotation.number <= 1,
+        )
+    decision = in_case(decision, of_end)
     devices = _devices(report, journal, devices or {})
     scored = None
     if decision.next is Next.ACCEPT:
         elsewhere = _elsewhere(devices, ran_on or {}) if trial.protocol.is_scored else None
-        missing = _lost_turns(trial, turned.result, earlier) or elsewhere
-        if elsewhere is not None and missing is elsewhere:
-            turned = dataclasses.replace(turned, result=_without_score(turned.result, missing.why))
+        missing = _lost_turns(trial, turned, earlier) or elsewhere
+        if turned is not None and elsewhere is not None and missing is elsewhere:
+            turned = replace(turned, score=None, reason=missing.why)
+        is_of_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step: an evidence run is never scored
-        if missing is None and trial.protocol.is_scored and turned.is_scored_whole:
+        if missing is None and trial.protocol.is_scored and is_of_one_program:
             tokens, of = cell.tokens_per_device_step, trial.protocol
             found = score(steps, protocol=of, tokens_per_device_step=tokens, logged=logged)
             if isinstance(found, Score):
@@ -193,7 +208,7 @@ def assess(
                 missing = _unscored(found.reason)
         if missing is not None:
             cause, findings = missing, (*findings, missing)
-            decision = replace(rules(cause), found=cause.why)
+            decision = rules(cause, facts=facts)
     if decision.cannot is not None and not trial.is_baseline:
         decision = replace(decision, arm=trial.arm)
     ordered = sorted(findings, key=lambda each: each != cause)
@@ -202,8 +217,8 @@ def assess(
         decision=decision,
         score=scored,
         settings=tuple(map(_without_value, settings)),
-        rotation=turned.result,
-        blamed=turned.blamed,
+        rotation=turned,
+        blamed=died_of,
         devices=devices,
     )
 
@@ -257,77 +272,6 @@ def _elsewhere(
     if why is None:
         return None
     return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
-
-
-def _without_score(found: RotationResult | None, why: Message | None) -> RotationResult | None:
-    return None if found is None else replace(found, score=None, reason=why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Turned:
-    """What a rotation adds to an assessment; of another trial nothing.
-
-    Attributes:
-        result: the result of the rotation.
-        blamed: the program that it died of.
-        decision: in the place of the playbook's; None leaves that.
-        findings: why programs were left out.
-        is_scored_whole: whether all its steps are those of one program.
-    """
-
-    result: RotationResult | None = None
-    blamed: Blamed | None = None
-    decision: Ruling | None = None
-    findings: tuple[Finding, ...] = ()
-    is_scored_whole: bool = True
-
-
-def _rotation(
-    trial: Trial,
-    cell: Cell,
-    steps: Sequence[StepRecord],
-    decision: Ruling,
-    cause: Finding | None,
-    *,
-    journal: RotationRead | None,
-    number: int,
-    outcome: Outcome,
-    blamed: Sequence[Blamed],
-) -> _Turned:
-    """Return what the turns of an ended rotation say, or which program it died of."""
-    rotation = trial.rotation
-    if rotation is None:
-        return _Turned()
-    known = [each for each in blamed if not each.is_suspect]
-    result = measured(
-        journal,
-        steps,
-        rotation=rotation,
-        protocol=trial.protocol,
-        tokens_per_device_step=cell.tokens_per_device_step,
-        blamed=known,
-    )
-    found = blame(
-        *(decision, cause, journal, steps),
-        rotation=rotation,
-        number=number,
-        outcome=outcome,
-        earlier=blamed,
-    )
-    after: Ruling | None = None
-    if found is not None:
-        after = goes_on(decision, found)
-    elif decision.cls == FailureClass.TIME_LIMIT and is_enough(result, rotation):
-        after = Ruling(next=Next.ACCEPT)
-    elif rotation.number <= 1:
-        after = waits_or_fails(decision)
-    return _Turned(
-        result=result,
-        blamed=found,
-        decision=after,
-        findings=findings_of(journal),
-        is_scored_whole=rotation.is_of_baseline,
-    )
 
 
 def with_log(found: Assessment, log: Path) -> Assessment:

@@ -26,7 +26,7 @@ from pytest_xlatune.campaign.assess import (
 )
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
-from pytest_xlatune.campaign.playbook import Ruling, decide, of_an_earlier_session
+from pytest_xlatune.campaign.playbook import Facts, Ruling, decide, in_case
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.evidence.hlo.dump import (
     dumped_options,
@@ -159,6 +159,7 @@ class Attempts:
         self._run = run
         self._reference = reference
         self._policy = policy or Policy()
+        self._ends_with_nodes = self._policy.on_node_failure is OnNodeFailure.VERDICT
         self._recover = recover
         # the site's command that tells what a node's own log says; () asks no node
         asks = self._policy.asks_nodes
@@ -284,7 +285,7 @@ class Attempts:
         forget_secrets(request.folder)
         said = str(error)
         outcome = Outcome(state=State.FAILED, reason=said)
-        told = Decided(
+        told = Ruling(
             trial_id=trial.id,
             attempt=number,
             next=Next.STOP,
@@ -293,7 +294,7 @@ class Attempts:
             nodes=request.nodelist,
         )
         is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
-        follows = self._away(state, told, outcome) if is_nodes else (told,)
+        follows = self._not_started(state, told, outcome, is_for_nodes=is_nodes)
         return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
 
     def _not_checked_out(
@@ -409,7 +410,7 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return what follows from a submission that is the first to wait for its nodes."""
         now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
-        told = Decided(
+        told = Ruling(
             trial_id=first.trial_id,
             attempt=first.attempt,
             next=Next.STOP,
@@ -417,14 +418,17 @@ class Attempts:
             evidence=outcome.reason,
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
-            return self._away(state, msgspec.structs.replace(told, waited_s=limit_s), outcome)
+            return self._not_started(
+                state, msgspec.structs.replace(told, waited_s=limit_s), outcome
+            )
         if outcome.lacks_nodes and self._is_look_due(nodes):
             return self._look_at_nodes(state, nodes, told, outcome)
         # a controller that restarts, or a site that changes a limit, may say it for a moment
         if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
         cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
-        return (msgspec.structs.replace(told, cls=cls, detail=detail),)
+        told = msgspec.structs.replace(told, cls=cls, detail=detail)
+        return self._not_started(state, told, outcome, is_for_nodes=False)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
         """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
@@ -435,11 +439,10 @@ class Attempts:
         return True
 
     def _look_at_nodes(
-        self, state: LedgerState, nodes: tuple[str, ...], told: Decided, outcome: Outcome
+        self, state: LedgerState, nodes: tuple[str, ...], told: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
-        revived = self._resumed_in_vain(nodes)
-        done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
+        done, revived = self._revive(nodes)
         if done.faults or revived:
             sick = done.unfit or nodes
             told = msgspec.structs.replace(
@@ -450,7 +453,7 @@ class Attempts:
                 resumed=done.tried,
                 revived=revived,
             )
-            return self._away(state, told, outcome)
+            return self._not_started(state, told, outcome)
         if not done.nodes:
             return ()
         self._barred_since_s.pop(nodes, None)
@@ -458,27 +461,29 @@ class Attempts:
             EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=done.nodes),
         )
 
-    def _away(self, state: LedgerState, told: Decided, outcome: Outcome) -> tuple[Event, ...]:
-        """Return what follows when the nodes of a waiting trial cannot take it."""
-        if self._policy.on_node_failure is OnNodeFailure.STOP:
-            return (told,)
-        told = msgspec.structs.replace(told, next=Next.GIVE_UP)
-        _LOG.info("%s ends without a measurement: %s", told.trial_id, sentence(told.why))
+    def _not_started(
+        self, state: LedgerState, told: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
+    ) -> tuple[Event, ...]:
+        """Return what follows where a trial cannot start, for a reason of its nodes or of all."""
+        facts = Facts(is_for_nodes=is_for_nodes, ends_with_nodes=self._ends_with_nodes)
+        ruling = in_case(told, facts)
+        event = ruling.told(told.trial_id, told.attempt)
+        if ruling.next is Next.STOP:
+            return (event,)
+        _LOG.info("%s ends without a measurement: %s", event.trial_id, sentence(event.why))
         finding = Finding(
-            cls=told.cls, action=Action.NONE, text=told.evidence, detail="; ".join(told.faults)
+            cls=event.cls, action=Action.NONE, text=event.evidence, detail="; ".join(event.faults)
         )
-        return _ended(state, told, outcome, finding)
+        return _ended(state, event, outcome, finding)
 
-    def _resumed_in_vain(self, nodes: tuple[str, ...]) -> int:
-        """Return how often nodes were resumed, once that is enough; 0 before.
+    def _revive(self, nodes: tuple[str, ...]) -> tuple[Resumed, int]:
+        """Bring nodes back; return how often that was done in vain, once that is enough, else 0.
 
         Nodes that fail again and again are not fit.
         """
         times = self._revivals.get(nodes, 0)
-        return times if times >= _REVIVALS else 0
-
-    def _revive(self, nodes: tuple[str, ...]) -> Resumed:
-        """Bring nodes back."""
+        if times >= _REVIVALS:
+            return Resumed(unfit=nodes), times
         done = self._run.executor.resume(nodes)
         done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
@@ -487,8 +492,8 @@ class Attempts:
             ",".join(done.nodes) or "none",
             "; ".join(done.faults) or "all are fit",
         )
-        self._revivals[nodes] = self._revivals.get(nodes, 0) + bool(done.nodes)
-        return done
+        self._revivals[nodes] = times + bool(done.nodes)
+        return done, 0
 
     def _end(self, submission: Submission) -> None:
         """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
@@ -531,6 +536,11 @@ class Attempts:
         cut = progress.attempts[number].cut_short
         attempt_folder = run.folder / submission.folder
         spec = read_spec(attempt_folder)
+        facts = Facts(
+            is_over=outcome.end_s is not None and outcome.end_s < self._began_s,
+            ends_with_nodes=self._ends_with_nodes,
+            nodes=nodes,
+        )
         assessed = functools.partial(
             assess,
             trial,
@@ -544,6 +554,7 @@ class Attempts:
             number=number,
             blamed=progress.blamed,
             policy=self._rules,
+            facts=facts,
             reference=self._reference,
             reference_runs=any(
                 each.result.status is TrialStatus.MEASURED
@@ -581,14 +592,7 @@ class Attempts:
         )
         if progress.ended is not None:  # a torn ledger lost no more than the end
             return (end,)
-        decision = found.decision
-        if outcome.end_s is not None and outcome.end_s < self._began_s:
-            decision = of_an_earlier_session(decision)
-        decision, events = self._prepared(decision, nodes)
-        is_verdict = self._policy.on_node_failure is OnNodeFailure.VERDICT
-        if is_verdict and decision.next is Next.STOP and decision.is_of_node:
-            failed = decision.nodes or nodes
-            decision = msgspec.structs.replace(decision, next=Next.GIVE_UP, nodes=failed)
+        decision, events = self._prepared(found.decision, facts)
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
@@ -650,41 +654,35 @@ class Attempts:
         shown = several([_last_step(report, trial), *filter(None, behind)])
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
-    def _prepared(
-        self, decision: Ruling, nodes: tuple[str, ...]
-    ) -> tuple[Ruling, tuple[Event, ...]]:
-        """Do what a retry needs first, or have the site do it; without it the sweep stops."""
-        needed = decision.before
-        if decision.next is not Next.RETRY or needed not in (Action.HOOK, Action.RESUME_NODE):
-            return decision, ()
-        done, revived = Resumed(), 0
-        if needed is Action.RESUME_NODE:
-            revived = self._resumed_in_vain(nodes)
-            done = self._revive(nodes) if not revived else Resumed(unfit=nodes)
+    def _prepared(self, ruling: Ruling, facts: Facts) -> tuple[Ruling, tuple[Event, ...]]:
+        """Do what a retry needs first, or have the site do it; return what follows then."""
+        if ruling.next is not Next.RETRY or ruling.before not in (Action.HOOK, Action.RESUME_NODE):
+            return ruling, ()
+        done, revived, nodes = Resumed(), 0, facts.nodes
+        if ruling.before is Action.RESUME_NODE:
+            done, revived = self._revive(nodes)
             if not (done.faults or revived):
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
-                return decision, (EpochBegan(cause=cause, cls=decision.cls, nodes=fit),)
-        said = Ruling.from_json(without_secrets(decision.to_json()))
+                return ruling, (EpochBegan(cause=cause, cls=ruling.cls, nodes=fit),)
+        said = Ruling.from_json(without_secrets(ruling.to_json()))
         if self._recover is not None and self._recover(said, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,
-                cls=decision.cls,
+                cls=ruling.cls,
                 nodes=nodes,
-                action=needed,
+                action=ruling.before,
                 faults=done.faults,
             )
-            return decision, (began,)
-        stop = msgspec.structs.replace(
-            decision,
-            next=Next.STOP,
-            needed=needed,
+            return ruling, (began,)
+        told = msgspec.structs.replace(
+            ruling,
             faults=done.faults,
-            nodes=done.unfit or decision.nodes,
+            nodes=done.unfit or ruling.nodes,
             resumed=done.tried,
             revived=revived,
         )
-        return stop, ()
+        return in_case(told, dataclasses.replace(facts, is_unready=True)), ()
 
 
 def seen_on(trial: Trial, folder: Path) -> dict[str, str]:
@@ -748,7 +746,7 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
         )
 
 
-def _is_refused_everywhere(state: LedgerState, told: Decided) -> bool:
+def _is_refused_everywhere(state: LedgerState, told: Ruling) -> bool:
     """Whether the words of a refusal are not about its nodes: two others had them, none works."""
     if state.in_flight() or state.measured_on:
         return False

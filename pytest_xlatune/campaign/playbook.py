@@ -1,7 +1,9 @@
-"""The failure playbook: what follows from how an attempt ended.
+"""The failure playbook: what follows from how an attempt ended, or why it cannot start.
 
 One table: where the scheduler says that the attempt ended (`CLASS_OF_STATE`), what its log says
-(`CLASS_RULES`, `ACTION_RULES`), and how often it was tried. `decide` reads it. A decision depends
+(`CLASS_RULES`, `ACTION_RULES`), how often it was tried, and last what the attempt itself changes
+(`CASES`): a rotation goes on without the program that it died of, a session that came later tries
+again what stopped the one before. `decide` reads it, and nothing else decides. A decision depends
 on the status of the attempts of a trial and on their findings, never on a measured value:
 re-running what came out slow would make winners of noise. Nodes are never swapped. This module
 decides; it starts, cancels and sends nothing.
@@ -9,16 +11,19 @@ decides; it starts, cancels and sends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from pytest_xlatune.ledger import Cannot, Decided
 from pytest_xlatune.model.failure import CLASS_OF_STATE, Blame, FailureClass, blamed_on
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
-from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
 
 # class -> rule; a class that is not named follows its finding's action, see ACTION_RULES
 CLASS_RULES: Mapping[str, RetryRule] = {
@@ -83,8 +88,25 @@ _OWN_ENDS = frozenset(
         FailureClass.STEP_ABORTED,
     }
 )
-_OF_NODES = (Action.RESUME_NODE, Action.HOOK)
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
+
+
+# ends from outside, beside the trouble of sites and nodes: neither a program nor the trainer is the
+# cause, whatever it was at
+_FROM_OUTSIDE = frozenset(
+    {
+        *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
+        *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
+        *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
+    }
+)
+# of these the finding says more than a figure or a name
+_TOLD_WHOLE = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE)
+
+
+def is_from_outside(cls: str) -> bool:
+    """Whether an end of this class says nothing of the trainer and its programs."""
+    return cls in _FROM_OUTSIDE or cls in blamed_on(Blame.SITE, Blame.NODE)
 
 
 class Reference(StrEnum):
@@ -119,6 +141,103 @@ class Ruling(Decided, frozen=True, kw_only=True):
         return Decided(**(kept | of))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What `CASES` ask of an attempt beside its class.
+
+    Attributes:
+        blamed: the program of a rotation that it died of; None where it died of none.
+        has_enough_turns: whether a rotation that was ended early counts with the turns it had.
+        is_first_rotation: whether it is the look, or the first rotation, on which the others rest.
+        is_over: whether it ended before this session began.
+        is_unready: whether what the next attempt needs first could not be done.
+        is_for_nodes: whether it cannot start for a reason of its nodes.
+        ends_with_nodes: whether a trial whose nodes fail ends, and the study goes on without it.
+        nodes: those of the trial.
+    """
+
+    blamed: Blamed | None = None
+    has_enough_turns: bool = False
+    is_first_rotation: bool = False
+    is_over: bool = False
+    is_unready: bool = False
+    is_for_nodes: bool = False
+    ends_with_nodes: bool = False
+    nodes: tuple[str, ...] = ()
+
+
+class EndCase(NamedTuple):
+    """A row of `CASES`.
+
+    Attributes:
+        follows: what the rows above ask for; () is whatever they do.
+        fits: whether the row is about this attempt.
+        then: what follows instead.
+        changed: what else of the ruling is another one.
+    """
+
+    follows: tuple[Next, ...]
+    fits: Callable[[Ruling, Facts], bool]
+    then: Next
+    changed: Callable[[Ruling, Facts], dict[str, Any]] = lambda *_: {}
+
+
+def _without_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
+    """Return how a rotation goes on: without what it died of; as it is, with a suspect."""
+    if facts.blamed is None or facts.blamed.is_suspect:
+        return {}
+    kinds = {
+        BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
+        BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
+    }
+    why = say(kinds[facts.blamed.at], program=facts.blamed.program)
+    return {"tried": 0, "backoff_s": 0.0, "before": Action.NONE, "found": why}
+
+
+# What follows instead of what a class asks for. Each row that fits takes the place of what was
+# decided above it.
+CASES: tuple[EndCase, ...] = (
+    EndCase((), lambda _, facts: facts.blamed is not None, Next.RETRY, _without_blamed),
+    EndCase(
+        (),
+        lambda ruling, facts: (
+            facts.has_enough_turns
+            and facts.blamed is None
+            and ruling.cls == FailureClass.TIME_LIMIT
+        ),
+        Next.ACCEPT,
+    ),
+    # all that follows rests on the first rotation: the next session tries again what ended it from
+    # outside, and a trainer that ends by itself again and again cannot rotate
+    EndCase(
+        (Next.GIVE_UP,),
+        lambda ruling, facts: facts.is_first_rotation and is_from_outside(ruling.cls),
+        Next.STOP,
+    ),
+    EndCase((Next.GIVE_UP,), lambda _, facts: facts.is_first_rotation, Next.DROP),
+    # a full disk ended the earlier session's ledger before it could read the job's end
+    EndCase(
+        (Next.STOP,),
+        lambda ruling, facts: (
+            facts.is_over and ruling.cannot is None and ruling.cls in blamed_on(Blame.SITE)
+        ),
+        Next.RETRY,
+    ),
+    EndCase(
+        (Next.RETRY,),
+        lambda _, facts: facts.is_unready,
+        Next.STOP,
+        lambda ruling, _: {"needed": ruling.before},
+    ),
+    EndCase(
+        (Next.STOP,),
+        lambda ruling, facts: facts.ends_with_nodes and (ruling.is_of_node or facts.is_for_nodes),
+        Next.GIVE_UP,
+        lambda ruling, facts: {"nodes": ruling.nodes or facts.nodes},
+    ),
+)
+
+
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     """Return the rule for a finding: the site's, the playbook's, or that of its action."""
     named = policy.rules.get(finding.cls)
@@ -140,12 +259,14 @@ def decide(
     earlier: Sequence[str] = (),
     policy: RetryPolicy | None = None,
     reference: Reference = Reference.RUNS,
+    facts: Facts | None = None,
 ) -> Ruling:
     """Decide what follows from an attempt, given the root cause in its log, if any.
 
     `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
-    site's. An unknown failure that comes again is the profile's only where the reference runs; else
-    the trial could not be measured. A reference that can never be measured stops the sweep.
+    site's; `facts` are what `CASES` ask besides. An unknown failure that comes again is the
+    profile's only where the reference runs; else the trial could not be measured. A reference that
+    can never be measured stops the sweep.
     """
     policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
@@ -171,11 +292,12 @@ def decide(
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     cannot = None if again else _cannot(cls, then, reference)
-    return Ruling(
+    ruling = Ruling(
         next=Next.RETRY if again else then if cannot is None else Next.STOP,
         cannot=cannot,
         cls=cause.cls,
         detail=cause.detail,
+        found=cause.why if cls in _TOLD_WHOLE else None,
         tried=tried,
         evidence=cause.text or ("" if cause.why else outcome.reason),
         shown=cause.why,
@@ -184,6 +306,22 @@ def decide(
         is_of_node=cause.cls in blamed_on(Blame.NODE)
         or cause.action in (Action.RESUME_NODE, Action.HOOK),
     )
+    return in_case(ruling, facts or Facts())
+
+
+def in_case(ruling: Ruling, facts: Facts) -> Ruling:
+    """Return what follows instead of what a class asks for, as `CASES` have it.
+
+    `decide` asks it of an attempt that ended; one that cannot start, or whose next attempt lacks
+    what it needs first, is brought here with what follows so far.
+    """
+    for case in CASES:
+        if (not case.follows or ruling.next in case.follows) and case.fits(ruling, facts):
+            if case.then is Next.ACCEPT:
+                ruling = Ruling(next=Next.ACCEPT)
+            else:
+                ruling = replace(ruling, next=case.then, **case.changed(ruling, facts))
+    return ruling
 
 
 def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
@@ -199,19 +337,6 @@ def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
     if then is Next.DROP or (then is Next.GIVE_UP and (never or was_tried)):
         return Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN
     return None
-
-
-def of_an_earlier_session(decision: Ruling) -> Ruling:
-    """Return a decision that trouble of the site does not stop which is over.
-
-    A full disk ended the earlier session's ledger before it could read the job's end.
-    """
-    is_of_site = decision.cls in blamed_on(Blame.SITE) and decision.cannot is None
-    return (
-        replace(decision, next=Next.RETRY)
-        if decision.next is Next.STOP and is_of_site
-        else decision
-    )
 
 
 def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:

@@ -13,9 +13,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Ruling
+from pytest_xlatune.campaign.playbook import Ruling, is_from_outside
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
@@ -40,15 +40,6 @@ from pytest_xlatune.stats.score import timed_steps, window_steps
 # fault; then it follows the playbook. One that dies while it compiles has cost little, one that
 # dies in a turn perhaps most of a job
 MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 4}
-# ends from outside, beside the trouble of sites and nodes: neither a program nor the trainer is the
-# cause, whatever it was at
-_FROM_OUTSIDE = frozenset(
-    {
-        *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
-        *(FailureClass.NOT_STARTED, FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
-        *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
-    }
-)
 # of the trainer, whichever program has its turn
 _OF_TRAINER = frozenset(
     {
@@ -337,7 +328,7 @@ def blame(
     """
     if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
-    if (_is_from_outside(decision.cls) or decision.cls in _OF_TRAINER) and not (
+    if (is_from_outside(decision.cls) or decision.cls in _OF_TRAINER) and not (
         decision.cls == FailureClass.TIME_LIMIT
         and _stood_still(read, steps, rotation, outcome.end_s)
     ):
@@ -437,32 +428,3 @@ def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:
         named = named[-1:]
     ours = (each.program for each in named if each.program.partition("~")[0] != BASELINE_ID)
     return next(ours, "")
-
-
-def goes_on(decision: Ruling, found: Blamed) -> Ruling:
-    """Return the decision to run a rotation again: without what it died of, with a suspect."""
-    again = replace(decision, next=Next.RETRY)
-    if found.is_suspect:
-        return again
-    kinds = {
-        BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
-        BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
-    }
-    why = say(kinds[found.at], program=found.program)
-    return replace(again, tried=0, backoff_s=0.0, before=Action.NONE, found=why)
-
-
-def waits_or_fails(decision: Ruling) -> Ruling:
-    """Return the decision where a look, or the first rotation, could not be measured.
-
-    All that follows rests on it. What ended it from outside says nothing of the trainer: the sweep
-    stops, and the next session tries it again. A trainer that ends by itself again and again cannot
-    rotate.
-    """
-    if decision.next is not Next.GIVE_UP:
-        return decision
-    return replace(decision, next=Next.STOP if _is_from_outside(decision.cls) else Next.DROP)
-
-
-def _is_from_outside(cls: str) -> bool:
-    return cls in _FROM_OUTSIDE or cls in blamed_on(Blame.SITE, Blame.NODE)

@@ -129,8 +129,8 @@ def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
 
 def test_no_decision_can_see_a_measured_value() -> None:
     seen = set(inspect.signature(decide).parameters)
-    assert seen == {"outcome", "cause", "earlier", "policy", "reference"}
-    fields = {*Outcome.__struct_fields__}
+    assert seen == {"outcome", "cause", "earlier", "policy", "reference", "facts"}
+    fields = {*Outcome.__struct_fields__, *recovery.Facts.__dataclass_fields__}
     assert not fields & {"score", "tgs", "steps"}
 
 

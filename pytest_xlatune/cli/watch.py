@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.watch import ScreenLine, Watcher, all_lines, screen_lines
@@ -95,5 +96,5 @@ def _keys() -> Iterator[Callable[[float], str]]:
 def _texts(shown: Iterable[ScreenLine]) -> list[Text]:
     from rich.text import Text
 
-    cleaned = ([(printable(text), style) for text, style in parts] for parts in shown)
+    cleaned = ([(printable(hide_kept(text)), style) for text, style in parts] for parts in shown)
     return [Text.assemble(*parts, no_wrap=True, overflow="ellipsis") for parts in cleaned]

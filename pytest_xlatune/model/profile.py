@@ -302,8 +302,8 @@ class Profile(Written, frozen=True, kw_only=True):
         """
         if self is other:
             return True
-        one, two = self.shown, other.shown
-        return (one.flags, one.env, one.overrides) == (two.flags, two.env, two.overrides)
+        one, two = self.to_json(), other.to_json()
+        return all(one[name] == two[name] for name in ("flags", "env", "overrides"))
 
     @property
     def settings_text(self) -> str:
@@ -314,15 +314,7 @@ class Profile(Written, frozen=True, kw_only=True):
     @property
     def shown_text(self) -> str:
         """Everything the profile sets, as one line a person can paste; secrets are hidden."""
-        return self.shown.settings_text
-
-    @property
-    def shown(self) -> Profile:
-        """The profile as it may be shown."""
-        env, overrides = without_secrets(self.env), without_secrets(self.overrides)
-        if env == self.env and overrides == self.overrides:
-            return self
-        return msgspec.structs.replace(self, env=env, overrides=overrides)
+        return Profile.from_json(self.to_json()).settings_text
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:

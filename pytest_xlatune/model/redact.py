@@ -7,6 +7,7 @@ library only, no input and no output.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import urllib.parse
@@ -311,15 +312,24 @@ def _without_said(text: str, *, but: frozenset[str] = frozenset()) -> str:
     return shown + text[at:]
 
 
+# what a document in markdown puts a backslash before:  a * b <c> \d
+_MARKUP = re.compile(r"([\\*<])")
+
+
 @lru_cache(maxsize=1024)
 def _spellings(value: str) -> tuple[str, ...]:
-    """Return a value as JSON, a shell, Python and an address write it, the longest first."""
+    """Return a value in each way that a text may write it, the longest first."""
+    page = html.escape(value).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    markdown = _MARKUP.sub(r"\\\1", value)
     quoted, plain = urllib.parse.quote, urllib.parse.unquote(value)
     ways = {
         value,
         json.dumps(value)[1:-1],
         json.dumps(value, ensure_ascii=False)[1:-1],
         value.replace("'", "'\"'\"'"),
+        page,
+        markdown,
+        markdown.replace("|", "\\|"),
         repr(value)[1:-1],
         repr(value.encode(errors="replace"))[2:-1],
         quoted(value, errors="replace"),

@@ -25,6 +25,7 @@ import pytest
 from pytest_xlatune import secure_files
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import counted, percent, printable
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
@@ -107,7 +108,7 @@ def _in_short(said: Mapping[str, object]) -> str:
 
 
 def _say(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
-    reporter.write_line(printable(line), **markup)
+    reporter.write_line(printable(hide_kept(line)), **markup)
 
 
 class StatusLine:
@@ -145,7 +146,8 @@ class StatusLine:
             if writer.width_of_current_line:  # dots, or the name of a test that runs
                 reporter.write_line("")
             reporter.currentfspath = None
-            writer._file.write(printable(text)[: max(writer.fullwidth - 1, 1)])  # noqa: SLF001 - not counted
+            shown = printable(hide_kept(text))[: max(writer.fullwidth - 1, 1)]
+            writer._file.write(shown)  # noqa: SLF001 - not counted
             writer.flush()
             self._is_there = True
 

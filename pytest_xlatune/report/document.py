@@ -7,12 +7,10 @@ are text already; a renderer only lays them out.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 from pytest_xlatune.model.text import counted, printable
 
@@ -191,26 +189,3 @@ def literal(text: str) -> str:
 def literals(texts: Iterable[str]) -> str:
     """List foreign texts, each between backticks."""
     return ", ".join(map(literal, texts))
-
-
-_Texts = TypeVar("_Texts")
-
-
-def mapped(document: _Texts, change: Callable[[str], str]) -> _Texts:
-    """Return a document, or a page, with every text in it changed."""
-    return cast("_Texts", _mapped(document, change))
-
-
-def _mapped(value: object, change: Callable[[str], str]) -> object:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, tuple):
-        found = tuple(_mapped(each, change) for each in value)
-        # most texts hold nothing that is changed: a table is not made anew for them
-        return value if all(map(operator.is_, found, value)) else found
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        texts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        mapped = {name: _mapped(each, change) for name, each in texts.items() if name != "align"}
-        changed = {name: each for name, each in mapped.items() if each is not texts[name]}
-        return dataclasses.replace(value, **changed) if changed else value
-    return value

@@ -15,13 +15,11 @@ from math import inf
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.message import Message, MessageCode, first, sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Metric
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -738,7 +736,7 @@ def leaderboard_json(subject: Subject) -> str:
     trials = [
         {
             "id": each.trial.id,
-            **shown(each, steps=inf if each.trial.is_baseline else _MOST_STEPS).to_json(),
+            **thinned(each, steps=inf if each.trial.is_baseline else _MOST_STEPS).to_json(),
             **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
         }
         for each in subject.history
@@ -747,8 +745,8 @@ def leaderboard_json(subject: Subject) -> str:
         "schema": SCHEMA,
         "written": subject.now.isoformat(timespec="seconds"),
         "cell_digest": subject.cell.digest,
-        "cell": shown_cell(subject.cell).to_json(),
-        "profiles": [each.shown.to_json() for each in subject.profiles],
+        "cell": subject.cell.to_json(),
+        "profiles": [each.to_json() for each in subject.profiles],
         "conclusion": subject.conclusion.to_json(),
         **({"uses": {arm: use.to_json() for arm, use in uses.items()}} if uses else {}),
         **({"record": subject.record.to_json()} if subject.record is not None else {}),
@@ -758,25 +756,16 @@ def leaderboard_json(subject: Subject) -> str:
     return pretty_json(document)
 
 
-def shown_cell(cell: Cell) -> Cell:
-    """Return the cell as it may be shown; its digest is then another."""
-    return replace(
-        cell, deployed=without_secrets(cell.deployed), overrides=without_secrets(cell.overrides)
-    )
-
-
 # 13,000 of each trial made 144 MB of JSON
 _MOST_STEPS = 100
 
 
-def shown(result: TrialResult, *, steps: float = 0) -> TrialResult:
-    """Return the result as it may be shown; its trial's id may then be another.
+def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
+    """Return the result without the times of its steps where they are more than so many.
 
-    Of more than so many steps it has no times: they are in the ledger.
+    They are in the ledger.
     """
-    trial, score = result.trial, result.score
-    if (profile := trial.profile.shown) is not trial.profile:
-        trial = replace(trial, profile=profile)
-    if score is not None and len(score.timings) > steps:
-        score = replace(score, timings=())
-    return replace(result, trial=trial, score=score)
+    score = result.score
+    if score is None or len(score.timings) <= steps:
+        return result
+    return replace(result, score=replace(score, timings=()))

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
@@ -362,8 +361,7 @@ def _lines_of(recipe: Profile) -> Iterator[Block]:
         yield Code(text=lines, language="bash")
     if recipe.overrides:
         yield Text(text="To the trainer:")
-        shown = without_secrets(recipe.overrides)
-        yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
+        yield Code(text="\n".join(f"{key}={value}" for key, value in recipe.overrides.items()))
 
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:

@@ -16,7 +16,6 @@ from itertools import zip_longest
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points
 from pytest_xlatune.report import slot_numbers
@@ -361,8 +360,7 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         ("Deployed environment", cell.environment, environment),
         ("Configuration of the cell", cell.overrides, overrides),
     ):
-        shown = sorted(without_secrets(settings).items())
-        rows = tuple((literal(name), literal(value)) for name, value in shown)
+        rows = tuple((literal(name), literal(settings[name])) for name in sorted(settings))
         yield Table(title=title, columns=_SETTINGS, rows=rows) if rows else Text(text=nothing)
     if cell.sourced:
         yield say.text(
@@ -535,8 +533,7 @@ def _by_hand(
         yield Code(text=lines, language="bash")
     if recipe.overrides:
         yield say.text("Give these keys to the trainer:")
-        shown = without_secrets(recipe.overrides)
-        yield Code(text="\n".join(f"{key}={value}" for key, value in shown.items()))
+        yield Code(text="\n".join(f"{key}={value}" for key, value in recipe.overrides.items()))
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:

@@ -45,7 +45,6 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.redact import (
     hide,
     hide_assignments,
-    hide_quoted,
     is_secret,
     secrets_in_text,
     secrets_of,
@@ -101,7 +100,7 @@ def deployed_env(
         raise ConfigError(f"env files cannot be read with bash: {error}") from None
     names = ", ".join(map(str, files))
     if done.returncode:
-        said = hide_quoted(hide_assignments(done.stderr.decode(errors="replace").strip()))
+        said = hide_assignments(done.stderr.decode(errors="replace").strip())
         raise ConfigError(f"env files {names} end with exit code {done.returncode}: {said[-300:]}")
     pairs = (part.partition("=") for part in done.stdout.decode().split("\0") if part)
     after = {name: value for name, _, value in pairs}

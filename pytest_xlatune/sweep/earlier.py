@@ -26,7 +26,6 @@ from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
-from pytest_xlatune.report.leaderboard import shown_cell
 from pytest_xlatune.stats.noise import Noise, SlotNoise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of, usable
@@ -203,8 +202,7 @@ def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]
             f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
             "name a leaderboard.json or gate.json"
         ) from None
-    # a report hides secrets, and so does what it is compared with
-    changed = _changed(before, shown_cell(cell), path)
+    changed = _changed(before, cell, path)
     return f"{written}{changed}", _usable(trials, path)
 
 
@@ -246,8 +244,7 @@ def read_reference(path: Path, cell: Cell) -> float:
             f"the reference {path} is not the report of a finished check of nodes with a median "
             "in TGS; name another report, or say reference_tgs=..."
         )
-    now = shown_cell(cell)
-    differences = family_differences((replace(before, nodelist=now.nodelist),), (now,))
+    differences = family_differences((replace(before, nodelist=cell.nodelist),), (cell,))
     if differences:
         raise ConfigError(
             f"the reference {path} was measured on another cell: {differences}. Numbers of two "

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytest_xlatune import secure_files
+from pytest_xlatune.model.redact import hide_kept
 
 NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
 NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
@@ -32,13 +33,15 @@ def read_ours(path: Path) -> str:
 def write_all(texts: Mapping[Path, str]) -> None:
     """Write each file whole or not at all, for the users who may read its folder.
 
+    No file shows a value that this process knows to be a secret.
+
     Raises:
         OSError: a directory cannot be made or is not ours, or a file not be written.
     """
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with _folder(path.parent) as folder:
-            folder.write(path.name, text.encode(), mode=folder.mode & 0o644)
+            folder.write(path.name, hide_kept(text).encode(), mode=folder.mode & 0o644)
 
 
 def _folder(path: Path) -> secure_files.Folder:

@@ -33,7 +33,6 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message, sentence
-from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
@@ -242,9 +241,6 @@ class LiveLines:
     def landed(self) -> Iterator[SweepProgress]:
         """Give the trials that landed since the last call.
 
-        No line shows a secret: neither the ledger nor the file beside it has one, and what looks
-        like one is hidden here once more.
-
         Raises:
             LedgerError: the ledger cannot be read.
         """
@@ -252,12 +248,7 @@ class LiveLines:
             label = self._opened.cells[0].label if self._opened is not None else ""
             is_named = self.is_alone or not each.line or each.line.startswith(label)
             line = each.line if is_named else f"{label} {each.line}"
-            yield dataclasses.replace(
-                each,
-                line=hide_kept(line),
-                label=label,
-                messages=tuple(map(hide_kept, each.messages)),
-            )
+            yield dataclasses.replace(each, line=line, label=label)
 
     def _landed(self) -> Iterator[SweepProgress]:
         if self._broken is not None:
@@ -389,7 +380,7 @@ class LiveLines:
         history = history_of(self._state, study)
         progress = self._progress(history, study.outlook(history))
         job = f"{first.trial.called} (job {first.job_id})"
-        return hide_kept(f"{job} {first.words}{more} | {progress}")
+        return f"{job} {first.words}{more} | {progress}"
 
     def standing(self) -> tuple[str, tuple[str, ...]]:
         """Return how far the sweep is, and a line of each job in flight, the running ones first."""
@@ -400,7 +391,7 @@ class LiveLines:
         told = (f"{each.trial.called} (job {each.job_id}) {each.words}" for each in order)
         history = history_of(self._state, studies[-1])
         progress = self._progress(history, studies[-1].outlook(history))
-        return hide_kept(progress), tuple(hide_kept(plain(each)) for each in told)
+        return progress, tuple(map(plain, told))
 
     def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
         return standing(

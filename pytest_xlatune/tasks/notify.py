@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.redact import hide_kept
 
 VARIABLE = "XLATUNE_NOTIFY_URL"
 
@@ -82,7 +83,7 @@ class Notifier:
                     f"notification target {known.index(False) + 1} of {len(known)} is no URL that "
                     "Apprise knows, so no message is sent; see Apprise's list of services"
                 )
-            is_sent = sender.notify(title=title, body=body)
+            is_sent = sender.notify(title=hide_kept(title), body=hide_kept(body))
         return (
             "" if is_sent else "Apprise could not deliver a notification, so no further one is sent"
         )

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +50,6 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
-from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.model.text import counted
@@ -59,11 +57,11 @@ from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
-from pytest_xlatune.report.document import Document, Section, mapped
+from pytest_xlatune.report.document import Document, Section
 from pytest_xlatune.report.exports import Exported, export_of, exported
 from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import Language
-from pytest_xlatune.report.leaderboard import leaderboard_json, shown, shown_cell
+from pytest_xlatune.report.leaderboard import leaderboard_json, thinned
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.page import Live, html, page_of, tuning_page_of
 from pytest_xlatune.report.render import markdown
@@ -401,7 +399,7 @@ class CellReport:
     def stop_reason(self) -> str:
         """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
         stop = self.state.stop
-        return hide_kept(sentence(stop.why)) if stop is not None else ""
+        return sentence(stop.why) if stop is not None else ""
 
     @property
     def stopped(self) -> str:
@@ -411,7 +409,7 @@ class CellReport:
             return ""
         nodes = tuple(dict.fromkeys(name for each in self.cells for name in each.nodelist))
         retries = sum(each.next is Next.RETRY for each in self.state.decided_on(stop.trial_id))
-        message = stop_message(
+        return stop_message(
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
@@ -428,7 +426,6 @@ class CellReport:
             history=self.history,
             artifacts=str(self.folder),
         )
-        return hide_kept(message)
 
     @property
     def written(self) -> datetime:
@@ -551,7 +548,7 @@ def document_of(known: CellReport) -> Document:
         document = dataclasses.replace(
             document, sections=(*document.sections, *filter(None, shown_too))
         )
-    return mapped(document, hide_kept)
+    return document
 
 
 def _patch_of_setting(known: CellReport) -> str:
@@ -604,19 +601,19 @@ def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ..
 
 def json_of(known: CellReport) -> str:
     """Return the state of a cell as the text of one JSON document."""
-    return hide_kept(leaderboard_json(known.subject))
+    return leaderboard_json(known.subject)
 
 
 def measured_cell_of(known: CellReport) -> MeasuredCell:
-    """Return the cell's part of the tuning document, without secrets."""
+    """Return the cell's part of the tuning document."""
     covered = MeasuredCell(
         sweep=known.sweep,
         cell_digest=known.cell.digest,
         written_s=known.at_s,
-        cell=shown_cell(known.cell),
-        profiles=tuple(each.shown for each in known.profiles),
+        cell=known.cell,
+        profiles=known.profiles,
         conclusion=known.conclusion,
-        history=tuple(map(shown, (*known.scored, *known.evidence))),
+        history=tuple(map(thinned, (*known.scored, *known.evidence))),
         stopped=known.stop_reason,
         remarks=known.remarks,
         files=known.files,
@@ -635,12 +632,7 @@ def measured_cell_of(known: CellReport) -> MeasuredCell:
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
             pgle=_pgle_of(recipe) if recipe else "",
         )
-    text = json.dumps(covered.to_json())
-    # a log line has no name that speaks of a secret, so the values themselves are searched for
-    hidden = hide_kept(text)
-    if hidden == text and all(each.trial.rotation is None for each in covered.history):
-        return covered  # `shown` has hidden all that such a trial has: its record says the same
-    return MeasuredCell.from_json(json.loads(hidden))
+    return covered
 
 
 def _pgle_of(recipe: Profile) -> str:
@@ -669,7 +661,7 @@ def page_text(
     the sweep stands. `home` is the address of an index.
     """
     page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
-    return html(mapped(dataclasses.replace(page, live=live, home=home), hide_kept))
+    return html(dataclasses.replace(page, live=live, home=home))
 
 
 def _stands(known: CellReport) -> Live | None:

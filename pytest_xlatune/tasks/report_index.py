@@ -13,11 +13,10 @@ from pathlib import Path
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.result import Conclusion, reads_record
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import measured_cells
-from pytest_xlatune.report.document import literal, mapped, plain
+from pytest_xlatune.report.document import literal, plain
 from pytest_xlatune.report.history import answer_of
 from pytest_xlatune.report.page import Link, Links, Page, html, index_page
 from pytest_xlatune.sweep.registry import KINDS, kind_of
@@ -31,22 +30,19 @@ _FORMS = (".html", ".md", ".zh.md", ".json", ".patch")  # a reader wants the fir
 def report_index(reports: Path) -> Page:
     """Return the page of a reports folder, the newest report first."""
     studies = sorted(_studies(reports), key=lambda each: each[0], reverse=True)
-    return mapped(
-        index_page(
-            "Reports",
-            [
-                (
-                    "Studies",
-                    Links(links=tuple(link for _, link in studies), none="No report lies here."),
-                ),
-                (
-                    "Tuning documents",
-                    Links(links=tuple(_documents(reports)), none="No cell has one yet."),
-                ),
-            ],
-            source="the reports of this folder",
-        ),
-        hide_kept,
+    return index_page(
+        "Reports",
+        [
+            (
+                "Studies",
+                Links(links=tuple(link for _, link in studies), none="No report lies here."),
+            ),
+            (
+                "Tuning documents",
+                Links(links=tuple(_documents(reports)), none="No cell has one yet."),
+            ),
+        ],
+        source="the reports of this folder",
     )
 
 

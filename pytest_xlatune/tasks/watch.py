@@ -36,7 +36,6 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import TrialStatus, Verdict
 from pytest_xlatune.model.text import counted, interval, points
@@ -176,9 +175,7 @@ class _Cell:
             label=known.cell.label,
             standing=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
-            running=tuple(
-                dataclasses.replace(each, reason=hide_kept(plain(each.reason))) for each in running
-            ),
+            running=tuple(dataclasses.replace(each, reason=plain(each.reason)) for each in running),
             ranking=tuple(ranked),
             progress=standing(
                 known.history,
@@ -187,9 +184,7 @@ class _Cell:
                 left=left,
             ),
             events=tuple(
-                (entry.at_s, hide_kept(text))
-                for entry in reversed(self._entries)
-                if (text := _said(entry))
+                (entry.at_s, text) for entry in reversed(self._entries) if (text := _said(entry))
             ),
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.cli.show import show
 from pytest_xlatune.ledger import LEDGER, Decided, Ledger
 from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
 from pytest_xlatune.model.profile import profile
@@ -18,8 +21,9 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.plugin import controller
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.live import LiveLines, SweepProgress
+from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import RunningJobs
 from tests.helpers.scripted import CELL, OK, STEPS, ScriptedExecutor, campaign, log
@@ -224,22 +228,22 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
 
 
 def test_nothing_reaches_people_with_the_password_of_an_address(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
+    seen: Seen, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the ledger tells was hidden when it was written down: this is the last gate."""
+    """The ledger hides it when it is written down, and the terminal whatever it is told."""
     said = "cannot reach http://ada:hunter2hunter2@proxy:3128"
-    told = SweepProgress(line=said, sweep="pretend", messages=(said,))
-    with monkeypatch.context() as patched:
-        patched.setattr(seen.feed, "_landed", lambda: [told])
-        (landed,) = seen.feed.landed()
     seen.after()
+    show([said])
+    console = io.StringIO()
+    reporter = types.SimpleNamespace(write_line=lambda line, **_: console.write(line))
+    controller._say(reporter, said)  # type: ignore[arg-type]
     stop = Decided(
         trial_id="t", attempt=1, next=Next.STOP, cls="network", detail=said, evidence=said
     )
     folder = seen.campaign.folder
     Ledger(folder / LEDGER).append(stop, at_s=1.0)
     known = read_known(folder)
-    for text in (landed.line, *landed.messages, known.stop_reason, known.stopped):
+    for text in (capsys.readouterr().out, console.getvalue(), known.stop_reason, known.stopped):
         assert f"cannot reach http://{HIDDEN}@proxy:3128" in text
         assert "hunter2" not in text
 

@@ -11,7 +11,6 @@ from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import EvidenceFact, Explanation, MeasuredCell
-from pytest_xlatune.report.leaderboard import shown_cell
 from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
 
 # nothing is known yet, and what is optional is missing
@@ -75,7 +74,7 @@ COVERED = MeasuredCell(
     sweep="pp8",
     cell_digest=CELL.digest,
     written_s=NOW.timestamp(),
-    cell=shown_cell(CELL),
+    cell=Cell.from_json(CELL.to_json()),
     profiles=PROFILES,
     conclusion=CONCLUSION,
     history=tuple(HISTORY),
@@ -128,7 +127,7 @@ def other_parallelism() -> MeasuredCell:
         COVERED,
         sweep="fsdp8",
         cell_digest=cell.digest,
-        cell=shown_cell(cell),
+        cell=Cell.from_json(cell.to_json()),
         profiles=(winner, turned, once),
         conclusion=conclusion,
         history=(),

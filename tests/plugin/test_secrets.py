@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from tests.helpers import secrets_planted as planted
 
 RANK_ONLY = ("--xlatune-yes",)  # eight jobs decide nothing
@@ -20,7 +21,19 @@ def sweep(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return folder
 
 
-def test_thirteen_kinds_of_secrets_reach_the_trainer_and_nothing_else(sweep: Any) -> None:
+COMMANDS = (
+    ("report", "pretend", "--reports", "again"),
+    ("report", "pretend", "--json"),
+    ("watch", "--once"),
+    ("history",),
+    ("jobs", "pretend"),
+    ("plan", "test_sweep.py"),
+)
+
+
+def test_thirteen_kinds_of_secrets_reach_the_trainer_and_nothing_else(
+    sweep: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = sweep.run_apart(*RUN)
     text = said.stdout.str() + said.stderr.str()
     work = sweep.path / ".xlatune"
@@ -33,6 +46,13 @@ def test_thirteen_kinds_of_secrets_reach_the_trainer_and_nothing_else(sweep: Any
     assert planted.leaks(sweep.path / "reports") == {}
     assert planted.shown_in(sweep.read("junit.xml")) == []
     assert planted.open_ones(work / "pretend") == []
+    capsys.readouterr()
+    for command in COMMANDS:
+        status, shown = main(command), "".join(capsys.readouterr())
+        assert status != 2, (command, shown)
+        assert shown, command
+        assert planted.shown_in(shown) == [], command
+    assert planted.leaks(sweep.path / "again") == {}
     before = len(sweep.submitted)
     sweep.run(*RUN)
     assert len(sweep.submitted) <= before + 2, "what was kept without secrets is found again"

@@ -48,7 +48,7 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.files import NO_PAGES
+from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.publish import (
     add_step_summary,
     document_of,
@@ -373,8 +373,11 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         for each in known.history
     )
     known = dataclasses.replace(known, history=told)
-    text = page_text(known, document_of(known))
-    assert "plant-one" not in unescape(text)
+    document = document_of(known)
+    for name, text in (("a.html", page_text(known, document)), ("a.md", markdown(document))):
+        write_all({tmp_path / name: text})
+        assert "plant-one" in unescape(text)
+        assert "plant-one" not in unescape((tmp_path / name).read_text(encoding="utf-8"))
 
 
 def _finding(text: str) -> Finding:

@@ -79,7 +79,8 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
     made = patch_of([covered(profile("fast", "--xla_b=2"), text=text)])
     assert made.text == ""
     assert "hold a secret" in next(iter(made.missing.values()))
-    secret = profile("secret", "--xla_b=2", env={"API_KEY": "hush-hush"}).shown
+    made_secret = profile("secret", "--xla_b=2", env={"API_KEY": "hush-hush"})
+    secret = type(made_secret).from_json(made_secret.to_json())
     root = repository(tmp_path, {ENV: DEPLOYED})
     patch = patch_of([covered(secret)]).text
     assert "hush" not in patch

@@ -61,9 +61,9 @@ def test_a_message_arrives_and_nothing_is_logged(
 ) -> None:
     notifier = Notifier((inbox.target,))
     with caplog.at_level(logging.DEBUG):
-        assert notifier.send(title="halted", body="Reason: a node") == ""
+        assert notifier.send(title="halted", body="Reason: http://ada:hunter2hunter2@node") == ""
     (message,) = inbox.messages
-    assert (message["title"], message["message"]) == ("halted", "Reason: a node")
+    assert (message["title"], message["message"]) == ("halted", "Reason: http://(hidden)@node")
     assert SECRET not in caplog.text
     assert SECRET not in repr(notifier)
 

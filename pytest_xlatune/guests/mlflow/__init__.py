@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.report.exports import Export, Exported, figures
 
 if TYPE_CHECKING:
@@ -77,9 +76,9 @@ def _client() -> MlflowClient:
 
 
 def _said(error: Exception) -> str:
-    """Return the first line of an error; an address in it may hold a password."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines()
-    return hide_quoted(lines[0] if lines else type(error).__name__)
+    return lines[0] if lines else type(error).__name__
 
 
 def _log(report: Exported, client: MlflowClient, *, key: str) -> str:
@@ -144,7 +143,7 @@ def _log(report: Exported, client: MlflowClient, *, key: str) -> str:
             client.set_terminated(each, end_time=at_ms)
     kept = {
         "schema": 1,
-        "tracking_uri": hide_quoted(client.tracking_uri),
+        "tracking_uri": client.tracking_uri,
         "experiment_id": experiment,
         "run_id": study,
         "arms": arms,

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.report.exports import Export, Exported, figures
 
@@ -95,9 +94,9 @@ def _mode() -> str:
 
 
 def _said(error: Exception) -> str:
-    """Return the first line of an error; an address in it may hold a password."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines()
-    return hide_quoted(lines[0] if lines else type(error).__name__)
+    return lines[0] if lines else type(error).__name__
 
 
 def _log(

@@ -1,4 +1,4 @@
-"""How fast is a log read? Prints MB/s of CPU time, peak memory and ratios, in one run.
+"""How fast is a log read? Prints MB/s of CPU time and peak memory.
 
     python benchmarks/log_reader.py [MEGABYTES ...]          default 1000; 10 100 1000 show memory
 
@@ -6,7 +6,7 @@ The log: NCCL INFO spam (half), XLA warnings, progress bars, a step of eight ran
 lines of a megabyte, harmless warnings that read like failures; numbers and addresses differ from
 line to line. Three more tables show the worst that can come: nothing but step lines, of eight ranks
 and of one, where every line is kept, and random words, where no line has the shape of another. Each
-reader, and each command that a person types, runs in a process of its own, with its own peak.
+command that a person types runs in a process of its own, with its own peak.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ import contextlib
 import multiprocessing
 import os
 import random
-import re
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.cli import main as main_of_command
-from pytest_xlatune.logs import LogReader
 
-CHUNK = 1 << 20
 PIECE_MB = 20
 
 
@@ -114,33 +111,6 @@ def write_prose(path: Path, megabytes: int) -> None:
             file.write(" ".join(rng.choices(words, k=18)) + "\n")
 
 
-def chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            yield chunk
-
-
-def only_bytes(path: Path) -> str:
-    return f"{sum(map(len, chunks(path)))} bytes"
-
-
-def naive(path: Path) -> str:
-    step = re.compile(
-        r"completed step: (\d+), seconds: ([\d.]+).*Tokens/s/device: ([\d.]+).*loss: ([\d.]+)"
-    )
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return f"{sum(step.search(text) is not None for text in file)} step lines"
-
-
-def reader(path: Path) -> str:
-    log = LogReader()
-    for chunk in chunks(path):
-        log.feed(chunk)
-    log.close()
-    report = log.report()
-    return f"{len(report.steps)} steps of one rank, {report.lines} lines"
-
-
 def command(path: Path, *words: str) -> str:
     """Run `xlatune` as a person does; what it prints goes nowhere."""
     with (
@@ -173,22 +143,14 @@ def in_own_process(work: Callable[..., Any], *arguments: object) -> Any:
         return pool.apply(work, arguments)
 
 
-def compare(title: str, path: Path) -> None:
-    rows = {
-        "LogReader": reader,
-        "for line in file + one regex": naive,
-        "bytes only": only_bytes,
-        "xlatune steps": steps_command,
-        "xlatune triage": triage_command,
-    }
+def show(title: str, path: Path) -> None:
+    """Print the figures of both commands on a log."""
     size_mb = path.stat().st_size / 1e6
-    results = {name: in_own_process(measured, work, path) for name, work in rows.items()}
-    ours_s = results["LogReader"][0]
     print(f"{title}: {size_mb:.0f} MB, CPU time, Python {sys.version.split()[0]}")
-    print(f"{'':30} {'CPU s':>7} {'MB/s':>7} {'peak MB':>8} {'/ LogReader':>11}  found")
-    for name, (cpu_s, peak_mb, found) in results.items():
-        speed = size_mb / cpu_s
-        print(f"{name:30} {cpu_s:7.2f} {speed:7.0f} {peak_mb:8.0f} {cpu_s / ours_s:11.2f}  {found}")
+    print(f"{'':16} {'CPU s':>7} {'MB/s':>7} {'peak MB':>8}  ended with")
+    for name, work in (("xlatune steps", steps_command), ("xlatune triage", triage_command)):
+        cpu_s, peak_mb, ended = in_own_process(measured, work, path)
+        print(f"{name:16} {cpu_s:7.2f} {size_mb / cpu_s:7.0f} {peak_mb:8.0f}  {ended}")
 
 
 def main() -> None:
@@ -202,7 +164,7 @@ def main() -> None:
             ):
                 path = Path(folder) / "job.log"
                 in_own_process(write, path, size)
-                compare(title, path)
+                show(title, path)
 
 
 if __name__ == "__main__":

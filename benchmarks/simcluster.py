@@ -44,7 +44,6 @@ from pytest_xlatune.studies.tuning import TuningStudy
 
 _HANG = Finding(cls=FailureClass.HANG_MID_TRAINING, action=Action.RETRY, text="nothing since")
 BASE_STEP_S = 28.8
-ROUNDS = 10  # that a sweep on eight slots takes
 TOKENS = 28672.0
 
 
@@ -85,8 +84,6 @@ class World:
         node_slots: node slots that run side by side; 1 is one. Time is then counted in trials of
             equal length, `budget` of which the drift spans.
         slot_sd: standard deviation of what the slots differ by for good.
-        slot_noise: times the job noise by slot, from 0.
-        slot_drift: size of a drift that each slot has of its own, over the time of the budget.
     """
 
     name: str
@@ -127,8 +124,6 @@ class World:
     slots: int = 0
     node_slots: int = 1
     slot_sd: float = 0.0
-    slot_noise: dict[int, float] = field(default_factory=dict)
-    slot_drift: float = 0.0
 
     def truth(self, at: int) -> float:
         """Return the true relative effect of profile number `at`."""
@@ -195,7 +190,6 @@ class Cluster:
         self.rounds = 0  # of trials side by side, where there are several slots
         apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
         self.of_slots = apart.normal(0, world.slot_sd, world.node_slots)
-        self.slot_slopes = apart.uniform(-world.slot_drift, world.slot_drift, world.node_slots)
         cells = study_of(world, seed).cells if world.node_slots > 1 else ()
         self.slots = {each.digest: at for at, each in enumerate(cells)}
 
@@ -302,11 +296,7 @@ class Cluster:
             clock = self.rounds - 1 if self.rounds else self.jobs
             levels[at] += self.drift[clock % len(self.drift)]
             if self.slots:
-                slot = self.slots[trial.cell_digest]
-                levels[at] += self.of_slots[slot]
-                # by its place among the rounds that eight slots take for the budget
-                levels[at] += self.slot_slopes[slot] * clock / ROUNDS
-                levels[at] += (world.slot_noise.get(slot, 1.0) - 1) * job[at]
+                levels[at] += self.of_slots[self.slots[trial.cell_digest]]
             self.last_block = trial.block
             self.jobs += 1
         return levels

@@ -2,7 +2,7 @@
 
     python benchmarks/slot_rates.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
     python benchmarks/slot_rates.py --only "three at +2 %" [--write ...]    # its rows
-    python benchmarks/slot_rates.py --sweeps 300 --jobs 2 --unlike
+    python benchmarks/slot_rates.py --sweeps 300 --named
 
 Every sweep goes through study.decide and stats.score. Trials are of equal length;
 wall time is counted in trials that follow one another, node-hours in trials. Job noise is 0.6 %,
@@ -43,15 +43,6 @@ COLUMNS = (
     "told",
 )
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
-# slots that differ by more than a level
-UNLIKE = tuple(
-    replace(each, name=f"{each.name}, {name}", **changes)
-    for each in (WORLDS[0], WORLDS[2])
-    for name, changes in (
-        ("slots drift by up to 3 % each", {"slot_drift": 0.03}),
-        ("one slot of 5x noise", {"slot_noise": {3: 5.0}}),
-    )
-)
 SPREADS = (0.0, 0.005, 0.010)
 PART = "node slots"
 
@@ -92,18 +83,16 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
-    parser.add_argument("--unlike", action="store_true", help="slots of own drift, or own noise")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     options = parser.parse_args()
-    if options.write and (options.named or options.unlike):
+    if options.write and options.named:
         parser.error("--write is for the table of slots")
-    is_page = not (options.named or options.unlike)
     said = f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error."
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     print(said, "", *lines, sep="\n")
     end = options.first + options.sweeps
     chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
-    budgets = [options.budget] if options.budget else [BUDGET, FEW] if is_page else [BUDGET]
+    budgets = [options.budget] if options.budget else [BUDGET] if options.named else [BUDGET, FEW]
     with ProcessPoolExecutor(options.jobs) as pool:
 
         def told(world: World, one: Counter[str] | None = None) -> Counter[str]:
@@ -119,15 +108,15 @@ def main() -> None:
             for world in named(options.slots, budgets[0]):
                 told(world)
             return
-        for base in UNLIKE if options.unlike else WORLDS:
+        for base in WORLDS:
             if options.only not in base.name:
                 continue
             several = [
                 replace(base, node_slots=options.slots, slot_sd=spread, budget=jobs)
                 for jobs in budgets
-                for spread in (SPREADS[:1] if options.unlike else SPREADS)
+                for spread in SPREADS
             ]
-            one = None if options.unlike else told(base)
+            one = told(base)
             for world in several:
                 told(world, one)
     if options.write and not options.first:

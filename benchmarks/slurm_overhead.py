@@ -1,7 +1,6 @@
 """What does the harness cost on a cluster? 40 one-second jobs through it, and as a plain chain.
 
     python benchmarks/slurm_overhead.py [--trials 40] --write docs/reference/slurm_jobs.md
-    python benchmarks/slurm_overhead.py --slots 4 --trials 12 [--rounds 1]
 
 It needs root, and starts the lab of the tests. What is compared, in turn, on the same two nodes:
 
@@ -16,8 +15,6 @@ a second. The program itself notes when it began and ended, so an idle gap is th
 program's end to the next one's begin on the same nodes, whatever lies between. Controller requests
 are counted by `sdiag`: those that ask, and those that submit. Processor time is that of everything
 that was started here, Slurm's commands included, its daemons and the jobs not.
-
-With `--slots` the same trials run as a sweep on one node, and then on so many slots of one node.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -155,15 +151,6 @@ def harness(folder: Path, trials: int, *options: str) -> float:
     return session(folder, "--xlatune-nodelist", NODES, *options)
 
 
-def on_slots(folder: Path, trials: int, *, slots: int, baselines: int) -> float:
-    """Run a sweep of slots of one node; its screen has so many baselines, whatever the slots."""
-    text = SWEEP.replace("TRIALS - 2", str(trials - baselines)).replace("FSDP=2", "FSDP=1")
-    text = text.replace("screen_baselines=2", f"screen_baselines={baselines}")
-    (folder / "test_overhead.py").write_text(text)
-    nodes = f"node[001-{slots:03}]"
-    return session(folder, "--xlatune-nodelist", nodes, "--xlatune-slots", str(slots))
-
-
 def session(folder: Path, *options: str) -> float:
     """Run pytest to its end; return its largest memory in MB, that of all below it included."""
     argv = [sys.executable, "-m", "pytest", "test_overhead.py", "-q", "-n", "2", "-p",
@@ -246,33 +233,12 @@ Against the plain chain, {times}: total {total:.2f} times as long (bar: 1.10), m
 {gap_s:+.2f} s (bar: +1.00 s)."""
 
 
-def report_slots(rounds: list[list[dict[str, float]]], *, trials: int, slots: int) -> str:
-    """Return what slots save, as markdown."""
-    rows = [
-        [name, f"{each['total_s']:.1f}", f"{each['chain_s']:.1f}",
-         *(f"{each[key] / one[key]:.2f}" for key in ("total_s", "chain_s"))]
-        for one, many in rounds
-        for name, each in (("one slot", one), (f"{slots} slots", many))
-    ]  # fmt: skip
-    heads = ("", "whole session (s)", "first begin to last end (s)", "session : one slot",
-             "first begin to last end : one slot")  # fmt: skip
-    ratio = median(many["chain_s"] / one["chain_s"] for one, many in rounds)
-    return f"""\
-{trials} trials of a one-second program, slots of one node each, on {os.cpu_count()} CPUs in all;
-load average before: {os.getloadavg()[0]:.1f}.
-
-{tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
-
-First begin to last end: {ratio:.2f} of one slot (bar: 0.35)."""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=0, help="nodes, each a slot, against one")
     parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
     load, lab = os.getloadavg()[0], load_lab()
@@ -281,16 +247,10 @@ def main() -> None:
         if not was_up:
             lab.start()
         os.environ.update(lab.environment())
-        slots, trials = arguments.slots, arguments.trials
-        ways: list[Any] = [plain, plain_clean, harness]
-        if slots:
-            ways = [partial(on_slots, slots=each, baselines=slots) for each in (1, slots)]
+        trials, ways = arguments.trials, (plain, plain_clean, harness)
         try:
             rounds = [[measure(way, trials) for way in ways] for _ in range(arguments.rounds)]
-            if slots:
-                text = report_slots(rounds, trials=trials, slots=slots)
-            else:
-                text = report(rounds, trials=trials, load=load)
+            text = report(rounds, trials=trials, load=load)
         finally:
             if not was_up:
                 lab.stop()

@@ -19,8 +19,6 @@ from filelock import FileLock
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.helpers.costs import Costs
-
 if TYPE_CHECKING:
     from tests.helpers.containers import PodmanSite
 
@@ -92,8 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("test", *PARTS),
-        help="of the project's own tests: those of `make test`, which have no mark `part`, "
-        "within its budget; or those of one part of `make test-all`. All where it is not given",
+        help="of the project's own tests: those of `make test`, which have no mark `part`; "
+        "or those of one part of `make test-all`. All where it is not given",
     )
 
 
@@ -146,7 +144,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its options in the same hook
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): a limit, where pytest-timeout is there")
-    config.pluginmanager.register(Costs(config, is_bound=config.option.part == "test"), "costs")
     if not HAS_HYPOTHESIS:
         return
     from hypothesis import settings

@@ -19,7 +19,6 @@ from _pytest._code.source import Source, getstatementrange_ast
 
 from pytest_xlatune.model.result import StudyRecord
 from pytest_xlatune.sweep.registry import KINDS
-from tests.helpers.costs import note_session_inside
 from tests.helpers.quick_trials import QuickExecutor, git_but_once
 from tests.helpers.waiting import LIMIT_S
 
@@ -49,7 +48,6 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
         if each.startswith("-n") and (each[2:] or after) != "0"
     ]  # fmt: skip
     assert not workers, args
-    note_session_inside()
     with quick_trials(), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it

@@ -12,8 +12,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 MOST = 36_000
@@ -47,27 +45,6 @@ def test_the_pages_have_at_most_so_many_words_by_hand() -> None:
 
 def test_the_changelog_is_short_before_the_first_release() -> None:
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split()) <= 1_900
-
-
-def test_the_pages_lie_in_the_three_folders_of_the_sites_menu() -> None:
-    folders = {each.parent.relative_to(ROOT / "docs").as_posix() for each in DOCS}
-    assert folders == {".", "how-to", "explanation", "reference"}
-    assert [each.name for each in DOCS if each.parent == ROOT / "docs"] == ["README.md"]
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        pytest.param("two words", 2, id="words"),
-        pytest.param("a <!-- x: begin -->\nb c\n<!-- x: end --> d", 2, id="a part of a command"),
-        pytest.param("a <!-- x: begin --> b", 6, id="a part without an end counts"),
-        pytest.param(
-            "a <!-- leaderboard: from f.md -->\nb\n<!-- end of leaderboard -->", 1, id="an example"
-        ),
-    ],
-)
-def test_what_a_command_writes_does_not_count(text: str, count: int) -> None:
-    assert by_hand(text) == count
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_xlatune.model.text import ABSENT, fine
+from pytest_xlatune.model.text import ABSENT
 from tests.helpers.pages import read
 
 ROOT = Path(__file__).parents[2]
@@ -191,64 +190,6 @@ def test_the_picture_has_every_figure_of_the_committed_example() -> None:
     assert sorted(dots, reverse=True)[: len(measured)] == [
         dot for _, dot in sorted(zip((-each["delta"] for each in measured), dots, strict=True))
     ]
-
-
-def test_the_picture_would_show_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example = script()
-    before = example.made()[example.PICTURE]
-    other = tmp_path / "other.json"
-    text = example.DATA.read_text(encoding="utf-8")
-    board = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
-    (delta,) = (
-        each["delta"] for each in board["conclusion"]["verdicts"] if each["arm"] == "fusion-off"
-    )
-    assert str(delta) in text
-    other.write_text(text.replace(str(delta), "0.25"), encoding="utf-8")
-    monkeypatch.setattr(example, "DATA", other)
-    after = example.made()[example.PICTURE]
-    assert after != before
-    assert "+25.0" in after
-
-
-def test_the_readme_is_short_and_says_first_what_it_is() -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) < 120
-    first = " ".join(lines[1 : lines.index("## Two commands")])
-    assert len(re.findall(r"[.](?=\s|$)", first.partition("![")[0])) == 3, "three sentences"
-    assert "](docs/quickstart.svg)" in first
-    text = "\n".join(lines)
-    assert "    make sweep " in text
-    assert "    make test " in text
-    read_on = text.partition("## Where to read on")[2]
-    assert len(re.findall(r"(?m)^\d\. ", read_on)) == 5
-
-
-def test_the_committed_page_has_the_figures_of_its_json() -> None:
-    folder = ROOT / "reports" / "example" / "quickstart"
-    told = json.loads((folder / "leaderboard.json").read_text(encoding="utf-8"))
-    page = read((folder / "leaderboard.html").read_text(encoding="utf-8"))
-    shown = {arm: cells["delta"] for arm, cells in page.forest.items() if "delta" in cells}
-    cannot = {each["arm"] for each in told["conclusion"]["verdicts"] if not each["can_run"]}
-    assert len(cannot) == 3
-    assert cannot == {arm for arm, cells in page.forest.items() if cells.get("why")}
-    assert shown == {
-        each["arm"]: f"{100 * each['delta']:+.1f}"
-        for each in told["conclusion"]["verdicts"]
-        if each["delta"] is not None
-    }
-
-
-@pytest.mark.parametrize("name", ["quickstart/leaderboard", "maxtext-cpu/leaderboard"])
-def test_document_page_and_json_agree_on_the_noise_that_a_recipe_was_found_at(name: str) -> None:
-    """What a recipe promises depends on it: the same words in all views, made of the JSON."""
-    path = ROOT / "reports" / "example" / name
-    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    said = f"The noise of a job is {fine(told['conclusion']['record']['sigma'])} here. At "
-    document = path.with_suffix(".md").read_text(encoding="utf-8")
-    (line,) = (each for each in document.splitlines() if each.startswith(said))
-    assert read(path.with_suffix(".html").read_text(encoding="utf-8")).text.count(line) == 1
 
 
 def script(name: str = "example") -> ModuleType:

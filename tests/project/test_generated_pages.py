@@ -35,17 +35,6 @@ def test_every_option_and_event_is_on_its_page_and_every_field_has_a_type() -> N
         assert f"### `{word}`\n" in records
 
 
-def test_a_field_keeps_the_meaning_that_its_class_documents() -> None:
-    """The reader of docstrings: several names, lines that go on, a comment behind the field."""
-    told = dict(generate._told(generate.ProcessRecord))
-    assert told["pid"] == "its id"
-    outcome = dict(generate._told(generate.ledger.Outcome))
-    assert outcome["start_s"] == outcome["end_s"]
-    assert "node's clock" in outcome["end_s"]
-    verdict = dict(generate._told(generate.MeasuredCell))
-    assert verdict["cell"] == "as the ledger and the sweep have them."
-
-
 def test_the_options_and_commands_that_a_page_names_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

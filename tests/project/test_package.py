@@ -11,9 +11,7 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -101,41 +99,6 @@ def test_twine_finds_nothing_to_object_to(built: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@programs
-def test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(built: Path) -> None:
-    tracked = to_be_published()
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        held = {each.partition("/")[2] for each in archive.getnames()}
-    assert tracked - held == set()
-    # what git ignores, and what lies about untracked, is in no archive
-    assert {each for each in held if each.startswith((".xlatune", ".venv", ".tox"))} == set()
-
-
-@programs
-def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -> None:
-    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
-        held = {each for each in archive.namelist() if ".dist-info/" not in each}
-        entry_points = archive.read(f"pytest_xlatune-{VERSION}.dist-info/entry_points.txt")
-    tracked = set(lines_of("git", "ls-files", "pytest_xlatune"))
-    assert tracked - held == set()
-    assert {each.split("/")[0] for each in held} == {"pytest_xlatune"}
-    assert "pytest_xlatune/report/page.css" in held, "data that is no Python is in it"
-    assert b"[pytest11]" in entry_points
-
-
-@programs
-def test_a_file_that_is_left_out_would_be_seen(built: Path, tmp_path: Path) -> None:
-    """An sdist without a tracked file has one less than git."""
-    short = tmp_path / "short.tar.gz"
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive, tarfile.open(short, "w:gz") as made:
-        for each in archive.getmembers():
-            if not each.name.endswith("/CONTRIBUTING.md"):
-                made.addfile(each, archive.extractfile(each))
-    short.rename(tmp_path / "pytest_xlatune.tar.gz")
-    with pytest.raises(AssertionError, match=re.escape("CONTRIBUTING.md")):
-        test_the_sdist_has_every_file_of_the_checkout_but_those_of_a_pipeline(tmp_path)
-
-
 def test_what_is_installed_has_the_entry_points_of_this_checkout() -> None:
     """An installation of the checkout keeps those that it was made with."""
     declared = PROJECT["project"]["entry-points"]
@@ -168,39 +131,6 @@ def test_a_tag_on_this_commit_is_the_version_and_stands_in_the_changelog() -> No
     assert set(tags) <= {f"v{VERSION}"}
     if tags:
         assert VERSION in released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-
-
-def test_every_tool_that_a_pipeline_runs_is_declared() -> None:
-    """tox.ini names groups and extras that pyproject.toml has."""
-    groups, extras = PROJECT["dependency-groups"], PROJECT["project"]["optional-dependencies"]
-    asked = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    for key, known in (("dependency_groups", groups), ("extras", extras)):
-        named = re.findall(rf"(?m)^{key} =[ ]*((?:\S.*)?(?:\n    .+)*)", asked)
-        for name in " ".join(named).split():
-            assert name in known, f"tox.ini: {key} names {name}"
-    declared = " ".join(str(each) for each in (*groups["tests"], *groups["package"]))
-    for name in ("hypothesis", "pytest-timeout", "build", "hatchling", "twine"):
-        assert name in declared
-
-
-def test_the_citation_and_the_templates_can_be_read() -> None:
-    cited = yaml(ROOT / "CITATION.cff")
-    # the keys that version 1.2.0 of the format demands
-    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
-    assert cited["cff-version"] == "1.2.0"
-    assert all({"name", "family-names"} & each.keys() for each in cited["authors"])
-    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
-    forms = [each for each in sorted(folder.glob("*.yml")) if each.name != "config.yml"]
-    if not folder.exists():
-        pytest.skip("no checkout: an sdist has no templates")
-    assert len(forms) >= 2
-    for each in forms:
-        form = yaml(each)
-        assert {"name", "description", "body"} <= form.keys(), each.name
-        ids = [part.get("id") for part in form["body"]]
-        assert len(set(ids)) == len(ids)
-        assert {part["type"] for part in form["body"]} <= {"textarea", "input", "markdown"}
-        assert all(part["attributes"]["label"] for part in form["body"])
 
 
 def test_the_guide_names_files_that_exist() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -20,7 +17,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, cell_arms, name_of
+from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, name_of
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
@@ -33,7 +30,6 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers import toy
-from tests.helpers.source import nodes_of
 
 CELLS = tuple(
     Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), nodelist=(node,))
@@ -209,19 +205,3 @@ def test_a_study_of_cells_stands_on_the_frame(kind: str) -> None:
     assert issubclass(cls, CellArms)
     own = {name for each in cls.__mro__ if each not in CellArms.__mro__ for name in vars(each)}
     assert not own & {"decide", "outlook"}, "the frame has them"
-
-
-def test_no_part_of_a_study_is_described_a_second_time_for_another_part() -> None:
-    folder = Path(cell_arms.__file__).parent
-    found = [
-        f"{path.name}: {node.name}"
-        for path in sorted(folder.rglob("*.py"))
-        for node in nodes_of(path)
-        if isinstance(node, ast.ClassDef)
-        and any(ast.unparse(base).endswith("Protocol") for base in node.bases)
-    ]
-    assert found == [], "a walk has its study; name that"
-
-
-def test_the_example_of_a_study_is_short() -> None:
-    assert len(Path(toy.__file__).read_text(encoding="utf-8").splitlines()) <= 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.sweep.registry import is_in_use, study_of
+from pytest_xlatune.sweep.registry import KINDS, is_in_use, study_of
 from tests.helpers.answers import study
 
 
@@ -22,3 +22,9 @@ def test_one_with_a_secret_that_no_ledger_has_is_not() -> None:
     found = study_of(own.name, own.to_json())
     assert found is not own
     assert "hunter2" not in repr(found)
+
+
+def test_what_a_sweep_file_can_ask_for_is_told_without_an_import_as_the_classes_tell() -> None:
+    for name, kind in KINDS.items():
+        assert kind.asked_by_file is not None, name
+        assert kind.is_declared == kind._replace(asked_by_file=None).is_declared, name

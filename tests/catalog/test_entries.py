@@ -274,45 +274,6 @@ def test_a_vendors_settings_need_its_device() -> None:
     assert "max-connections-1" in nvidia - amd
 
 
-# what users of AMD's and NVIDIA's devices set first, by what it is for
-FIRST = {
-    "attention": ("NVTE_FUSED_ATTN", "NVTE_FUSED_ATTN_CK", "NVTE_FUSED_ATTN_AOTRITON"),
-    "CK": ("NVTE_CK_USES_FWD_V3", "NVTE_CK_USES_BWD_V3", "NVTE_CK_IS_V3_ATOMIC_FP32"),
-    "casts": ("NVTE_CK_HOW_V3_BF16_CVT", "NVTE_USE_CAST_TRANSPOSE_TRITON"),
-    "GEMM": ("NVTE_USE_HIPBLASLT", "xla_gpu_cudnn_gemm_fusion_level", "xla_gpu_triton_gemm_any"),
-    "autotuning": (
-        "xla_gpu_exhaustive_tiling_search",
-        "xla_gpu_cudnn_gemm_max_plans",
-        "xla_gpu_load_autotune_results_from",
-        "xla_gpu_per_fusion_autotune_cache_dir",
-    ),
-    "collectives": (
-        "xla_gpu_use_memcpy_local_p2p",
-        "xla_gpu_unsupported_use_all_reduce_one_shot_kernel",
-        "xla_gpu_experimental_enable_nvshmem",
-        "xla_gpu_enable_dynamic_slice_fusion",
-        "xla_gpu_dot_merger_threshold_mb",
-        "xla_gpu_enable_pipelined_host_offloading",
-    ),
-    "network": (
-        "NCCL_TUNER_PLUGIN",
-        "NCCL_TUNER_CONFIG_PATH",
-        "NCCL_IB_TC",
-        "NCCL_GDRCOPY_ENABLE",
-        "NCCL_SOCKET_NTHREADS",
-        "NCCL_GPUDIRECTTCPX_TX_BINDINGS",
-        "NCCL_FASTRAK_NUM_FLOWS",
-    ),
-    "PGLE": ("JAX_ENABLE_PGLE", "JAX_PGLE_PROFILING_RUNS", "xla_gpu_pgle_accuracy_checker"),
-}
-
-
-@pytest.mark.parametrize("subject", FIRST)
-def test_what_users_set_first_is_there(subject: str) -> None:
-    for name in FIRST[subject]:
-        assert all(each.mechanism and each.source for each in load().named(name)), name
-
-
 def test_what_computes_in_another_order_or_precision_says_so() -> None:
     attention = {each.name for each in load().entries if each.name.startswith("NVTE_")}
     told = {each.name for each in load().entries if each.changes_numerics}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import ConfigError, __version__, load_sweep
-from pytest_xlatune.cli import COMMANDS, main
+from pytest_xlatune.cli import main
 
 STEP = (
     "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
@@ -334,18 +334,3 @@ def test_an_output_that_was_closed_from_the_start_is_no_trouble(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it under `>&-`
     assert main(["steps", str(log)]) == 0
-
-
-def test_each_command_says_at_the_head_of_its_help_what_the_list_says(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    listed = " ".join(capsys.readouterr().out.split())
-    for name, (_, what) in COMMANDS.items():
-        assert f"{name} {what}" in listed
-        with pytest.raises(SystemExit) as left:
-            main([name, "--help"])
-        assert left.value.code == 0
-        assert f"{what[0].upper()}{what[1:]}." in " ".join(capsys.readouterr().out.split())

@@ -116,17 +116,6 @@ def test_a_python_without_jax_is_told_where_the_trainer_may_not_need_it(
     assert capsys.readouterr().out.count(f"note: {without_jax} has no JAX") == notes
 
 
-def test_a_program_that_is_not_here_is_told_unless_nodes_have_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = ["init", str(tmp_path / "test_a.py"), "--command", "pyhton /t {steps}", *CELL.split()]
-    assert main([*argv, "--nodelist", ""]) == 0
-    assert "this machine has no program pyhton; correct argv" in capsys.readouterr().out
-    argv[1] = str(tmp_path / "test_b.py")
-    assert main([*argv, "--nodelist", "node001"]) == 0
-    assert "note:" not in capsys.readouterr().out
-
-
 def test_a_command_line_is_read_as_a_person_types_it_in_the_trainers_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,26 +171,52 @@ def test_the_env_file_that_a_recipe_changes_is_the_launchers(
     assert sweep.launcher.env_files_of(cell) == (str(tmp_path / "job.env.sh"),)
 
 
-def test_a_single_flag_is_no_option(tmp_path: Path) -> None:
-    path = tmp_path / "test_mine.py"
-    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
-    assert main([*argv, "--flags", "--xla_cpu_enable_fast_math"]) == 0
-    assert "'--xla_cpu_enable_fast_math'" in path.read_text(encoding="utf-8")
+EIGEN = "--xla_cpu_multi_thread_eigen"
 
 
-def test_an_id_has_the_value_and_a_flag_that_no_release_has_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "test_mine.py"
-    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
-    flags = "--xla_cpu_multi_thread_eigne=false --xla_a=1 --xla_a=2 --xla_b --xla_c=/A/b_c"
-    assert main([*argv, "--flags", flags]) == 0
-    text = path.read_text(encoding="utf-8")
-    for each in ("multi-thread-eigne-false", "a-1", "a-2", "b", "c-a-b-c"):
-        assert f"profile('{each}', '--xla_" in text
-    said = capsys.readouterr().out
-    assert said.count("did you mean") == 1
-    assert "--xla_cpu_multi_thread_eigne; did you mean --xla_cpu_multi_thread_eigen?" in said
+@pytest.mark.parametrize(
+    ("options", "written", "told"),
+    [
+        pytest.param(
+            ("--flags", "--xla_a=1 --xla_a=2 --xla_b --xla_c=/A/b_c"),
+            [f"profile('{name}', '--xla_" for name in ("a-1", "a-2", "b", "c-a-b-c")], "",
+            id="an id has the value of its flag",
+        ),
+        pytest.param(
+            ("--flags", "--xla_cpu_multi_thread_eigne=false"), ["multi-thread-eigne-false"],
+            f"--xla_cpu_multi_thread_eigne; did you mean {EIGEN}?",
+            id="a flag that no release has is told",
+        ),
+        pytest.param(
+            ("--flags", f"{EIGEN}=flase"), [], f"{EIGEN}=flase ends the process; expected",
+            id="a value on which XLA ends the process is told",
+        ),
+        pytest.param(
+            ("--flags", f"{EIGEN}=1e9"), [], f"{EIGEN}=1e9 ends the process; expected",
+            id="a number that is no switch is told",
+        ),
+        pytest.param(("--flags", f"{EIGEN}=false"), [], "", id="a switch is not told"),
+        pytest.param(
+            ("--command", "pyhton /t {steps}"), ["'pyhton'"],
+            "this machine has no program pyhton; correct argv", id="a program that is not here",
+        ),
+        pytest.param(
+            ("--command", "pyhton /t {steps}", "--nodelist", "node001"), ["'pyhton'"], "",
+            id="a program that nodes may have",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_file_says_and_what_is_told_of_it(
+    options: tuple[str, ...], written: list[str], told: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "test_a.py"
+    argv = ["--command", f"{sys.executable} /t {{steps}}", *CELL.split(), "--nodelist", ""]
+    assert main(["init", str(path), *argv, *options]) == 0
+    text, said = path.read_text(encoding="utf-8"), capsys.readouterr().out
+    assert [each for each in written if each not in text] == []
+    assert said.count("note: ") == bool(told)
+    assert told in said
 
 
 def test_the_longest_flags_have_ids_of_their_own(tmp_path: Path) -> None:
@@ -284,27 +299,6 @@ def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
     for each in shown:
         assert each in said.out + said.err
     assert written in Path("test_mine.py").read_text(encoding="utf-8")
-
-
-def test_a_program_that_does_not_start_is_told_by_its_trial(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "test_mine.py"
-    argv = ["init", str(path), "--try", "--command", "pyhton /t {steps}", *CELL.split()]
-    assert main([*argv, "--nodelist", ""]) == 2
-    assert "the trial did not start: pyhton could not be started" in capsys.readouterr().err
-    assert path.exists()
-
-
-def test_a_script_beside_the_person_is_found_from_a_trials_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("", encoding="utf-8")
-    command = ("--command", "python3 train.py {steps}")
-    assert main(["init", "test_mine.py", *command, *CELL.split(), "--nodelist", ""]) == 0
-    said = Path("test_mine.py").read_text(encoding="utf-8")
-    assert f"argv=('python3', '{tmp_path}/train.py', '{{steps}}')" in said
 
 
 def test_a_script_that_is_not_beside_the_person_is_refused(
@@ -421,13 +415,3 @@ def test_a_place_that_cannot_be_written_is_one_message(
 
 def test_every_question_has_an_option_and_a_use() -> None:
     assert {name for each in QUESTIONS.values() for name in each.kinds} == set(KINDS)
-
-
-@pytest.mark.parametrize(("value", "is_told"), [("flase", True), ("1e9", True), ("false", False)])
-def test_a_value_on_which_xla_ends_the_process_is_told_when_the_file_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, is_told: bool
-) -> None:
-    flag = f"--xla_cpu_multi_thread_eigen={value}"
-    argv = ["init", str(tmp_path / "test_a.py"), "--command", f"{sys.executable} /t {{steps}}"]
-    assert main([*argv, *CELL.split(), "--flags", flag]) == 0
-    assert (f"{flag} ends the process; expected" in capsys.readouterr().out) is is_told

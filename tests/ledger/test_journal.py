@@ -17,14 +17,6 @@ from pytest_xlatune.model.errors import LedgerError
 from tests.helpers.stories import STORY, write_story
 
 
-def test_every_event_comes_back_as_it_was_with_its_line_and_time(ledger: Ledger) -> None:
-    write_story(ledger)
-    entries = Ledger(ledger.path).refresh()
-    assert tuple(entry.event for entry in entries) == STORY
-    assert [entry.number for entry in entries] == list(range(1, len(STORY) + 1))
-    assert [entry.at_s for entry in entries] == [100.0 + n for n in range(len(STORY))]
-
-
 def test_a_reader_gets_only_what_is_new(ledger: Ledger) -> None:
     reader = Ledger(ledger.path)
     assert reader.refresh() == ()

@@ -16,12 +16,6 @@ MISTAKES = {
         (),
         "*duplicate profile id 'fast' ('--xla_fast=1' and '--xla_other=1')*",
     ),
-    "an id that -k cannot select": (('"same"', '"a,b"'), (), "*profile id 'a,b': expected*"),
-    "a malformed flag": (
-        ("--xla_fast=1", "--xla_fast true"),
-        (),
-        "*profile 'fast': 'true' does not begin with '--': XLA stops reading here*",
-    ),
     "a marker argument that does not exist": (
         ("@pytest.mark.wave2", '@pytest.mark.wave2(profile=["fast"])'),
         (),
@@ -42,11 +36,6 @@ MISTAKES = {
         ("--xlatune-executor=slurm",),
         "*is missing the model*; the parallelism*; the nodes in Slurm*none is guessed*",
     ),
-    "axes that do not multiply to the devices": (
-        ('parallelism="FSDP=4"', 'parallelism="FSDP=4", devices=8'),
-        (),
-        "*the axes multiply to 4, but the cell has 8 devices*",
-    ),
     "a marker that is nearly one": (
         ("@pytest.mark.confirm", "@pytest.mark.confrim"),
         (),
@@ -56,16 +45,6 @@ MISTAKES = {
         ("@pytest.mark.wave2", "@pytest.mark.wave8"),
         (),
         "*unknown marker 'wave8' in test_flag*",
-    ),
-    "a number where a text is expected": (
-        ('deployed={"XLA_FLAGS"', 'deployed={"DEPTH": 3, "XLA_FLAGS"'),
-        (),
-        "*DEPTH*is 3 (int), expected a text: write '3'*",
-    ),
-    "too few steps for a score": (
-        ("Protocol(steps=12)", "Protocol(steps=8)"),
-        (),
-        "*8 steps leave 3 to score, those from id 5 on*ask for steps=11 or more*",
     ),
     "a file where the reports are to lie": (
         (),
@@ -82,16 +61,10 @@ MISTAKES = {
         ("-m", "wave1 or wave22"),
         "*unknown marker 'wave22' in -m; did you mean 'wave2'*",
     ),
-    "an unknown axis": (('"FSDP=4"', '"FDSP=4"'), (), "*did you mean 'FSDP'*"),
     "too small a budget": (
         (),
         ("--xlatune-budget=5",),
         "*: sweep 'pretend': * profiles and their baselines need * jobs, the budget is 5*",
-    ),
-    "deployed flags that XLA would not read to the end": (
-        ("--xla_deployed=1", "--xla_deployed=1 , --xla_b"),
-        (),
-        "*XLA stops reading here*",
     ),
 }
 

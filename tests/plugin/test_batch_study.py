@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
-from tests.helpers.sessions import quick_trials
 from tests.helpers.waiting import until
 from tests.studies.test_batch_size import drive, scored, study_of
 
@@ -198,19 +196,6 @@ def size_of(trial: Trial) -> int:
     return int(trial.arm.partition("-")[2])
 
 
-def test_without_pytest_it_says_the_same(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with quick_trials():
-        assert main(["study", "batch", "test_sweep.py"]) == 0
-    assert "recommended: per_device_batch_size=6" in capsys.readouterr().out
-    assert _record(project)["value"] == "6"
-
-
-def test_a_plan_says_how_it_searches(project: Any) -> None:
-    done = project.run("--xlatune-plan")
-    done.stdout.fnmatch_lines(["*per_device_batch_size from 4, in steps of 1 between 1 and 16*"])
-    assert not project.submitted
-
-
 def test_a_size_that_no_run_survives_is_an_objection(folder: Any, sweep_file: str) -> None:
     project = _written(folder, sweep_file, "BatchSize(start=14, smallest=10, largest=16)")
     done = project.run("-m", "batch")
@@ -301,18 +286,3 @@ def test_a_real_compiler_says_which_sizes_fit_before_any_job(folder: Any) -> Non
     text = ledger.read_text("utf-8")
     assert text.count('"profile-compiled"') == 2, "nothing is compiled again"
     assert len(folder.submitted) == 1
-
-
-def test_where_no_compiler_can_answer_the_search_says_so_and_goes_on(
-    folder: Any, sweep_file: str
-) -> None:
-    project = _written(folder, sweep_file, "BatchSize(start=4, sigma=0.003)")
-    # the trainer of this sweep dumps no program, and no memory is named
-    done = project.run("-m", "batch", "-v", "--xlatune-compile-check", "on")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["*pdbs-2 has no compiled memory: no limit of a device's memory*"])
-    record = _record(project)
-    assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
-    assert "no compiled memory, so jobs looked for the ceiling" in project.read(
-        "reports/pretend/batch.md"
-    )

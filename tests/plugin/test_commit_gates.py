@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.sweep.checkouts import make
 from pytest_xlatune.workers.probe_environment import repositories
-from tests.helpers.containers import PodmanSite, made_image
 
 GATE_FILE = """\
 import os
@@ -140,14 +138,6 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
     assert len(folder.submitted) == 16, "the same gate is not measured again"
 
 
-def test_noise_is_cannot_tell(folder: Any, repository: Repository) -> None:
-    repository.commit(1000.0, noise=0.2)
-    done = folder.run()
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*cannot tell: head, delta *", "*1 cannot tell*"])
-    assert done.ret == 10
-
-
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
@@ -193,8 +183,9 @@ def test_a_checkout_that_is_gone_or_half_made_is_made_again(
     assert (first / "train.py").exists()
 
 
-def test_an_editable_install_would_run_one_code_for_all(
-    folder: Any, repository: Repository, tmp_path: Path
+@pytest.mark.parametrize("how", [{"editable": True}, {}], ids=["editable", "a copy"])
+def test_an_installed_trainer_would_run_one_code_for_all(
+    folder: Any, repository: Repository, tmp_path: Path, how: dict[str, bool]
 ) -> None:
     repository.commit(900.0)
     venv.create(tmp_path / "venv", with_pip=False)
@@ -203,7 +194,7 @@ def test_an_editable_install_would_run_one_code_for_all(
     info = tmp_path / "venv" / "lib" / f"python{told}" / "site-packages" / "speed-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speed\nVersion: 1\n", "utf-8")
-    url = {"url": f"file://{repository.path}", "dir_info": {"editable": True}}
+    url = {"url": f"file://{repository.path}", "dir_info": how}
     (info / "direct_url.json").write_text(json.dumps(url), "utf-8")
     text = GATE_FILE.replace("sys.executable", repr(str(python)))
     (folder.path / "test_sweep.py").write_text(text, "utf-8")
@@ -241,24 +232,6 @@ def test_a_path_that_leads_into_the_repository_by_another_name_is_refused(
     assert done.ret not in (0, 1, 10)
     said = " ".join(done.stdout.str().split())
     assert "inside the repository, by another name" in said or "starts exactly what" in said
-    assert folder.submitted == []
-
-
-def test_a_copy_that_pip_installed_would_run_for_all(
-    folder: Any, repository: Repository, tmp_path: Path
-) -> None:
-    repository.commit(900.0)
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    told = f"{sys.version_info.major}.{sys.version_info.minor}"
-    info = tmp_path / "venv" / "lib" / f"python{told}" / "site-packages" / "speed-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speed\nVersion: 1\n", "utf-8")
-    url = {"url": f"file://{repository.path}", "dir_info": {}}
-    (info / "direct_url.json").write_text(json.dumps(url), "utf-8")
-    text = GATE_FILE.replace("sys.executable", repr(str(python)))
-    (folder.path / "test_sweep.py").write_text(text, "utf-8")
-    folder.run().stdout.fnmatch_lines(["*has speed installed from *or a copy of them*"])
     assert folder.submitted == []
 
 
@@ -426,36 +399,6 @@ def test_an_image_is_a_candidate(folder: Any) -> None:
     assert set(record["image"].split(", ")) == {slow, now}
     write_image_gate(folder, now, now, program=str(program))
     assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
-
-
-@pytest.mark.part("sweeps")
-def test_a_real_image_is_a_candidate(folder: Any, podman_site: PodmanSite) -> None:
-    """Both images run in real containers; what the next one sets makes its trainer slow."""
-
-    def gate(of: str) -> Any:
-        site = podman_site
-        write_image_gate(folder, site.image, of, program=site.program, args=site.args)
-        return folder.run_apart()
-
-    with made_image("ENV IMAGE_SPEED=900") as slow:
-        red = gate(slow)
-    assert red.ret == 1
-    red.stdout.fnmatch_lines(["*regression: next-image, delta -*"])
-    text = folder.read("reports/pretend/gate.md")
-    assert slow in text
-    assert podman_site.image in text
-    record = json.loads(folder.read("reports/pretend/gate.json"))["record"]
-    assert set(record["image"].split(", ")) == {slow, podman_site.image}
-    (node,) = record["nodes"]
-    assert node["node"]["kernel"] == platform.release()
-    assert node["packages"]["python"] == platform.python_version(), "as the container has it"
-    assert list(node["code"]) == [str(folder.path)]
-    # its interpreter runs no JAX
-    assert all(each.startswith("devices: ") for each in node["problems"])
-    assert record["changes"] == []
-    with made_image("ENV OTHER=1") as same:
-        assert gate(same).ret == 0
-    assert gate(podman_site.image).ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_stored_baseline_is_of_another_commit(

@@ -138,17 +138,6 @@ def test_the_slow_one_of_nine_commits_is_found(
     assert len(folder.submitted) == jobs, "what was measured is used again"
 
 
-def test_nothing_is_accused_where_nothing_changed(folder: Any, trainer: Trainer) -> None:
-    write(folder)
-    first = trainer.commit("one")
-    trainer.commit("two")
-    trainer.commit("three")
-    done = folder.run("--xlatune-commits", f"{first}..main", "-v")
-    done.assert_outcomes(passed=3)
-    done.stdout.fnmatch_lines(["*no change among 3 commits: a loss of * or more is excluded*"])
-    assert len(folder.submitted) in (8, 16)
-
-
 def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> None:
     write(folder)
     first = trainer.commit("one")
@@ -187,33 +176,6 @@ def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
     assert "computes something else" in folder.read("reports/pretend/commits.md")
     done.assert_outcomes(passed=5, failed=4)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
-
-
-def test_the_plan_counts_each_load_at_its_own_nodes_and_its_waves(
-    folder: Any, trainer: Trainer
-) -> None:
-    write(folder, "loads=tuple(Load(model=f'm{n}', nodes=n) for n in (1, 2, 4, 8))")
-    trainer.commit("one")
-    trainer.git("tag", "v1")
-    trainer.commit("two")
-    nodes = ("--xlatune-nodelist", "node[001-008]")
-    done = folder.run("--xlatune-commits", "v1,main", *nodes, "--xlatune-plan")
-    said = " ".join(done.stdout.str().split())
-    assert "8 jobs in 4 waves: 4 loads on 2 commits" in said
-    assert "8 jobs to run, on 3.8 nodes each on average" in said, "2 x (1 + 2 + 4 + 8) in 8 jobs"
-    assert not folder.submitted
-
-
-def test_two_models_that_break_end_the_commit(folder: Any, trainer: Trainer) -> None:
-    write(folder, LOADS)
-    trainer.commit("one")
-    trainer.git("tag", "v1")
-    trainer.commit("two", broken="a b")
-    folder.run("--xlatune-commits", "v1,main")
-    (said,) = map(in_words, record_of(folder)["left_out"])
-    assert "breaks a, b, which ran on the commit before" in said
-    assert len(folder.submitted) <= 2 * 4, "no more than the first runs"
-    assert "INCONCLUSIVE" in {each["kind"] for each in verdicts_of(folder).values()}
 
 
 QUICK = (

@@ -101,13 +101,6 @@ def test_each_candidate_has_its_own_end(gate: Any) -> None:
     assert not (gate.path / "reports" / "pretend-tuning.md").exists()
 
 
-def test_a_candidate_that_cannot_run_fails_its_gate(gate: Any) -> None:
-    gate.write(text=GATE_FILE, profiles='        profile("unknown", "--xla_bogus=1"),\n')
-    done = gate.run("-m", "gate")
-    done.assert_outcomes(failed=1, deselected=1)
-    done.stdout.fnmatch_lines(["*unknown is no regression: refused, the measurement is invalid*"])
-
-
 def test_a_calibration_is_kept_for_the_next_plan(gate: Any, sweep_file: str) -> None:
     done = gate.run("-m", "calibrate")
     done.assert_outcomes(passed=1, deselected=3)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.launchers.program import PROBE_FILE
-from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import SWEEP_FILE
 
@@ -173,29 +172,6 @@ def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     assert not held(folder)
     (interrupted,) = folder.events("decided")
     assert interrupted["next"] == "interrupted"
-    let_go(folder)
-    go_on(folder)
-
-
-@BESIDE_THE_LAB
-def test_ctrl_c_says_what_it_does_and_twice_ends_cleanly(folder: Any, start: Any) -> None:
-    """A trainer that swallows SIGTERM for seconds: the second comes while its end is awaited."""
-    hold(folder)
-    text = folder.read("trainer.py").replace(
-        "flags = os", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nflags = os", 1
-    )
-    (folder.path / "trainer.py").write_text(text, encoding="utf-8")
-    said = folder.path / "said.txt"
-    with said.open("wb") as file:
-        session = start(stdout=file)
-        until(lambda: held(folder))
-        os.kill(session.pid, signal.SIGINT)
-        until(lambda: "xlatune: interrupted. Jobs that no other" in said.read_text())
-        os.kill(session.pid, signal.SIGINT)
-        assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
-    words = said.read_text()
-    assert "Traceback" not in words, words
-    assert "INTERNALERROR" not in words, words
     let_go(folder)
     go_on(folder)
 

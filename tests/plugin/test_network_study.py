@@ -44,17 +44,3 @@ def test_a_slow_link_fails_the_conclusion_and_no_node(project: Any) -> None:
     conclusion = json.loads(project.read("reports/pretend/network.json"))["conclusion"]
     assert conclusion["record"]["link"] == ["node002", "node003"]
     assert len(project.submitted) <= 6 + 4 + 12
-
-
-def test_a_slow_node_fails_its_test(project: Any) -> None:
-    slow(project, '"node002" in sys.argv[2]')
-    done = project.run("-m", "network", "-v", *NODES)
-    done.stdout.fnmatch_lines(["*test_arm?node002?*SLOWER*"])
-    assert done.parseoutcomes()["passed"] == 3
-    assert len(project.submitted) == 6 + 8
-
-
-def test_a_plan_names_jobs_rounds_and_load(project: Any) -> None:
-    done = project.run("--xlatune-plan", *NODES)
-    done.stdout.fnmatch_lines(["*6 jobs of two nodes in 3 rounds*", "*each on 2 nodes*"])
-    assert not project.submitted

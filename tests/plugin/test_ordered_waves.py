@@ -153,45 +153,6 @@ def test_wave_one_alone_asks_for_no_evidence(ordered: Any) -> None:
     assert evidence_runs(ordered) == 0
 
 
-def test_where_the_run_leaves_nothing_the_declared_order_is_taken_and_said(ordered: Any) -> None:
-    text = ordered.read("trainer.py")
-    (ordered.path / "trainer.py").write_text(
-        text.replace("if dump:", "if False:"), encoding="utf-8"
-    )
-    ordered.run("-m", "wave2").assert_outcomes(passed=2)
-    assert screened(ordered) == ["permute", "ragged-off"]
-    board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
-    notes = in_words(board["conclusion"]["notes"])
-    assert "wave2: candidates in declared order, for the evidence run baseline-deployed-e" in notes
-
-
-def test_the_plan_says_what_may_fill_the_slots(ordered: Any) -> None:
-    done = ordered.run("--xlatune-plan")
-    done.stdout.fnmatch_lines(
-        [
-            "*wave2: 2 slots for single settings out of 5*",
-            "*wave2: candidates in declared order: 1 ragged-off, 2 permute*",
-            "*wave2: cut*2 slots*: fast, gather*",
-            "*an evidence run of the baseline will show which derived settings do nothing*",
-            "*evidence *baseline-*",
-            "*wave2, later*permute-*",
-        ]
-    )
-    assert ordered.submitted == []
-    ordered.run("-m", "wave1_5").assert_outcomes(passed=1)
-    done = ordered.run("--xlatune-plan", "-m", "wave2")
-    done.stdout.fnmatch_lines(
-        [
-            "*wave2: candidates by the evidence of*",
-            "*wave2*gather-*",
-        ]
-    )
-    said = " ".join(done.stdout.str().split())
-    assert "=9 does nothing to this program: it has no collective-permute" in said
-    known = "derived profiles must act on the collectives of the baseline's program:"
-    assert known in said
-
-
 def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
     """What the ledger lacks is read by the next session: nothing is run twice."""
     ordered.run("-m", "wave2").assert_outcomes(passed=2)

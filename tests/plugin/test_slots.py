@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.model.errors import Exit
-from tests.helpers.ledger_lines import cut
 from tests.helpers.waiting import until
 
 # a lock a slot: trials of one wait for each other, those of two do not
@@ -213,38 +210,6 @@ def test_a_slot_whose_node_dies_takes_its_block_along_and_the_next_session_tries
     before = len(project.submitted)
     project.run("-m", "confirm", *TWO).assert_outcomes(passed=2)
     assert len(project.submitted) == before, "what is measured is not measured again"
-
-
-def test_a_slot_that_is_slower_is_told(project: Any) -> None:
-    slowed(project, 'speed *= 0.9 if os.environ["FIRST_NODE"] == "node003" else 1.0')
-    # one baseline a slot, early on one and late on the other, looks like a drift as well
-    path = project.path / "test_sweep.py"
-    text = path.read_text("utf-8")
-    assert "screen_baselines=2," in text
-    path.write_text(text.replace("screen_baselines=2,", "screen_baselines=4,"), "utf-8")
-    project.run(*TWO).assert_outcomes(passed=7)
-    board = " ".join(project.read("reports/pretend/leaderboard.md").split())
-    # a trial's noise hangs on its slot, and which slot is free first hangs on this machine
-    told = r"slot 2 \(node\[003-004\]\) is slower than the others by (9\.9|10\.[01]) %"
-    assert re.search(told, board)
-    assert "fast` is faster than" in board
-
-
-def test_this_machine_has_one_slot(project: Any) -> None:
-    done = project.run("--xlatune-executor", "local", "--xlatune-slots", "2")
-    done.stdout.fnmatch_lines(["*2 slots (--xlatune-slots): one machine is one slot*"])
-    assert done.ret == Exit.USAGE
-    assert not project.submitted
-
-
-def test_a_ledger_that_ends_anywhere_is_gone_on_with(project: Any) -> None:
-    project.run(*TWO).assert_outcomes(passed=7)
-    (ledger,) = project.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    cut(ledger, "trial-ended", 6)
-    known = results(project)
-    assert len(known) == 6
-    project.run(*TWO).assert_outcomes(passed=7)
-    assert_nothing_lost_or_doubled(project, known)
 
 
 @pytest.mark.part("sweeps")

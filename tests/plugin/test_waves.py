@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.ledger_lines import cut
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.helpers.waiting import until
 from tests.plugin.test_kills import start
@@ -131,7 +130,6 @@ def test_finalist(measure, finalist):
 def test_elsewhere(winner_elsewhere):
     assert winner_elsewhere.no_regression, winner_elsewhere.paragraph
 """
-SINGLES = {"good", "fair", "wide", "idle"}
 STACKS = ["good+fair", "good+fair+wide", "good+wide"]
 SCREEN = (1 + 2) + (4 + 2) + (3 + 2) + (3 + 2) + (1 + 2)
 BLOCKS = 3 * 3
@@ -195,19 +193,6 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert "### Recipe: `good+fair+wide.4`" in document
 
 
-def test_a_later_wave_alone_measures_what_it_reads(waves: Any) -> None:
-    done = waves.run("-k", "stack-2", "-v")
-    done.assert_outcomes(passed=1)
-    assert of_wave(waves, "wave1") == {"baseline-no-env"}
-    assert of_wave(waves, "wave2") == SINGLES
-    # the second of two stacks is chosen by what the first shows; `fair` and `wide` gain the same,
-    # and which stands first follows from when their trials began
-    assert of_wave(waves, "wave3") in [
-        {pair, "good+fair+wide"} for pair in ("good+fair", "good+wide")
-    ]
-    assert not of_wave(waves, "wave4")
-
-
 def test_slots_that_stay_empty_are_skipped_with_their_reason(waves: Any) -> None:
     text = (
         waves.read("test_sweep.py")
@@ -218,16 +203,6 @@ def test_slots_that_stay_empty_are_skipped_with_their_reason(waves: Any) -> None
     done = waves.run("-m", "wave3 or wave4", "-rs")
     done.assert_outcomes(skipped=6)
     done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty: nothing more of the waves before*"])
-
-
-def test_without_a_known_default_there_is_no_pair(waves: Any) -> None:
-    text = waves.read("test_sweep.py").replace('defaults={"xla_leftover": "0"}', "")
-    (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = waves.run("-m", "wave1", "-rs")
-    done.assert_outcomes(skipped=1)
-    done.stdout.fnmatch_lines(
-        ["*SKIPPED*the default of xla_leftover in every jaxlib is not known*"]
-    )
 
 
 def test_what_is_collected_and_planned_names_the_slots(waves: Any) -> None:
@@ -253,13 +228,6 @@ def test_a_test_of_nothing_derived_says_so(waves: Any) -> None:
     done = waves.run()
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*derives nothing in wave2*"])
-
-
-def test_a_ledger_that_ends_in_a_derived_wave_is_gone_on_with(waves: Any) -> None:
-    waves.run(*EARLY).assert_outcomes(passed=8)
-    (ledger,) = waves.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    cut(ledger, "trial-ended", -3)
-    assert_resumed(waves, waves.run)
 
 
 @pytest.mark.part("sweeps")

@@ -209,20 +209,6 @@ def test_what_is_not_honoured_is_refused_with_exit_code_1() -> None:
         assert "CONFIG ERROR" in said, name
 
 
-@programs
-def test_later_arguments_win_over_earlier_the_variable_over_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "c.yml"
-    config.write_text("steps: 7\nrun_name: of-file\nlearning_rate: 1e-4\n", encoding="utf-8")
-    ended = train(
-        str(config), "log_config=false", "log_config=true", "run_name=", *TINY[2:],
-        variables={"M_LEARNING_RATE": "2e-4", "M_STEPS": "1"},
-    )  # fmt: skip
-    assert ended.code == 0, ended.err
-    shown = dict(re.findall(r"Config param (\w+): (.*)$", ended.err, re.MULTILINE))
-    assert (shown["steps"], shown["run_name"], shown["learning_rate"]) == ("1", "", "0.0002")
-    assert len(ended.losses) == 1
-
-
 def test_an_unknown_flag_ends_the_run_with_the_message_of_xla() -> None:
     ended = train(*TINY, flags="--xla_cpu_enable_warp_drive=true")
     assert ended.code != 0
@@ -249,14 +235,6 @@ def test_a_loss_that_is_not_a_number_is_logged_and_ends_the_run(tmp_path: Path) 
     assert len(ended.losses) < 20
     last = metrics.read_text(encoding="utf-8").splitlines()[-1]
     assert '"learning/loss": NaN' in last
-
-
-@programs
-def test_training_goes_on_over_nan_when_it_is_told_to() -> None:
-    ended = train(*TINY, "steps=5", "learning_rate=1e30", "abort_on_nan_loss=false")
-    assert ended.code == 0, ended.err
-    assert len(ended.losses) == 5
-    assert math.isnan(ended.losses[-1])
 
 
 def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Evidence) -> None:
@@ -416,21 +394,3 @@ def test_two_processes_over_gloo_train_as_one(told: str, one_device: Ended, tmp_
         assert "Num_devices: 4, shape (1, 1, 4, 1)" in ended.err
         assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
         assert len((tmp_path / f"{rank}.jsonl").read_text(encoding="utf-8").splitlines()) == 3
-
-
-@programs
-def test_the_deployed_environment_is_sourced_and_the_config_runs() -> None:
-    sourced = subprocess.run(
-        ["bash", "-c", f"XLA_FLAGS=--xla_a=1; . {QUICKSTART}/configs/quickstart.env.sh; env"],
-        capture_output=True, text=True, check=True, encoding="utf-8",
-    )  # fmt: skip
-    flags = next(line for line in sourced.stdout.splitlines() if line.startswith("XLA_FLAGS="))
-    assert flags == (
-        "XLA_FLAGS=--xla_a=1 --xla_force_host_platform_device_count=2 "
-        "--xla_backend_optimization_level=0"
-    )
-    ended = train(
-        str(QUICKSTART / "configs/quickstart.yml"), "steps=2", devices=4
-    )  # fmt: skip
-    assert ended.code == 0, ended.err
-    assert len(ended.losses) == 2

@@ -163,17 +163,6 @@ def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     assert sweep.outlook([]).left == layout.jobs
 
 
-def test_slots_count_as_profiles_in_the_budget() -> None:
-    declared = study(stacks=(), around=(), budget=60).layout
-    derived = study(budget=60).layout
-    assert isinstance(declared, Plan)
-    assert isinstance(derived, Plan)
-    assert derived.jobs <= 60
-    assert derived.blocks < declared.blocks or derived.jobs > declared.jobs
-    with pytest.raises(ConfigError, match="23 profiles and their baselines"):
-        study(budget=20, stacks=(Stacks(slots=10),))
-
-
 def test_where_nothing_leads_nothing_is_derived() -> None:
     sweep = study()
     done = run(sweep, cluster({}, sigma=0.0001))
@@ -240,16 +229,6 @@ def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
     assert proposed == study().decide(done[:-3]).due
 
 
-def test_later_trials_move_no_slot() -> None:
-    sweep, answer = study(), cluster()
-    done = run(sweep, answer)
-    first = run(sweep, answer, stop="wave4")
-    slots = {
-        name: each.id for name, each in sweep.swept(first).arms.slots.items() if "stack" in name
-    }
-    assert {n: e.id for n, e in sweep.swept(done).arms.slots.items() if "stack" in n} == slots
-
-
 def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
     sweep, answer = study(), cluster()
     done = run(sweep, answer, stop="wave4")
@@ -305,15 +284,6 @@ def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
     assert whole(every) == study(), "it has no slots, and is not the whole"
 
 
-def test_a_derived_wave_holds_declared_profiles_too() -> None:
-    second = profile("channels", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}, wave="wave4")
-    sweep = study(profiles=(*SINGLES, second))
-    done = run(sweep, cluster())
-    assert len(of_wave(done, "wave4")) == 4
-    groups = [each.trial.stage for each in done if each.trial.is_screened]
-    assert groups == sorted(groups)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -343,16 +313,6 @@ def test_rules_that_nothing_can_come_of(changes: dict[str, Any], words: str) -> 
 def test_malformed_rules(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
-
-
-def test_old_ledgers_declare_no_rules() -> None:
-    old = study(stacks=(), around=()).to_json()
-    del old["stacks"], old["around"]
-    assert TuningStudy.from_json(old) == study(stacks=(), around=())
-    assert (
-        replace(study(), stacks=(), around=()).decide([]).due
-        == TuningStudy.from_json(old).decide([]).due
-    )
 
 
 def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:

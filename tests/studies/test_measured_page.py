@@ -48,25 +48,6 @@ def test_only_the_rows_of_what_was_measured_are_new(measured: str) -> None:
     ]
 
 
-def test_a_bar_that_one_world_misses_is_told_and_one_of_many_worlds_stays(measured: str) -> None:
-    name = simworlds.NULLS[1].name
-    found = changed(measured, rates.merged(measured, {name: tally(false_sweeps=20)}, 1000))
-    assert [each.split(" | ")[0] for each in found] == [f"| {name}"]
-    worse = tally(false_sweeps=200, most_jobs=51)
-    found = changed(measured, rates.merged(measured, {name: worse}, 1000))
-    missed = [each.split(" | ")[0] for each in found if "**missed**" in each]
-    assert missed == ["| 1", "| 11"]
-
-
-def test_what_was_never_measured_is_not_left_out_in_silence(measured: str) -> None:
-    name = simworlds.CHOSEN.name
-    lines = [each for each in measured.splitlines() if not each.startswith(f"| {name} |")]
-    with pytest.raises(SystemExit, match="is not on the page and was not measured"):
-        rates.merged("\n".join(lines), {}, 1000)
-    with pytest.raises(SystemExit, match="not of 500 sweeps a world"):
-        rates.merged(measured, {}, 500)
-
-
 def first(cell: str) -> float:
     """The percentage of a cell, without its Monte-Carlo error."""
     return float(cell.partition(" ")[0])
@@ -160,23 +141,3 @@ def test_slots_stand_on_the_page_with_the_jobs_of_one_slot_and_with_more() -> No
     ]
     assert all(found[each, "50"][0] >= 1000 for each in spreads)
     assert all(found[each, "65"][1] > found[each, "50"][1] for each in spreads)
-
-
-def test_a_part_of_a_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
-    pages, path = rates.pages, tmp_path / "page.md"
-    text = "head\n<!-- a: begin -->\nold\n<!-- a: end -->\ntail <!-- measured: begin -->\n"
-    path.write_text(text, encoding="utf-8")
-    pages.rewrite(path, "| \\1 |\n", "a")
-    assert path.read_text(encoding="utf-8") == text.replace("old", "| \\1 |")
-    assert pages.part(path, "a") == "\n| \\1 |\n"
-    with pytest.raises(ValueError, match=r"expected <!-- measured: begin --> and .* once each"):
-        pages.rewrite(path, "new")
-    assert path.read_text(encoding="utf-8") == text.replace("old", "| \\1 |"), "nothing is lost"
-
-
-@pytest.mark.parametrize("name", ["nodes", "network", "batch sizes", "commits", "gates"])
-def test_writing_what_a_page_says_changes_nothing(tmp_path: Path, name: str) -> None:
-    path = tmp_path / PAGE.name
-    path.write_bytes(PAGE.read_bytes())
-    rates.pages.rewrite(path, rates.pages.part(path, name), name)
-    assert path.read_bytes() == PAGE.read_bytes()

@@ -28,6 +28,7 @@ from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettin
 from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.answers import drive
 from tests.helpers.turn_answers import NCCL, RULE, Machine, turning
+from tests.helpers.words import with_values
 
 AR = "xla_gpu_all_reduce_combine_threshold_bytes"
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
@@ -94,14 +95,8 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
         each.origin for each in sweep.swept(done).arms.slots.values() if each.id == best.arm
     )
     assert sentence(origin) == "found by the search of wave4"
-    assert any(
-        each.text
-        == (
-            "{wave}: the search measured {tried} of {points} candidates; the best of them go on "
-            "to fresh blocks of ordinary jobs, which alone decide"
-        )
-        for each in found.notes
-    )
+    (told,) = with_values(found.notes, "wave", "tried", "points")
+    assert (told.values["tried"], told.values["points"]) == (36, RULES.points)
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 

@@ -20,6 +20,7 @@ from pytest_xlatune.stats.blocks import SlotScore, fit_slots
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
+from tests.helpers.words import with_values
 
 _SIMULATED: Any = load("simcluster")
 World, Cluster = _SIMULATED.World, _SIMULATED.Cluster
@@ -151,12 +152,6 @@ def test_second_runs_move_no_line_of_the_screen() -> None:
     assert moved == {each.arm for each in again}
 
 
-def test_second_runs_that_exist_stay_where_they_are_and_are_filled_up() -> None:
-    study, cluster = study_of(EIGHT, 5), Cluster(EIGHT, 5)
-    history, again = upto(study, cluster, "again")
-    assert study.decide([*history, *cluster.run(again[5:])]).due == tuple(again[:5])
-
-
 def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() -> None:
     older = replace(study_of(EIGHT, 2), finalists=6, blocks=4, block_baselines=2)
     cluster = Cluster(EIGHT, 2)
@@ -193,16 +188,7 @@ def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
     conclusion = study.decide(history).conclusion
     assert conclusion.complete
     assert lost_one.arm not in conclusion.tuning.finalists
-    assert not [
-        each
-        for each in conclusion.notes
-        if each.text
-        == (
-            "{arms} would be a finalist by now, but the finalists were fixed when the "
-            "confirmation began, and another one would raise the error rate: confirm it in a "
-            "sweep of its own (another name=, or --xlatune-fresh)"
-        )
-    ]
+    assert with_values(conclusion.notes, "arms") == [], "none would be a finalist by now"
 
 
 @pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
@@ -338,26 +324,10 @@ def test_no_slot_is_left_and_nothing_is_proposed() -> None:
 def test_a_slot_that_is_slower_is_told() -> None:
     study, cluster = study_of(EIGHT, 0), Cluster(EIGHT, 0)
     usual = drive(study_of(EIGHT, 0), Cluster(EIGHT, 0), 0)[0]
-    assert not any(
-        note.text
-        == (
-            "slot {slot} ({nodes}) is slower than the others by {loss:size}, more than noise "
-            "explains; no comparison rests on it"
-        )
-        for note in usual.notes
-    )
+    assert with_values(usual.notes, "slot", "nodes", "loss") == []
     cluster.of_slots[2] = -0.06
-    told = [
-        sentence(note)
-        for note in drive(study, cluster, 0)[0].notes
-        if note.text
-        == (
-            "slot {slot} ({nodes}) is slower than the others by {loss:size}, more than noise "
-            "explains; no comparison rests on it"
-        )
-    ]
-    assert len(told) == 1
-    assert told[0].startswith("slot 3 (s2) ")
+    (told,) = with_values(drive(study, cluster, 0)[0].notes, "slot", "nodes", "loss")
+    assert (told.values["slot"], told.values["nodes"]) == (3, "s2")
 
 
 @pytest.mark.parametrize("is_on_slow", [False, True])
@@ -397,16 +367,6 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
 def test_slots_are_refused(slots: tuple[tuple[str, ...], ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         replace(study_of(EIGHT, 0), slots=slots)
-
-
-def test_a_plan_says_how_many_trials_follow_one_another() -> None:
-    (said,) = [
-        text
-        for text in map(sentence, study_of(EIGHT, 0).outlook([]).lines)
-        if "side by side" in text
-    ]
-    assert "8 slots of 1 node side by side: 5 rounds of the screen and 5 of the blocks" in said
-    assert "10 trials follow one another" in said
 
 
 @pytest.mark.parametrize(

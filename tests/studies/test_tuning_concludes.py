@@ -54,20 +54,6 @@ def test_winners_are_found_and_come_first() -> None:
     assert conclusion.complete
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
-    effects = {"p7": 0.03, "p8": 0.05, "p9": 0.04}
-    found = [
-        each
-        for seed in range(10)
-        for each in study()
-        .decide(drive(study(), cluster(effects, seed=seed)))
-        .conclusion.verdicts[:3]
-    ]
-    assert {each.arm for each in found} == set(effects)
-    held = [each.ci95 and each.ci95[0] < effects[each.arm] < each.ci95[1] for each in found]
-    assert sum(map(bool, held)) >= 26, "95 % of 30 are 28.5"
-
-
 def at_stop_rule(notes: Sequence[Message]) -> dict[str, float]:
     """Return the profiles that reached it, and their change in percent, as the notes say."""
     fields = [each.values for each in notes if {"arm", "change"} <= each.values.keys()]
@@ -201,31 +187,12 @@ def test_another_loss_makes_no_winner() -> None:
     assert "its loss is 8, the baseline's 9.5" in sentence(found.reasons[0])
 
 
-def test_stragglers_veto_a_gain_that_they_eat_up() -> None:
-    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03})
-
-    def stalling(trial: Trial) -> TrialResult:
-        result = run(trial)
-        if trial.profile.id != "p7" or result.score is None:
-            return result
-        slow = replace(
-            result.score, stragglers=3, dropped=(6, 8, 11), n_steps=7,
-            window_tgs=math.exp(result.score.value) * 0.96,
-        )  # fmt: skip
-        return replace(result, score=slow)
-
-    conclusion = sweep.decide(drive(sweep, stalling)).conclusion
-    found = verdict(conclusion, "p7")
-    assert found.kind is VerdictKind.INCONCLUSIVE
-    assert "15 of its 50 steps straggle against 0 of 110" in sentence(found.reasons[0])
-    assert verdict(conclusion, "p8").kind is VerdictKind.FASTER
-
-
 @pytest.mark.parametrize(
     ("slow_in", "tgs", "kind"),
     [
         pytest.param((1,), 0.5, VerdictKind.FASTER, id="one slow step is no significant number"),
         pytest.param((1, 2, 3, 4), 0.999, VerdictKind.FASTER, id="many that cost next to nothing"),
+        pytest.param((1, 2, 3, 4), 0.96, VerdictKind.INCONCLUSIVE, id="many that eat the gain up"),
         pytest.param(
             (1, 2, 3, 4), None, VerdictKind.INCONCLUSIVE, id="that cost an unknown amount"
         ),

@@ -13,7 +13,6 @@ from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import CELL, cluster, drive, knobs, measured, names, study, verdict
@@ -39,12 +38,6 @@ def test_the_screen_measures_all_once_among_three_spread_baselines() -> None:
     assert {(t.stage, t.block) for t in trials} == {("wave2", 0)}
 
 
-def test_the_seed_changes_the_order_and_nothing_else() -> None:
-    one, other = study(seed=1).decide([]).due, study(seed=2).decide([]).due
-    assert names(one) != names(other)
-    assert {t.id for t in one} == {t.id for t in other}
-
-
 def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
     waves = ("wave10", "wave1_5", "wave2", "wave1")
     profiles = tuple(
@@ -65,14 +58,6 @@ def test_baselines_beyond_one_a_wave_go_where_most_profiles_are() -> None:
     assert at == {"wave1": [0], "wave2": [2, 23]}
 
 
-def test_a_selection_filters_and_moves_nothing() -> None:
-    everything = study().decide([]).due
-    some = study(selected=frozenset({"p3", "p9"})).decide([]).due
-    assert [t for t in everything if t in some] == list(some)
-    assert [t.profile.id for t in some if not t.is_baseline] in (["p3", "p9"], ["p9", "p3"])
-    assert sum(t.is_baseline for t in some) == 3
-
-
 def test_selecting_only_the_baseline_measures_the_baseline() -> None:
     trials = study(selected=frozenset({BASELINE_ID})).decide([]).due
     assert trials
@@ -83,13 +68,6 @@ def test_adding_a_profile_moves_no_other() -> None:
     before = [t.profile.id for t in study(24).decide([]).due if not t.is_baseline]
     after = [t.profile.id for t in study(25).decide([]).due if not t.is_baseline]
     assert [each for each in after if each != "p24"] == before
-
-
-def test_what_is_final_is_not_proposed_again() -> None:
-    sweep = study()
-    queue = sweep.decide([]).due
-    done = [measured(queue[3], 6.9), replace(measured(queue[4], 6.9), status=TrialStatus.RUNNING)]
-    assert sweep.decide(done).due == (*queue[:3], *queue[4:])
 
 
 THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
@@ -216,25 +194,6 @@ def test_a_quiet_cell_keeps_five_to_the_end() -> None:
         assert sorted(faster) == ["p0", "p1", "p2", "p3", "p4"]
 
 
-def test_jobs_that_are_left_become_further_blocks() -> None:
-    for budget, blocks in ((58, 5), (66, 5), (70, 6), (80, 7)):
-        layout = study(budget=budget).layout
-        assert isinstance(layout, Plan)
-        assert layout.blocks == blocks
-
-
-def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
-    said = study(budget=65).outlook([]).lines
-    assert sentence(said[1]).startswith("the plan keeps 8 jobs of 65 for spare blocks")
-    assert not any(
-        "for spare blocks" in sentence(each) for each in study(budget=50).outlook([]).lines
-    )
-    stated = study(budget=65, finalists=3).outlook([]).lines
-    assert not any("for spare blocks" in sentence(each) for each in stated), (
-        "stated blocks have no others"
-    )
-
-
 def test_finalists_are_frozen_once_one_was_planned() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
     screened = [run(trial) for trial in sweep.decide([]).due]
@@ -309,16 +268,6 @@ def test_what_is_fast_with_another_loss_is_not_confirmed() -> None:
     assert "p7" not in arms
 
 
-def test_what_could_not_run_is_not_confirmed_in_another_wave_either() -> None:
-    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.03})
-    screened = [run(trial) for trial in sweep.decide([]).due]
-    (own,) = [each.trial for each in screened if each.trial.profile.id == "p7"]
-    elsewhere = replace(own, stage="wave1")
-    oom = TrialResult(trial=elsewhere, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
-    assert "p7" in {trial.profile.id for trial in sweep.decide(screened).due}
-    assert "p7" not in {trial.profile.id for trial in sweep.decide([*screened, oom]).due}
-
-
 def test_where_all_hurt_nothing_is_confirmed() -> None:
     done = drive(study(), cluster({p.id: -0.05 for p in knobs(25)}))
     assert all(r.trial.is_screened for r in done)
@@ -373,13 +322,6 @@ def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
     found = verdict(sweep.decide(drive(sweep, cluster({"p1": 0.05}))).conclusion, "p1")
     assert found.kind is VerdictKind.FASTER
     assert "4 blocks, 4 baselines" in sentence(found.method)
-
-
-def test_small_sweeps_state_their_own_layout() -> None:
-    sweep = study(4, budget=20, screen_baselines=3, finalists=2, blocks=3, block_baselines=2)
-    done = drive(sweep, cluster({"p1": 0.05, "p2": 0.03}))
-    assert len(done) == 4 + 3 + 12
-    assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
 
 
 @pytest.mark.parametrize(

@@ -77,10 +77,6 @@ def test_where_there_is_a_winner_the_worst_single_run_is_measured_again() -> Non
     assert (lost.n, other.n, lost.is_likely_slower) == (2, 1, True)
 
 
-def test_a_sweep_without_a_job_to_spare_ends_with_its_blocks() -> None:
-    assert not spare(drive(study(budget=50), cluster({"p1": -0.06}, sigma=0.006)))
-
-
 @pytest.mark.parametrize(
     ("when", "block"), [("after block 4", 4), ("a day later", ("alone",)), ("in time", 2)]
 )

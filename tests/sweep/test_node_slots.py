@@ -125,14 +125,6 @@ def test_nodes_of_a_partition_are_picked_once_for_all_slots(
         DECLARED.resolve(said)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
-def test_slots_are_a_whole_number_above_0(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--xlatune-slots: found .* a whole number above 0"):
-        resolve_options({"xlatune_slots": text}, {}, {}, root=Path("/p"))
-    with pytest.raises(ConfigError, match=r"SiteSettings: slots is"):
-        SiteSettings(slots=0)
-
-
 def test_a_gate_has_no_slots_and_says_where_to_ask_for_them() -> None:
     gate = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
     with pytest.raises(ConfigError, match=r"a study of gate has no slots.*\[sweeps.NAME\]"):
